@@ -1,0 +1,167 @@
+"""The one error tree.
+
+    TidemarkError
+    ├── UsageError            2   a command or a setting is wrong; names the key, the line and what is allowed
+    ├── NotFoundError         3   the named link, site, file, run … does not exist
+    ├── RetryableError        5   try again: the network, a busy database, a lease somebody else holds
+    │   ├── UnreachableError      connect, handshake, stall, a server that drops or limits sessions
+    │   ├── LeaseHeldError        another run holds the lease; names the holder
+    │   └── OutcomeUnknownError   the reply was lost: read back before deciding
+    ├── PermanentError        6   trying again will not help until somebody changes something
+    │   ├── HostKeyError          the host key is missing or differs
+    │   ├── PermissionDeniedError the store refuses to read or write the named thing
+    │   ├── DiskFullError         no space at the named end
+    │   ├── LeaseLostError        our fencing number is stale: a newer holder goes on with the work
+    │   └── SchemaTooNewError     the database was written by a newer Tidemark
+    ├── CorruptionError       7   bytes are not what they claim to be: digest, structure, torn record
+    │   └── UnsupportedError      a sound file in an encoding we do not decode (kept as source, marked)
+    ├── WindowOverError      10   the link's window closed; the next run goes on
+    ├── OwnershipError       21   a device belongs to another site
+    ├── GuardError           22   drops wait for approval
+    ├── PartialError         23   the rest is done, some of it is not
+    └── SourceVanishedError  24   a file went away while we looked
+
+`kind` is the CLI's exit code. `retry` says who may try again: *soon* (inside the step, seconds), *later* (Airflow,
+minutes), *operator* (after somebody acted), *never*. One level retries one failure (DESIGN §9).
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, ClassVar
+
+
+class Retry(enum.StrEnum):
+    """Who may try again."""
+
+    SOON = "soon"
+    LATER = "later"
+    OPERATOR = "operator"
+    NEVER = "never"
+
+
+class TidemarkError(Exception):
+    """Base of every error Tidemark raises on purpose.
+
+    `message` names the thing; `hint` is the next command to run; `subject` is the file, run, site or key concerned.
+    """
+
+    kind: ClassVar[int] = 1
+    retry: ClassVar[Retry] = Retry.NEVER
+
+    def __init__(self, message: str, *, hint: str = "", subject: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.subject = subject
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.hint, self.subject)
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `--json` prints when a command fails (CONTRACT §1)."""
+        return {"ok": False, "kind": self.kind, "error": self.message, "hint": self.hint, "subject": self.subject}
+
+
+def _rebuild(cls: type[TidemarkError], message: str, hint: str, subject: str) -> TidemarkError:
+    return cls(message, hint=hint, subject=subject)
+
+
+class UsageError(TidemarkError):
+    kind = 2
+    retry = Retry.OPERATOR
+
+
+class NotFoundError(TidemarkError):
+    kind = 3
+    retry = Retry.OPERATOR
+
+
+class RetryableError(TidemarkError):
+    kind = 5
+    retry = Retry.LATER
+
+
+class UnreachableError(RetryableError):
+    retry = Retry.SOON
+
+
+class LeaseHeldError(RetryableError):
+    retry = Retry.LATER
+
+
+class OutcomeUnknownError(RetryableError):
+    retry = Retry.SOON
+
+
+class PermanentError(TidemarkError):
+    kind = 6
+    retry = Retry.OPERATOR
+
+
+class HostKeyError(PermanentError):
+    pass
+
+
+class PermissionDeniedError(PermanentError):
+    pass
+
+
+class DiskFullError(PermanentError):
+    pass
+
+
+class LeaseLostError(PermanentError):
+    retry = Retry.NEVER
+
+
+class SchemaTooNewError(PermanentError):
+    pass
+
+
+class CorruptionError(TidemarkError):
+    kind = 7
+    retry = Retry.OPERATOR
+
+
+class UnsupportedError(CorruptionError):
+    pass
+
+
+class WindowOverError(TidemarkError):
+    kind = 10
+    retry = Retry.LATER
+
+
+class OwnershipError(TidemarkError):
+    kind = 21
+    retry = Retry.OPERATOR
+
+
+class GuardError(TidemarkError):
+    kind = 22
+    retry = Retry.OPERATOR
+
+
+class PartialError(TidemarkError):
+    kind = 23
+    retry = Retry.OPERATOR
+
+
+class SourceVanishedError(TidemarkError):
+    kind = 24
+    retry = Retry.SOON
+
+
+NOTHING_TO_DO = 9
+DIFFERENCES_FOUND = 20
+
+_PARTIAL_ORDER = (GuardError.kind, OwnershipError.kind, CorruptionError.kind, PartialError.kind)
+
+
+def worst_exit_code(kinds: set[int]) -> int:
+    """The exit code of a run with several troubles: 22 before 21 before 7 before 23, else the smallest, else 0."""
+    for code in _PARTIAL_ORDER:
+        if code in kinds:
+            return code
+    return min(kinds - {0}, default=0)

@@ -1,0 +1,1 @@
+"""Use cases: join rooms, take leases, know neither Airflow nor the terminal."""

@@ -1,0 +1,1 @@
+"""The metadata database: tables by numbered migrations, leases, one repository a room."""

@@ -1,0 +1,106 @@
+"""The ledger's connection: SQLite (WAL) or PostgreSQL behind one door.
+
+Every write happens inside `Ledger.write()`, one transaction, begun IMMEDIATE on SQLite so that two processes never
+deadlock on an upgrade. Reads use `Ledger.read()`. Errors of the driver become Tidemark's: a database that is away or
+busy is `RetryableError`, one that is full is `DiskFullError`. Source: DESIGN §4.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from tidemark.errors import DiskFullError, RetryableError, TidemarkError
+
+BUSY_TIMEOUT_MS = 30_000
+
+
+class Ledger:
+    """An open metadata database. `url` is SQLAlchemy's; a relative SQLite path is taken below `root`."""
+
+    def __init__(self, url: str, root: Path | None = None) -> None:
+        self.url = _absolute(url, root)
+        self.engine = _engine(self.url)
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.engine.dialect.name == "sqlite"
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """One transaction: committed when the block ends, rolled back when it raises."""
+        with _translated(self.url), self.engine.execution_options(tidemark_write=True).begin() as connection:
+            yield connection
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A connection for queries; nothing written in it stays."""
+        with _translated(self.url), self.engine.connect() as connection:
+            yield connection
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def now(connection: Connection) -> float:
+    """Seconds since 1970 by the database's own clock (leases compare against nothing else)."""
+    sql = "SELECT (julianday('now') - 2440587.5) * 86400.0"
+    if connection.dialect.name != "sqlite":
+        sql = "SELECT EXTRACT(EPOCH FROM clock_timestamp())"
+    return float(connection.execute(sa.text(sql)).scalar_one())
+
+
+def _absolute(url: str, root: Path | None) -> str:
+    parsed = sa.make_url(url)
+    if parsed.drivername.startswith("sqlite") and parsed.database and parsed.database != ":memory:":
+        path = Path(parsed.database)
+        path = path if path.is_absolute() else (root or Path.cwd()) / path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        parsed = parsed.set(database=str(path))
+    return parsed.render_as_string(hide_password=False)
+
+
+def _engine(url: str) -> Engine:
+    if not url.startswith("sqlite"):
+        return sa.create_engine(url, pool_pre_ping=True, pool_size=4)
+    engine = sa.create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_MS / 1000})
+
+    @event.listens_for(engine, "connect")
+    def _prepare(connection: sqlite3.Connection, _record: object) -> None:
+        connection.isolation_level = None  # SQLAlchemy's `begin` event below starts transactions
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"busy_timeout={BUSY_TIMEOUT_MS}"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        writes = connection.get_execution_options().get("tidemark_write", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+@contextmanager
+def _translated(url: str) -> Iterator[None]:
+    try:
+        yield
+    except OperationalError as broken:
+        raise _as_ours(broken, url) from broken
+    except DBAPIError as broken:
+        if broken.connection_invalidated:
+            raise _as_ours(broken, url) from broken
+        raise
+
+
+def _as_ours(broken: DBAPIError, url: str) -> TidemarkError:
+    safe = sa.make_url(url).render_as_string(hide_password=True)
+    text = str(broken.orig).strip()
+    if "full" in text or "No space" in text:
+        return DiskFullError(f"the ledger's disk is full: {safe}: {text}", hint="free space, then run the command again")
+    return RetryableError(f"the ledger does not answer: {safe}: {text}", hint="./tidemark doctor")

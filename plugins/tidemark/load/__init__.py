@@ -1,0 +1,1 @@
+"""Landing to catalog: check, own, place, swap, merge, read."""

@@ -1,0 +1,1 @@
+"""All that knows Airflow: task callables, retry policy, assets, the DAG factory, the embedded deployment."""

@@ -1,0 +1,85 @@
+"""Frozen settings: `tidemark.toml` plus `TIDEMARK__SECTION__KEY`, read once (CONTRACT §2, DESIGN §2).
+
+Every group is a frozen dataclass; every key carries its meaning, unit and default in its comment. `settings_file`
+reads the file and says which line is wrong; nothing else in Tidemark reads the environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class LedgerSettings:
+    url: str = "sqlite:///var/ledger.db"  # SQLAlchemy address of the metadata database
+
+
+@dataclass(frozen=True)
+class ReceiverSettings:
+    name: str
+    store: str  # file:///… or sftp://user@host:port/path
+    host_key: str = ""  # required for sftp
+    key: str = ""  # private key file for sftp
+    connection: str = ""  # or an Airflow connection id
+    iotdb: str = ""  # also LOAD into this server
+    settle_days: int = 14  # merged files stand alone after this many days
+    partition_interval_ms: int = 604_800_000  # of catalog and slots
+    max_unloaded_landings: int = 8  # a sync waits (5) while more than this are not loaded
+
+
+@dataclass(frozen=True)
+class SparkSettings:
+    master: str = "local[*]"
+    engine: str = "auto"  # spark | pool | auto
+    min_points: int = 5_000_000  # below this many points the process pool merges
+
+
+@dataclass(frozen=True)
+class SiteSettings:
+    name: str
+    id: str  # UUID
+    store: str
+    host_key: str = ""
+    key: str = ""
+    connection: str = ""
+    data: tuple[str, ...] = ("data/sequence", "data/unsequence")  # relative to the store, or absolute
+    schema: str = ""  # one folder of schema logs for all data folders; "" : none
+    time_unit: str = "ms"  # ms | us | ns
+    partition_interval_ms: int = 604_800_000
+    snapshot: str = ".tidemark"  # hard-link folder on each data disk; "" : read in place
+
+
+@dataclass(frozen=True)
+class LinkSettings:
+    name: str
+    site: str
+    receiver: str
+    schedule: str = ""
+    timezone: str = "UTC"
+    connections: int = 16
+    block_bytes: int = 4_194_304
+    retries: int = 5
+    bandwidth: float = 0.0  # bytes a second; 0: no limit. Written as "20 MB/s"
+    window: str = ""  # "22:00-06:00" in `timezone`
+    include: tuple[str, ...] = ("**",)
+    exclude: tuple[str, ...] = ()
+    deletes: str = "keep"  # keep | apply
+    delete_limit_files: int = 100
+    delete_limit_share: float = 0.2
+
+
+@dataclass(frozen=True)
+class Settings:
+    path: Path  # the file they were read from; relative paths in it are relative to its folder
+    ledger: LedgerSettings = LedgerSettings()
+    spark: SparkSettings = SparkSettings()
+    receivers: Mapping[str, ReceiverSettings] = field(default_factory=dict)
+    sites: Mapping[str, SiteSettings] = field(default_factory=dict)
+    links: Mapping[str, LinkSettings] = field(default_factory=dict)
+
+    @property
+    def root(self) -> Path:
+        """The folder the file stands in; `var/` and relative paths live below it."""
+        return self.path.parent

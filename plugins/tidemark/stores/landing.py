@@ -1,0 +1,231 @@
+"""The layout of a receiver and the two papers that travel: the manifest that ends a landing, the receipt that answers it.
+
+`landing/<site id>/<run id>-<part>/…` holds files under their source path (absolute ones below `_abs/`), then
+`manifest.json` by rename: without it the landing is not whole. `receipt.json` is the receiver's answer. Both are JSON
+with `format`; a newer format is refused by name, unknown keys are ignored. Source: seed 000 ("sync.end"), DESIGN §3 and
+§5; the fields stand in docs/formats/manifest.md and docs/formats/receipt.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from tidemark.errors import CorruptionError
+
+MANIFEST_FORMAT = 1
+RECEIPT_FORMAT = 1
+MANIFEST = "manifest.json"
+RECEIPT = "receipt.json"
+
+
+def landing_folder(site_id: str, landing: str) -> str:
+    return f"landing/{site_id}/{landing}"
+
+
+def landed_path(source_path: str) -> str:
+    """Where a source path lies below its landing: itself, or below `_abs/` when it is absolute."""
+    return "_abs" + source_path if source_path.startswith("/") else source_path
+
+
+@dataclass(frozen=True)
+class Part:
+    """One companion's bytes as they landed: path at the source, length in bytes, SHA-256."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class LandedFile:
+    """A generation of a source path. `tsfile` is None when a grown mods file ships alone."""
+
+    path: str  # the TsFile's source path
+    generation: int
+    mtime: int
+    tsfile: Part | None
+    resource: Part | None
+    mods: Part | None
+    sha256: str  # digest of the TsFile of this generation, also when it does not travel again
+    verified: str  # "source": digest made at the source; "target": only at the target ("not verified at the source")
+
+
+@dataclass(frozen=True)
+class LandedSchema:
+    """Bytes `start`..`start + part.size` of a schema log; `epoch` rises when the log began anew at the site."""
+
+    path: str
+    epoch: int
+    start: int
+    part: Part  # part.path is the file below the landing
+
+
+@dataclass(frozen=True)
+class Vanished:
+    """A path the site has no more. `covered_by` is empty for a drop, else the paths that cover it."""
+
+    path: str
+    generation: int
+    covered_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class InventoryEntry:
+    """A sealed file at the site, sent or not. `extent`: (device, start, end) from its .resource, site's time unit."""
+
+    path: str
+    size: int
+    mtime: int
+    extent: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    landing: str
+    site_id: str
+    site_name: str
+    time_unit: str
+    partition_interval_ms: int
+    data: tuple[str, ...]  # the site's data folders, to read names below them
+    link: str
+    run_id: str
+    part: int
+    last: bool  # the run's last part
+    sequence: int  # 1, 2, 3 … per link
+    previous: str | None
+    created: float
+    deletes: str  # keep | apply: what the link does with drops
+    files: tuple[LandedFile, ...] = ()
+    schema: tuple[LandedSchema, ...] = ()
+    superseded: tuple[Vanished, ...] = ()
+    dropped: tuple[Vanished, ...] = ()
+    added: tuple[InventoryEntry, ...] = ()  # inventory change since the manifest before
+    removed: tuple[str, ...] = ()
+    inventory_count: int = 0  # sealed files the site has after this change
+    left_out: tuple[tuple[str, str], ...] = ()  # (path, reason) of selected files that did not make it
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of one landed file: loaded, refused (another site owns `device`), quarantined."""
+
+    path: str
+    generation: int
+    outcome: str
+    reason: str = ""
+    device: str = ""
+    owner: str = ""
+
+
+@dataclass(frozen=True)
+class Receipt:
+    landing: str
+    sequence: int
+    manifest_sha256: str
+    loaded: float
+    answers: tuple[Answer, ...] = ()
+    pending: tuple[tuple[str, str], ...] = field(default=())  # (path, reason) of drops that wait
+
+
+def encode(paper: Manifest | Receipt) -> bytes:
+    number = MANIFEST_FORMAT if isinstance(paper, Manifest) else RECEIPT_FORMAT
+    return json.dumps({"format": number, **asdict(paper)}, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def decode_manifest(data: bytes) -> Manifest:
+    """Raises CorruptionError for torn JSON, a missing field, a newer format or a path that leaves its landing."""
+    raw = _object(data, "manifest", MANIFEST_FORMAT)
+    try:
+        manifest = Manifest(
+            **{k: raw[k] for k in ("landing", "site_id", "site_name", "time_unit", "link", "run_id", "previous", "deletes")},
+            **{k: int(raw[k]) for k in ("partition_interval_ms", "part", "sequence", "inventory_count")},
+            last=bool(raw["last"]),
+            created=float(raw["created"]),
+            data=tuple(raw["data"]),
+            files=tuple(_landed_file(f) for f in raw["files"]),
+            schema=tuple(
+                LandedSchema(s["path"], int(s["epoch"]), int(s["start"]), Part(**s["part"])) for s in raw["schema"]
+            ),
+            superseded=tuple(_vanished(v) for v in raw["superseded"]),
+            dropped=tuple(_vanished(v) for v in raw["dropped"]),
+            added=tuple(
+                InventoryEntry(
+                    e["path"], int(e["size"]), int(e["mtime"]), tuple((d, int(a), int(b)) for d, a, b in e["extent"])
+                )
+                for e in raw["added"]
+            ),
+            removed=tuple(raw["removed"]),
+            left_out=tuple((p, r) for p, r in raw["left_out"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as broken:
+        raise CorruptionError(f"manifest is not readable: {type(broken).__name__} {broken}") from broken
+    for path in _paths_of(manifest):
+        check_path(path)
+    return manifest
+
+
+def decode_receipt(data: bytes) -> Receipt:
+    raw = _object(data, "receipt", RECEIPT_FORMAT)
+    try:
+        return Receipt(
+            landing=raw["landing"],
+            sequence=int(raw["sequence"]),
+            manifest_sha256=raw["manifest_sha256"],
+            loaded=float(raw["loaded"]),
+            answers=tuple(Answer(**{k: a[k] for k in Answer.__dataclass_fields__ if k in a}) for a in raw["answers"]),
+            pending=tuple((p, r) for p, r in raw["pending"]),
+        )
+    except (KeyError, TypeError, ValueError) as broken:
+        raise CorruptionError(f"receipt is not readable: {type(broken).__name__} {broken}") from broken
+
+
+def check_path(path: str) -> str:
+    """Return `path` when it stays below its folder; CorruptionError for empty, `.`/`..` components, NUL or backslash tricks."""
+    parts = path.lstrip("/").split("/")
+    if not path or "\0" in path or any(p in ("", ".", "..") for p in parts):
+        raise CorruptionError(f"path leaves its folder or is not a path: {path!r}", subject=path)
+    return path
+
+
+def _object(data: bytes, what: str, newest: int) -> Mapping[str, Any]:
+    try:
+        raw = json.loads(data)
+    except ValueError as broken:
+        raise CorruptionError(f"{what} is not JSON: {broken}") from broken
+    if not isinstance(raw, dict) or not isinstance(raw.get("format"), int):
+        raise CorruptionError(f"{what} carries no format number")
+    if raw["format"] > newest:
+        raise CorruptionError(
+            f"{what} has format {raw['format']}, this Tidemark knows {newest}", hint="upgrade Tidemark here"
+        )
+    return raw
+
+
+def _part(raw: Mapping[str, Any] | None) -> Part | None:
+    return None if raw is None else Part(raw["path"], int(raw["size"]), raw["sha256"])
+
+
+def _landed_file(raw: Mapping[str, Any]) -> LandedFile:
+    return LandedFile(
+        path=raw["path"],
+        generation=int(raw["generation"]),
+        mtime=int(raw["mtime"]),
+        tsfile=_part(raw["tsfile"]),
+        resource=_part(raw["resource"]),
+        mods=_part(raw["mods"]),
+        sha256=raw["sha256"],
+        verified=raw["verified"],
+    )
+
+
+def _vanished(raw: Mapping[str, Any]) -> Vanished:
+    return Vanished(raw["path"], int(raw["generation"]), tuple(raw["covered_by"]))
+
+
+def _paths_of(manifest: Manifest) -> list[str]:
+    parts = [p for f in manifest.files for p in (f.tsfile, f.resource, f.mods) if p] + [s.part for s in manifest.schema]
+    vanished = [v.path for v in (*manifest.superseded, *manifest.dropped)]
+    return [p.path for p in parts] + [f.path for f in manifest.files] + vanished + [e.path for e in manifest.added]

@@ -1,0 +1,1 @@
+"""Edge to landing: plan, snapshot, schema, send, finish, recover, clean."""

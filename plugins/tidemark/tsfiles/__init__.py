@@ -1,0 +1,1 @@
+"""What a TsFile is: names, companions, integrity, statistics, deletions, reader, writer."""
