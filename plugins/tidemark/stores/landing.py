@@ -183,7 +183,7 @@ def decode_receipt(data: bytes) -> Receipt:
 
 
 def check_path(path: str) -> str:
-    """Return `path` when it stays below its folder; CorruptionError for empty, `.`/`..` components, NUL or backslash tricks."""
+    """Return `path` when it stays below its folder; CorruptionError when empty, with `.` or `..` components or a NUL."""
     parts = path.lstrip("/").split("/")
     if not path or "\0" in path or any(p in ("", ".", "..") for p in parts):
         raise CorruptionError(f"path leaves its folder or is not a path: {path!r}", subject=path)
