@@ -1,0 +1,80 @@
+"""A run of points of one series, as arrays: what readers give and writers take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidemark.tsfiles.codes import DataType
+
+VALUE_DTYPES: dict[DataType, np.dtype[Any]] = {
+    DataType.BOOLEAN: np.dtype(np.bool_),
+    DataType.INT32: np.dtype(np.int32),
+    DataType.INT64: np.dtype(np.int64),
+    DataType.FLOAT: np.dtype(np.float32),
+    DataType.DOUBLE: np.dtype(np.float64),
+    DataType.TEXT: np.dtype(object),
+    DataType.TIMESTAMP: np.dtype(np.int64),
+    DataType.DATE: np.dtype(np.int32),
+    DataType.BLOB: np.dtype(object),
+    DataType.STRING: np.dtype(object),
+}
+"""The numpy dtype of `Column.values` for each type."""
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """The points of one series: `times[i]` (int64, the file's unit, strictly ascending) has `values[i]`.
+
+    `values` has the dtype of `VALUE_DTYPES[type]`: TEXT, STRING and BLOB are object arrays of `bytes` (TEXT is UTF-8 by
+    convention only, so bytes are kept), DATE is the stored int32 `yyyymmdd`, TIMESTAMP int64 in the file's unit. There
+    are no nulls: a point that is null does not exist.
+    """
+
+    type: DataType
+    times: NDArray[np.int64]
+    values: NDArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    @staticmethod
+    def empty(data_type: DataType) -> Column:
+        """A column of no points."""
+        return Column(data_type, np.empty(0, np.int64), np.empty(0, VALUE_DTYPES[data_type]))
+
+    def where(self, keep: NDArray[np.bool_]) -> Column:
+        """The points where `keep` (bool[n]) is true."""
+        return self if bool(keep.all()) else Column(self.type, self.times[keep], self.values[keep])
+
+    def between(self, start: int | None, end: int | None) -> Column:
+        """The points with start <= time < end; None is no bound."""
+        low = 0 if start is None else int(np.searchsorted(self.times, start, "left"))
+        high = len(self) if end is None else int(np.searchsorted(self.times, end, "left"))
+        return self if low == 0 and high == len(self) else Column(self.type, self.times[low:high], self.values[low:high])
+
+
+def overlay(columns: Sequence[Column]) -> Column:
+    """One column of all points of `columns`, which come lowest rank first: where a time occurs twice the later column wins.
+
+    All columns must have one type (ValueError otherwise: a type clash is for the caller to name). Source: DESIGN §3
+    "Who wins".
+    """
+    if len({column.type for column in columns}) != 1:
+        raise ValueError(f"overlay of {len(columns)} columns of types {sorted({c.type.name for c in columns})}")
+    filled = [column for column in columns if len(column)]
+    if len(filled) <= 1:
+        return filled[0] if filled else columns[0]
+    if all(int(a.times[-1]) < int(b.times[0]) for a, b in zip(filled, filled[1:], strict=False)):
+        times, values = np.concatenate([c.times for c in filled]), np.concatenate([c.values for c in filled])
+        return Column(columns[0].type, times, values)
+    times = np.concatenate([c.times for c in filled])
+    values = np.concatenate([c.values for c in filled])
+    order = np.argsort(times, kind="stable")  # equal times stay in rank order, so the last of them wins
+    times = times[order]
+    last = np.append(times[1:] != times[:-1], True)
+    return Column(columns[0].type, times[last], values[order[last]])
