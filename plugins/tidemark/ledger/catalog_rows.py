@@ -1,0 +1,234 @@
+"""The catalog's rows: which data files readers see, with their devices (tables `catalog_file`, `catalog_device`).
+
+Rows change only inside the caller's transaction, so that a landing or a merge is one step for every reader. A row is
+`live` (in the catalog), `retired` (no reader sees it, its bytes go after the grace) or `reclaimed` (bytes gone).
+Source: DESIGN §3 "Sources and merges", sql/0002_receiver_side.sql.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+Rank = tuple[int, int, int, int, int]
+
+_CHUNK = 400  # values in one IN list
+
+
+@dataclass(frozen=True)
+class CatalogFile:
+    """One row of `catalog_file`; times in seconds, sizes in bytes, locations relative to the receiver's root.
+
+    `rank` (unsequence, version, inner, cross, created) says who wins among a site's files: higher wins.
+    `undecodable`: "device.measurement: encoding" of series that no reader of ours decodes.
+    """
+
+    receiver: str
+    site_id: str
+    role: str  # source | merged
+    path: str
+    generation: int
+    database: str
+    model: str  # tree | table | mixed
+    format: int
+    partition_from: int
+    partition_to: int
+    location: str
+    sha256: str
+    size: int
+    mods_location: str
+    mods_sha256: str
+    points: int
+    rank: Rank
+    created: float
+    state: str = "live"
+    visible: bool = True
+    marked: str | None = None
+    undecodable: tuple[str, ...] = ()
+    landing: str | None = None
+    retired: float | None = None
+    file_id: int = 0  # 0 until it is in the ledger
+
+
+@dataclass(frozen=True)
+class CatalogDevice:
+    """The extent of one device in one file: first and last time (site's unit), points before deletions."""
+
+    device: str
+    start: int
+    end: int
+    points: int
+
+
+@dataclass(frozen=True)
+class FileWithDevices:
+    file: CatalogFile
+    devices: tuple[CatalogDevice, ...] = field(default=())
+
+
+_RENAMED = {"database": "database_name"}
+_RANKS = ("rank_unsequence", "rank_version", "rank_inner", "rank_cross", "rank_created")
+_COLUMNS = (
+    *(_RENAMED.get(f.name, f.name) for f in fields(CatalogFile) if f.name not in ("rank", "file_id")),
+    *_RANKS,
+)
+_SELECT = f"SELECT file_id, {', '.join('f.' + c for c in _COLUMNS)} FROM catalog_file f"
+_INSERT = sa.text(
+    f"INSERT INTO catalog_file ({', '.join(_COLUMNS)}) VALUES ({', '.join(':' + c for c in _COLUMNS)}) RETURNING file_id"
+)
+
+
+def add_file(connection: Connection, file: CatalogFile, devices: Iterable[CatalogDevice]) -> int:
+    """Insert a file with its devices; returns its new file_id."""
+    file_id = int(connection.execute(_INSERT, _values(file)).scalar_one())
+    rows = [{"f": file_id, "d": d.device, "s": d.start, "e": d.end, "p": d.points} for d in devices]
+    if rows:
+        connection.execute(
+            sa.text(
+                "INSERT INTO catalog_device (file_id, device, start_time, end_time, points) VALUES (:f, :d, :s, :e, :p)"
+            ),
+            rows,
+        )
+    return file_id
+
+
+def retire_files(connection: Connection, file_ids: Iterable[int], at: float) -> None:
+    """No reader sees these from now on; their bytes go after the grace."""
+    rows = [{"f": file_id, "at": at} for file_id in file_ids]
+    if rows:
+        connection.execute(
+            sa.text("UPDATE catalog_file SET state = 'retired', visible = 0, retired = :at WHERE file_id = :f"), rows
+        )
+
+
+def mark_dropped(connection: Connection, file_ids: Iterable[int]) -> None:
+    """The site dropped these and the link keeps what it drops."""
+    rows = [{"f": file_id} for file_id in file_ids]
+    if rows:
+        connection.execute(sa.text("UPDATE catalog_file SET marked = 'dropped' WHERE file_id = :f"), rows)
+
+
+def sources_of_paths(
+    connection: Connection, receiver: str, site_id: str, paths: Iterable[str], states: Sequence[str] = ("live",)
+) -> list[CatalogFile]:
+    """Source rows of these paths in the given states, ordered by path and generation."""
+    where = "f.receiver = :receiver AND f.site_id = :site AND f.role = 'source' AND f.path IN :many AND f.state IN :states"
+    query = sa.text(f"{_SELECT} WHERE {where} ORDER BY f.path, f.generation, f.file_id").bindparams(
+        sa.bindparam("many", expanding=True), sa.bindparam("states", expanding=True)
+    )
+    found: list[CatalogFile] = []
+    for many in _chunks(sorted(set(paths))):
+        values = {"receiver": receiver, "site": site_id, "many": many, "states": list(states)}
+        found.extend(_file(row) for row in connection.execute(query, values).mappings())
+    return found
+
+
+def files_by_id(connection: Connection, file_ids: Iterable[int]) -> list[CatalogFile]:
+    query = sa.text(f"{_SELECT} WHERE f.file_id IN :many ORDER BY f.file_id").bindparams(
+        sa.bindparam("many", expanding=True)
+    )
+    found: list[CatalogFile] = []
+    for many in _chunks(sorted(set(file_ids))):
+        found.extend(_file(row) for row in connection.execute(query, {"many": many}).mappings())
+    return found
+
+
+def visible_files(
+    connection: Connection, receiver: str, site_id: str | None = None, database: str | None = None
+) -> list[CatalogFile]:
+    """What readers see, ordered by site and rank."""
+    where = ["f.receiver = :receiver", "f.visible = 1"]
+    where += ["f.site_id = :site"] if site_id is not None else []
+    where += ["f.database_name = :database"] if database is not None else []
+    order = ", ".join(("f.site_id", *("f." + r for r in _RANKS), "f.file_id"))
+    query = sa.text(f"{_SELECT} WHERE {' AND '.join(where)} ORDER BY {order}")
+    values = {"receiver": receiver, "site": site_id, "database": database}
+    return [_file(row) for row in connection.execute(query, values).mappings()]
+
+
+def devices_of_files(connection: Connection, file_ids: Iterable[int]) -> dict[int, tuple[CatalogDevice, ...]]:
+    """The devices of each file, ordered by name."""
+    query = sa.text(
+        "SELECT file_id, device, start_time, end_time, points FROM catalog_device WHERE file_id IN :many "
+        "ORDER BY file_id, device"
+    ).bindparams(sa.bindparam("many", expanding=True))
+    found: dict[int, list[CatalogDevice]] = {}
+    for many in _chunks(sorted(set(file_ids))):
+        for row in connection.execute(query, {"many": many}):
+            found.setdefault(int(row[0]), []).append(CatalogDevice(row[1], int(row[2]), int(row[3]), int(row[4])))
+    return {file_id: tuple(devices) for file_id, devices in found.items()}
+
+
+def merged_over(connection: Connection, source_ids: Iterable[int]) -> dict[int, tuple[int, ...]]:
+    """Live merged files made from any of these sources: merged file_id → all its source file_ids."""
+    query = sa.text(
+        "SELECT l.merged_id, l.source_id FROM lineage l JOIN catalog_file f ON f.file_id = l.merged_id "
+        "WHERE f.state = 'live' AND l.merged_id IN (SELECT merged_id FROM lineage WHERE source_id IN :many) "
+        "ORDER BY l.merged_id, l.source_id"
+    ).bindparams(sa.bindparam("many", expanding=True))
+    found: dict[int, set[int]] = {}
+    for many in _chunks(sorted(set(source_ids))):
+        for merged_id, source_id in connection.execute(query, {"many": many}):
+            found.setdefault(int(merged_id), set()).add(int(source_id))
+    return {merged_id: tuple(sorted(sources)) for merged_id, sources in found.items()}
+
+
+def locations_in_use(connection: Connection, receiver: str, locations: Iterable[str]) -> set[str]:
+    """Which of these locations a live file still uses: equal content under one name may serve several rows."""
+    found: set[str] = set()
+    for column in ("location", "mods_location"):
+        query = sa.text(
+            f"SELECT DISTINCT {column} FROM catalog_file WHERE receiver = :receiver AND state = 'live' AND {column} IN :many"
+        ).bindparams(sa.bindparam("many", expanding=True))
+        for many in _chunks(sorted(set(locations) - {""})):
+            found.update(row[0] for row in connection.execute(query, {"receiver": receiver, "many": many}))
+    return found
+
+
+def widen_tables(connection: Connection, receiver: str, site_id: str, widths: Mapping[tuple[str, str], int]) -> None:
+    """Raise each (database, table) to at least this number of tags; tables never get narrower."""
+    rows = [{"r": receiver, "s": site_id, "d": d, "t": t, "n": tags} for (d, t), tags in sorted(widths.items())]
+    if rows:
+        connection.execute(
+            sa.text(
+                "INSERT INTO table_width (receiver, site_id, database_name, table_name, tags) VALUES (:r, :s, :d, :t, :n) "
+                "ON CONFLICT (receiver, site_id, database_name, table_name) DO UPDATE SET tags = "
+                "CASE WHEN table_width.tags < excluded.tags THEN excluded.tags ELSE table_width.tags END"
+            ),
+            rows,
+        )
+
+
+def table_widths(connection: Connection, receiver: str) -> dict[tuple[str, str, str], int]:
+    """(site, database, table) → number of tags that readers pad devices to."""
+    query = sa.text("SELECT site_id, database_name, table_name, tags FROM table_width WHERE receiver = :receiver")
+    return {(r[0], r[1], r[2]): int(r[3]) for r in connection.execute(query, {"receiver": receiver})}
+
+
+def _chunks(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(values), _CHUNK):
+        yield values[start : start + _CHUNK]
+
+
+def _values(file: CatalogFile) -> dict[str, Any]:
+    values = {_RENAMED.get(f.name, f.name): getattr(file, f.name) for f in fields(file)}
+    values |= dict(zip(_RANKS, values.pop("rank"), strict=True))
+    values["visible"] = int(file.visible)
+    values["undecodable"] = json.dumps(file.undecodable, ensure_ascii=False) if file.undecodable else None
+    del values["file_id"]
+    return values
+
+
+def _file(row: Mapping[Any, Any]) -> CatalogFile:
+    values = {
+        f.name: row[_RENAMED.get(f.name, f.name)] for f in fields(CatalogFile) if f.name not in ("rank", "undecodable")
+    }
+    values["visible"] = bool(row["visible"])
+    unsequence, version, inner, cross, created = (int(row[name]) for name in _RANKS)
+    undecodable = tuple(json.loads(row["undecodable"])) if row["undecodable"] else ()
+    return CatalogFile(**values, rank=(unsequence, version, inner, cross, created), undecodable=undecodable)
