@@ -1,0 +1,148 @@
+"""What all tests share: which tests run, real parts as fixtures, Hypothesis profiles, the count of skips.
+
+    (default)   everything but `full` and `soak`        --all   adds `full`        --soak   adds `soak`
+
+A test marked `real(part)` skips where its part is missing. With CI=true such a skip is a failure: nothing real may
+quietly go untested there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from tests.services import postgres as postgres_service
+from tests.services import sshd as sshd_service
+from tests.services.processes import PartMissing
+from tests.services.sshd import FarEnd, Sshd
+
+ROOT = Path(__file__).parent.parent
+IN_CI = os.environ.get("CI", "").lower() == "true"
+
+for _name in [name for name in os.environ if name.startswith("TIDEMARK_")]:
+    if not _name.startswith("TIDEMARK_TEST_"):
+        del os.environ[_name]  # the settings of whoever runs the tests must not leak into them
+os.environ.setdefault("AIRFLOW_HOME", str(ROOT / "var" / "tests" / "airflow"))
+
+hypothesis.settings.register_profile("dev", max_examples=50, deadline=None)
+hypothesis.settings.register_profile("ci", max_examples=150, deadline=None, print_blob=True)
+hypothesis.settings.register_profile("soak", max_examples=2000, stateful_step_count=100, deadline=None, print_blob=True)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("tidemark")
+    group.addoption(
+        "--all", action="store_true", help="also tests marked `full`: real servers, a running Airflow, a browser"
+    )
+    group.addoption("--soak", action="store_true", help="also tests marked `soak`: long sweeps")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    profile = "soak" if config.getoption("--soak") else "ci" if IN_CI else "dev"
+    hypothesis.settings.load_profile(os.environ.get("TIDEMARK_TEST_HYPOTHESIS", profile))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    unwanted = {marker for marker, option in (("full", "--all"), ("soak", "--soak")) if not config.getoption(option)}
+    dropped = [item for item in items if any(item.get_closest_marker(marker) for marker in unwanted)]
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        gone = set(dropped)
+        items[:] = [item for item in items if item not in gone]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    if IN_CI and report.skipped and not hasattr(report, "wasxfail") and item.get_closest_marker("real"):
+        report.outcome = "failed"
+        report.longrepr = f"with CI=true no real part may be missing, but this test was skipped: {_reason(report)}"
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Count what was skipped and why, above pytest's own closing line."""
+    reasons = Counter(_reason(report) for report in terminalreporter.stats.get("skipped", ()))
+    if reasons:
+        terminalreporter.write_sep("-", "skipped, by reason")
+        for reason, count in reasons.most_common():
+            terminalreporter.write_line(f"{count:5d}  {reason}")
+
+
+def _reason(report: pytest.TestReport) -> str:
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return text.removeprefix("Skipped: ")
+
+
+def _sshd(far_end: FarEnd) -> Iterator[Sshd]:
+    try:
+        server = sshd_service.start(far_end)
+    except PartMissing as missing:
+        pytest.skip(str(missing))
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def sshd() -> Iterator[Sshd]:
+    """OpenSSH with a login shell and python3. Shared: a test that disturbs its server takes `start_sshd`."""
+    yield from _sshd(FarEnd.SHELL)
+
+
+@pytest.fixture(scope="session")
+def sshd_posix() -> Iterator[Sshd]:
+    """OpenSSH whose shell has POSIX tools but no python."""
+    yield from _sshd(FarEnd.POSIX)
+
+
+@pytest.fixture(scope="session")
+def sshd_sftp_only() -> Iterator[Sshd]:
+    """OpenSSH with `ForceCommand internal-sftp`."""
+    yield from _sshd(FarEnd.SFTP)
+
+
+@pytest.fixture(scope="session")
+def sshd_chroot() -> Iterator[Sshd]:
+    """OpenSSH with `internal-sftp` in a chroot (root only)."""
+    yield from _sshd(FarEnd.CHROOT)
+
+
+@pytest.fixture
+def start_sshd() -> Iterator[Callable[..., Sshd]]:
+    """Start servers of one's own: `start_sshd(FarEnd.SHELL, {"MaxSessions": "1"})`; closed after the test."""
+    started: list[Sshd] = []
+
+    def start(far_end: FarEnd = FarEnd.SHELL, options: dict[str, str] | None = None) -> Sshd:
+        try:
+            started.append(sshd_service.start(far_end, options))
+        except PartMissing as missing:
+            pytest.skip(str(missing))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[postgres_service.Postgres]:
+    """One PostgreSQL server for the session."""
+    try:
+        server = postgres_service.start()
+    except PartMissing as missing:
+        pytest.skip(str(missing))
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def postgres_url(postgres: postgres_service.Postgres) -> Iterator[str]:
+    """The address of a fresh, empty PostgreSQL database; dropped after the test."""
+    url = postgres.new_database()
+    yield url
+    postgres.drop_database(url)

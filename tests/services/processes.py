@@ -1,0 +1,71 @@
+"""What the providers of real parts share: a free port, a child that dies with the test process, waiting, stopping."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+
+import psutil
+
+PR_SET_PDEATHSIG = 1
+IS_ROOT = os.geteuid() == 0
+
+
+class PartMissing(Exception):
+    """This machine lacks the real part; the message says what to install. Tests skip, and fail where CI=true."""
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on now. Somebody may take it before we do: starting is retried."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def die_with_parent(with_signal: int = signal.SIGTERM) -> Callable[[], None]:
+    """A `preexec_fn`: the kernel sends `with_signal` to the child when the test process dies, however it dies."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def apply() -> None:
+        libc.prctl(PR_SET_PDEATHSIG, int(with_signal))
+
+    return apply
+
+
+def wait_until(ready: Callable[[], bool], process: subprocess.Popen[bytes], seconds: float, what: str) -> None:
+    """Poll `ready`; RuntimeError when the process ends first, TimeoutError after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not ready():
+        if process.poll() is not None:
+            raise RuntimeError(f"{what} ended with {process.returncode} before it was ready")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what} was not ready after {seconds} s")
+        time.sleep(0.02)
+
+
+def stop(process: subprocess.Popen[bytes], with_signal: int = signal.SIGTERM, seconds: float = 10) -> None:
+    """End a process and all its descendants, by their pids."""
+    family = descendants(process.pid)
+    if process.poll() is None:
+        process.send_signal(with_signal)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+    for left in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            left.kill()
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    try:
+        return list(psutil.Process(pid).children(recursive=True))
+    except psutil.NoSuchProcess:
+        return []
