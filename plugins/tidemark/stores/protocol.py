@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 class Tier(enum.StrEnum):
@@ -33,9 +33,11 @@ class StoreProperties:
     inodes: bool  # listings carry inode numbers
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One regular file of a listing. `mtime` in whole seconds; `inode` 0 where the store has none."""
+class Entry(NamedTuple):
+    """One regular file of a listing. `mtime` in whole seconds; `inode` 0 where the store has none.
+
+    A tuple, because a site may have a million of them: it is made in a third of a frozen dataclass's time.
+    """
 
     path: str
     size: int
@@ -55,12 +57,25 @@ class Listing:
     odd: Sequence[tuple[str, str]] = ()
 
 
+class Range(NamedTuple):
+    """`length` bytes of a file from `offset`; None: up to its end."""
+
+    path: str
+    offset: int = 0
+    length: int | None = None
+
+
 class Store(Protocol):
-    url: str
-    properties: StoreProperties
+    """Targets get the folders they need; a path that is no regular file is answered as a path that is gone."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def properties(self) -> StoreProperties: ...
 
     def list_files(self, folders: Sequence[str]) -> Listing:
-        """Every regular file below `folders`, recursively."""
+        """Every regular file below `folders`, recursively. `""` is the root. A name that is not UTF-8 is odd."""
         ...
 
     def list_folder(self, folder: str) -> Sequence[str]:
@@ -71,39 +86,70 @@ class Store(Protocol):
         """The file's entry, or None where there is no regular file."""
         ...
 
-    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
-        """Bytes of a small file or a range of a large one."""
+    def stat_many(self, paths: Sequence[str]) -> Sequence[Entry | None]:
+        """`stat` of each path, in few round trips. Inodes only where `stat` itself has them."""
         ...
 
-    def read_many(self, paths: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
-        """Whole small files in few round trips, in the given order; None where the file is gone."""
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        """Bytes of a small file or a range of a large one; fewer where the file ends. SourceVanishedError when gone."""
+        ...
+
+    def read_many(self, paths: Sequence[str], lengths: Sequence[int] | None = None) -> Iterator[tuple[str, bytes | None]]:
+        """Small files in few round trips, in the given order, each whole or its first `lengths[i]` bytes; None: gone."""
         ...
 
     def chunks(self, path: str, offset: int, length: int, size: int) -> Iterator[bytes]:
-        """`length` bytes from `offset` in pieces of at most `size`, many requests in flight where the carrier can."""
+        """`length` bytes from `offset` in pieces of at most `size`, many requests in flight where the carrier can.
+
+        SourceVanishedError when the file is gone or ends before that.
+        """
         ...
 
     def sha256(self, path: str, length: int | None = None) -> str:
-        """Hex digest of the file or its first `length` bytes, computed at the far end where it has a tool."""
+        """Hex digest of the file or its first `length` bytes, computed at the far end where it has a tool.
+
+        SourceVanishedError when the file is gone or shorter than `length`.
+        """
+        ...
+
+    def digests(self, ranges: Sequence[Range]) -> Sequence[str | None]:
+        """SHA-256 of each range in few round trips, in hex; None where the file is gone or shorter than asked."""
         ...
 
     def publish(self, path: str, data: bytes) -> None:
         """Durably write a small file: temp name, write, fsync, rename, fsync folder. Replaces what was there."""
         ...
 
-    def write_part(self, path: str, offset: int, pieces: Iterable[bytes]) -> int:
-        """Write `pieces` into `path` (a `.part`) from `offset`, cutting what lay beyond; returns the new length."""
+    def write_part(self, path: str, offset: int, pieces: Iterable[bytes], durable: bool = False) -> int:
+        """Write `pieces` into `path` (a `.part`) from `offset`, cutting what lay beyond; returns the new length.
+
+        `durable` makes its bytes survive a power loss before the call returns (where `properties.fsync`).
+        """
+        ...
+
+    def write_parts(self, files: Sequence[tuple[str, bytes]]) -> None:
+        """Write many small whole `.part` files in few round trips; nothing is durable before `seal_parts`."""
         ...
 
     def seal_parts(self, renames: Sequence[tuple[str, str]]) -> None:
-        """Make every `.part` durable, rename each to its final name, make the folders durable (a bundle at once)."""
+        """Make every `.part` durable, rename each to its final name, make the folders durable (a bundle at once).
+
+        A pair whose `.part` is gone while the final name exists was sealed before: success, so that a call whose reply
+        was lost can be made again.
+        """
         ...
 
     def link(self, pairs: Sequence[tuple[str, str]]) -> Sequence[str]:
-        """Hard-link source → target for each pair; an existing equal link is success. Returns the sources that are gone."""
+        """Hard-link source → target for each pair. Returns the sources that are gone.
+
+        An existing equal link is success, an unequal target is replaced. PermanentError where the disks differ or the
+        file system has no links.
+        """
         ...
 
-    def make_folders(self, folders: Sequence[str]) -> None: ...
+    def make_folders(self, folders: Sequence[str]) -> None:
+        """Make each folder and its parents; one that exists is success."""
+        ...
 
     def remove(self, paths: Sequence[str]) -> None:
         """Remove files; what is gone already is success."""
@@ -114,7 +160,8 @@ class Store(Protocol):
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Atomic replace, folder made durable where the carrier can."""
+        """Atomic replace, folder made durable where the carrier can. A source that is gone while the target exists was
+        renamed before: success."""
         ...
 
     def free_bytes(self, folder: str = "") -> int | None:
