@@ -25,7 +25,7 @@ CREATE TABLE link (
 );
 
 CREATE TABLE file (
-    link TEXT NOT NULL,
+    link TEXT NOT NULL,                    -- the link that sends it
     path TEXT NOT NULL,                    -- source path, relative to the site's store, or absolute
     size BIGINT NOT NULL,                  -- TsFile bytes at the last listing that selected it
     mtime BIGINT NOT NULL,                 -- whole seconds
@@ -36,22 +36,22 @@ CREATE TABLE file (
     sha256 TEXT NOT NULL,                  -- digest of the acknowledged TsFile, '' before the first
     mods_sha256 TEXT NOT NULL,             -- digest of the acknowledged mods prefix, '' without
     landing TEXT,                          -- landing that carried the acknowledged generation
-    first_seen DOUBLE PRECISION NOT NULL,
+    first_seen DOUBLE PRECISION NOT NULL,     -- when a listing first showed it
     changed DOUBLE PRECISION NOT NULL,     -- when this row last changed
     reason TEXT,                           -- why it is not acknowledged yet, NULL otherwise
     PRIMARY KEY (link, path)
 );
 
 CREATE TABLE file_extent (
-    link TEXT NOT NULL,
-    path TEXT NOT NULL,
+    link TEXT NOT NULL,                    -- the link of the file
+    path TEXT NOT NULL,                    -- source path of the file
     extent TEXT NOT NULL,                  -- JSON [[device, start, end], …] from .resource, times in the site's unit
     PRIMARY KEY (link, path)
 );
 
 CREATE TABLE skipped_file (
-    link TEXT NOT NULL,
-    path TEXT NOT NULL,
+    link TEXT NOT NULL,                    -- the link whose listing met it
+    path TEXT NOT NULL,                    -- source path that was passed over
     reason TEXT NOT NULL,                  -- "still open", "no .resource yet", "name is not a TsFile's", …
     since DOUBLE PRECISION NOT NULL,       -- first listing in which it was skipped for this reason
     PRIMARY KEY (link, path)
@@ -59,12 +59,12 @@ CREATE TABLE skipped_file (
 
 CREATE TABLE run (
     run_id TEXT PRIMARY KEY,               -- UTC time and six random hex digits; sorts by time
-    link TEXT NOT NULL,
+    link TEXT NOT NULL,                    -- the link it belongs to
     state TEXT NOT NULL,                   -- running | finished | failed (ended with an error, continues next time)
     step TEXT NOT NULL,                    -- recover | select_files | sync_schema | transfer_deletes | transfer_files | finish | cleanup | done
     fence BIGINT NOT NULL,                 -- fencing number of the lease that writes this run
-    started DOUBLE PRECISION NOT NULL,
-    ended DOUBLE PRECISION,
+    started DOUBLE PRECISION NOT NULL,     -- when it was opened
+    ended DOUBLE PRECISION,                -- when it finished or failed, NULL while it runs
     options TEXT NOT NULL,                 -- JSON: only these paths, send all again, …
     inventory TEXT,                        -- JSON inventory change to go into the manifest, fixed at selection
     files BIGINT NOT NULL,                 -- files landed by this run
@@ -74,31 +74,31 @@ CREATE TABLE run (
     pending BIGINT NOT NULL,               -- drops that wait for approval, files left for the next run
     schema_bytes BIGINT NOT NULL,          -- bytes of schema logs landed
     error_kind BIGINT,                     -- exit code of what ended it badly
-    error TEXT,
-    hint TEXT
+    error TEXT,                            -- what ended it badly, in words
+    hint TEXT                              -- the next command to run
 );
 
 CREATE TABLE run_alias (
     external TEXT PRIMARY KEY,             -- an orchestrator's run id (dag id / run id)
-    run_id TEXT NOT NULL
+    run_id TEXT NOT NULL                   -- our run
 );
 
 CREATE TABLE run_item (
-    run_id TEXT NOT NULL,
+    run_id TEXT NOT NULL,                  -- the run that plans it
     path TEXT NOT NULL,                    -- source path
     action TEXT NOT NULL,                  -- send (TsFile, resource, mods) | mods (mods alone) | drop | supersede
     state TEXT NOT NULL,                   -- planned | pinned (linked) | sent (durable at the receiver) | landed | failed | vanished | held (waits for approval)
-    size BIGINT NOT NULL,
-    mtime BIGINT NOT NULL,
-    inode BIGINT NOT NULL,
+    size BIGINT NOT NULL,                  -- bytes at selection
+    mtime BIGINT NOT NULL,                 -- whole seconds at selection
+    inode BIGINT NOT NULL,                 -- 0 where the listing had none
     mods_path TEXT NOT NULL,               -- '' without
     mods_size BIGINT NOT NULL,             -- prefix length fixed at selection
-    resource_size BIGINT NOT NULL,
+    resource_size BIGINT NOT NULL,         -- bytes of .resource, 0 without
     generation BIGINT NOT NULL,            -- the generation this item makes
     part BIGINT,                           -- landing part it went into
     sha256 TEXT,                           -- digest made at the source, checked at the target
-    mods_sha256 TEXT,
-    resource_sha256 TEXT,
+    mods_sha256 TEXT,                      -- digest of the mods prefix, NULL until made
+    resource_sha256 TEXT,                  -- digest of .resource, NULL until made
     covered_by TEXT,                       -- supersede: JSON list of the covering paths
     reason TEXT,                           -- failed, vanished, held: why
     PRIMARY KEY (run_id, path)
@@ -106,40 +106,40 @@ CREATE TABLE run_item (
 
 CREATE TABLE sent_landing (
     landing TEXT PRIMARY KEY,              -- <run id>-<part>
-    run_id TEXT NOT NULL,
-    link TEXT NOT NULL,
+    run_id TEXT NOT NULL,                  -- the run that made it
+    link TEXT NOT NULL,                    -- the link that sent it
     part BIGINT NOT NULL,                  -- from 1
     sequence BIGINT NOT NULL,              -- fixed before the manifest is renamed
     previous TEXT,                         -- landing id before it, NULL for the first
     state TEXT NOT NULL,                   -- closing (manifest about to be renamed) | landed | answered (receipt read)
-    manifest_sha256 TEXT NOT NULL,
-    files BIGINT NOT NULL,
-    bytes BIGINT NOT NULL,
-    landed DOUBLE PRECISION,
+    manifest_sha256 TEXT NOT NULL,         -- digest of manifest.json as renamed
+    files BIGINT NOT NULL,                 -- files in it
+    bytes BIGINT NOT NULL,                 -- their bytes
+    landed DOUBLE PRECISION,               -- when its manifest was renamed
     receipt TEXT,                          -- the receiver's answer, JSON
     UNIQUE (link, sequence)
 );
 
 CREATE TABLE schema_position (
-    link TEXT NOT NULL,
+    link TEXT NOT NULL,                    -- the link that ships the log
     path TEXT NOT NULL,                    -- schema log file at the site
     position BIGINT NOT NULL,              -- bytes acknowledged
     prefix_sha256 TEXT NOT NULL,           -- digest of those bytes: a shrunk or rewritten log is noticed
     epoch BIGINT NOT NULL,                 -- rises when the log was truncated or replaced and is sent from 0 again
-    updated DOUBLE PRECISION NOT NULL,
+    updated DOUBLE PRECISION NOT NULL,     -- when this row last changed
     PRIMARY KEY (link, path)
 );
 
 CREATE TABLE event (
-    event_id {serial},
-    at DOUBLE PRECISION NOT NULL,
-    site_id TEXT,
-    link TEXT,
-    run_id TEXT,
-    landing TEXT,
+    event_id {serial},                     -- grows with every event
+    at DOUBLE PRECISION NOT NULL,          -- when, by the database's clock
+    site_id TEXT,                          -- the site concerned, NULL where none is
+    link TEXT,                             -- the link concerned
+    run_id TEXT,                           -- the run concerned
+    landing TEXT,                          -- the landing concerned
     path TEXT,                             -- the file, device or other thing it is about
     kind TEXT NOT NULL,                    -- a word of docs/formats/journal.md
-    detail TEXT NOT NULL                   -- JSON
+    detail TEXT NOT NULL                   -- JSON object, its keys by kind
 );
 
 CREATE INDEX run_by_link ON run (link, state);

@@ -1,0 +1,250 @@
+"""Leases: who may work on a link, a receiver's load, a merge (DESIGN §4).
+
+A lease is one row with a **fence**, a number that rises with every taking and never falls. Whoever records an effect
+calls `check_in` inside the same transaction: a holder that was replaced meanwhile (a suspended process, a lost network)
+has a stale fence and records nothing.
+
+Words: the **holder** is the run or batch, not the process; a run keeps its lease across its tasks. **Parked** is a lease
+between two tasks: no process, but the holder stays. The **lease clock** is the server's on PostgreSQL; on SQLite, where
+all processes share one machine, it is that machine's boot clock, which no one can set. Wall clocks of hosts decide
+nothing.
+
+A lease is given when it is free, expired, held by a process that is *known* dead (same host, and the boot id or the
+process's start time says so), or held by the same holder between tasks, in this process or in one that is dead.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from tidemark.errors import LeaseHeldError, LeaseLostError, TidemarkError
+from tidemark.ledger.database import Ledger, now
+from tidemark.ledger.processes import Identity, is_alive, this_process
+
+__all__ = ["Identity", "Lease", "LeaseRow", "Leases", "check_in", "is_alive", "lease_clock", "may_take", "this_process"]
+
+TTL_SECONDS = 60.0
+PARKED_SECONDS = 900.0  # a scheduler may need minutes between two tasks; the same holder comes back at any time
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right to work on `name`, good while the row still carries `fence`."""
+
+    name: str
+    fence: int
+    holder: str
+
+
+@dataclass(frozen=True)
+class LeaseRow:
+    """A lease as it stands in the database. `taken` in seconds since 1970, `expires` by the lease clock."""
+
+    name: str
+    fence: int
+    holder: str
+    identity: Identity
+    taken: float
+    expires: float
+
+
+def may_take(row: LeaseRow, holder: str, me: Identity, clock: float, alive: Callable[[Identity], bool]) -> bool:
+    """Whether `holder`, in process `me`, gets the lease in `row`. Pure but for `alive`, which is asked last."""
+    if not row.holder or row.expires <= clock:
+        return True
+    if row.holder == holder and (row.identity.pid == 0 or row.identity == me):
+        return True
+    return row.identity.pid != 0 and row.identity.host == me.host and not alive(row.identity)
+
+
+def lease_clock(connection: Connection) -> float:
+    """Seconds by the lease clock (see above); only differences mean something."""
+    if connection.dialect.name == "sqlite":
+        return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    return now(connection)
+
+
+def check_in(connection: Connection, lease: Lease) -> None:
+    """Raise LeaseLostError unless `lease` is still ours; nobody can take it before this transaction ends."""
+    row = _row(connection, lease.name, "FOR SHARE")
+    if row is None or row.fence != lease.fence:
+        raise _lost(lease, row)
+
+
+class Leases:
+    """The lease table as seen by one process. `clock` and `alive` are arguments for tests."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        identity: Identity,
+        alive: Callable[[Identity], bool] = is_alive,
+        ttl: float = TTL_SECONDS,
+        clock: Callable[[Connection], float] = lease_clock,
+    ) -> None:
+        self.ledger = ledger
+        self.identity = identity
+        self.alive = alive
+        self.ttl = ttl
+        self.clock = clock
+
+    def take(self, name: str, holder: str) -> Lease:
+        """The lease for `holder`, with a new fence. Raises LeaseHeldError that names who has it."""
+        with self.ledger.write() as connection:
+            connection.execute(
+                sa.text(
+                    "INSERT INTO lease (name, fence, holder, host, boot_id, pid, process_start, taken, expires)"
+                    " VALUES (:name, 0, '', '', '', 0, '', 0, 0) ON CONFLICT (name) DO NOTHING"
+                ),
+                {"name": name},
+            )
+            row = _row(connection, name, "FOR UPDATE")
+            assert row is not None  # inserted above, and lease rows are never deleted: their fence must grow
+            clock = self.clock(connection)
+            if not may_take(row, holder, self.identity, clock, self.alive):
+                raise _held(row, clock)
+            self._write(connection, Lease(name, row.fence + 1, holder), self.identity, clock + self.ttl)
+        return Lease(name, row.fence + 1, holder)
+
+    def renew(self, lease: Lease) -> None:
+        """Put the expiry `ttl` ahead. Raises LeaseLostError when somebody else took it."""
+        with self.ledger.write() as connection:
+            done = connection.execute(
+                sa.text("UPDATE lease SET expires = :expires WHERE name = :name AND fence = :fence AND holder = :holder"),
+                {
+                    "expires": self.clock(connection) + self.ttl,
+                    "name": lease.name,
+                    "fence": lease.fence,
+                    "holder": lease.holder,
+                },
+            )
+            if done.rowcount != 1:
+                raise _lost(lease, _row(connection, lease.name))
+
+    def check(self, lease: Lease) -> None:
+        """Raise LeaseLostError unless `lease` is still ours. Effects on the ledger use `check_in` instead."""
+        with self.ledger.read() as connection:
+            row = _row(connection, lease.name)
+        if row is None or row.fence != lease.fence:
+            raise _lost(lease, row)
+
+    def park(self, lease: Lease) -> None:
+        """Keep it for its holder without a process, between two tasks. Nothing happens when it is lost already."""
+        with self.ledger.write() as connection:
+            parked = Identity(self.identity.host, self.identity.boot_id, 0, "")
+            self._write(connection, lease, parked, self.clock(connection) + PARKED_SECONDS, only_ours=True)
+
+    def release(self, lease: Lease) -> None:
+        """Give it back. Nothing happens when it is lost already."""
+        with self.ledger.write() as connection:
+            free = Lease(lease.name, lease.fence, "")
+            self._write(connection, free, Identity("", "", 0, ""), 0.0, only_ours=True)
+
+    def rows(self) -> list[LeaseRow]:
+        """Every lease that somebody holds."""
+        with self.ledger.read() as connection:
+            found = connection.execute(sa.text("SELECT * FROM lease WHERE holder <> '' ORDER BY name"))
+            return [_as_row(r) for r in found.mappings()]
+
+    @contextmanager
+    def keep_alive(self, lease: Lease) -> Iterator[Lease]:
+        """Renew from a daemon thread every third of the time to live, until the block ends or the lease is lost.
+
+        A database that is away for a moment is asked again; a lost lease is noticed by the next `check_in`.
+        """
+        stop = threading.Event()
+
+        def beat() -> None:
+            wait = self.ttl / 3
+            while not stop.wait(wait):
+                try:
+                    self.renew(lease)
+                    wait = self.ttl / 3
+                except LeaseLostError:
+                    return  # whoever records an effect is told by check_in
+                except TidemarkError:
+                    wait = min(1.0, self.ttl / 10)  # away or busy: the lease may still be saved in time
+
+        thread = threading.Thread(target=beat, name=f"lease {lease.name}", daemon=True)
+        thread.start()
+        try:
+            yield lease
+        finally:
+            stop.set()
+            thread.join()
+
+    @contextmanager
+    def hold(self, name: str, holder: str) -> Iterator[Lease]:
+        """Take, keep alive, release at the end, also after an error."""
+        lease = self.take(name, holder)
+        try:
+            with self.keep_alive(lease):
+                yield lease
+        finally:
+            self.release(lease)
+
+    def _write(
+        self, connection: Connection, lease: Lease, identity: Identity, expires: float, only_ours: bool = False
+    ) -> None:
+        ours = " AND fence = :fence" if only_ours else ""
+        taken = "" if only_ours else ", taken = :taken"
+        connection.execute(
+            sa.text(
+                "UPDATE lease SET fence = :fence, holder = :holder, host = :host, boot_id = :boot_id, pid = :pid,"
+                f" process_start = :process_start, expires = :expires{taken} WHERE name = :name{ours}"
+            ),
+            {
+                "name": lease.name,
+                "fence": lease.fence,
+                "holder": lease.holder,
+                "host": identity.host,
+                "boot_id": identity.boot_id,
+                "pid": identity.pid,
+                "process_start": identity.process_start,
+                "expires": expires,
+                **({} if only_ours else {"taken": now(connection)}),
+            },
+        )
+
+
+def _row(connection: Connection, name: str, lock: str = "") -> LeaseRow | None:
+    suffix = f" {lock}" if connection.dialect.name != "sqlite" else ""  # SQLite's writers are alone already
+    found = connection.execute(sa.text(f"SELECT * FROM lease WHERE name = :name{suffix}"), {"name": name})
+    row = found.mappings().one_or_none()
+    return None if row is None else _as_row(row)
+
+
+def _as_row(row: sa.RowMapping) -> LeaseRow:
+    identity = Identity(row["host"], row["boot_id"], int(row["pid"]), row["process_start"])
+    return LeaseRow(row["name"], int(row["fence"]), row["holder"], identity, row["taken"], row["expires"])
+
+
+def _who(row: LeaseRow) -> str:
+    since = datetime.fromtimestamp(row.taken, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    process = f"process {row.identity.pid}" if row.identity.pid else "between two tasks"
+    return f"{row.holder} on {row.identity.host} ({process}) since {since}"
+
+
+def _held(row: LeaseRow, clock: float) -> LeaseHeldError:
+    return LeaseHeldError(
+        f"{row.name} is held by {_who(row)}; its lease ends in {row.expires - clock:.0f} s unless it is renewed",
+        hint=f"wait for it, or see what it does: ./tidemark why {row.holder}",
+        subject=row.name,
+    )
+
+
+def _lost(lease: Lease, row: LeaseRow | None) -> LeaseLostError:
+    now_held = "nobody" if row is None or not row.holder else _who(row)
+    return LeaseLostError(
+        f"{lease.holder} lost {lease.name} (fence {lease.fence}); now held by {now_held}",
+        hint="nothing to do: the newer holder goes on with the work",
+        subject=lease.name,
+    )

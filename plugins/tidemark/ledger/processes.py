@@ -1,0 +1,72 @@
+"""Which process is it, and does it still run? What leases need to know about the machine they are on.
+
+A pid alone says little: it is reused, and a machine that was started again knows none of the old ones. With the
+kernel's boot id and the process's start time the answer is exact on the same host. Processes of another host, or of
+another pid namespace (a container), cannot be judged: they count as alive until their lease expires.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+_FIRST_NAMESPACE = "pid:[4026531836]"  # the number the kernel gives the namespace of its first process
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A process. `host` names the pid namespace too where it is not the machine's first; `pid` 0 stands for none."""
+
+    host: str
+    boot_id: str
+    pid: int
+    process_start: str
+
+
+def this_process() -> Identity:
+    pid = os.getpid()
+    return Identity(_host(), _boot_id(), pid, _started(pid) or "")
+
+
+def is_alive(identity: Identity) -> bool:
+    """False only when the process is known to be gone: see above."""
+    if identity.host != _host():
+        return True
+    if identity.boot_id != _boot_id():
+        return False
+    return _started(identity.pid) == identity.process_start
+
+
+@functools.cache
+def _host() -> str:
+    name = socket.gethostname()
+    try:
+        namespace = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return name  # not Linux
+    return name if namespace == _FIRST_NAMESPACE else f"{name}/{namespace}"
+
+
+@functools.cache
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        done = subprocess.run(["sysctl", "-n", "kern.boottime"], capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+
+def _started(pid: int) -> str | None:
+    """The process's start time as the system tells it, None where it does not run (a zombie does not)."""
+    if Path("/proc/self/stat").exists():
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        return None if fields[0] in "ZX" else fields[19]  # field 22 of proc(5): clock ticks after boot
+    done = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return done.stdout.strip() or None
