@@ -1,0 +1,53 @@
+"""`python -m demo [--dir D] [--no-ui] [--json]`: run the story and print its last screen."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from demo.command import StoryBroke
+from demo.story import Outcome, Story
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tidemark demo", description=__doc__)
+    parser.add_argument("--dir", type=Path, default=Path("var/demo"))
+    parser.add_argument("--no-ui", action="store_true", help="leave Airflow out")
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    try:
+        outcome = Story(asked.dir.resolve(), _tell, not asked.no_ui).run()
+    except StoryBroke:
+        if asked.json:
+            pass
+        return 1
+    if asked.json:
+        pass
+    return 0 if outcome.ok else 20
+
+
+def _tell(title: str, came: str, seconds: float) -> None:
+    pass
+
+
+def _last_screen(outcome: Outcome) -> str:
+    lines = ["", "  site       server       points read   missing   twice   coverage"]
+    for name, site in outcome.sites.items():
+        lines.append(
+            f"  {name:<10} {site['version']:<10} {site['rows']:>13,} {site['missing']:>9} {site['duplicates']:>7}"
+            f" {site.get('coverage', 0):>9.0%}"
+        )
+    verdict = "Every sealed file is in the centre, once, unchanged." if outcome.ok else "SOMETHING IS WRONG: see above."
+    lines += [
+        "",
+        f"  {verdict}  {outcome.files} files, {outcome.bytes:,} bytes, {outcome.seconds} s",
+        f"  heat map   {outcome.coverage_html}",
+        f"  go on      ./tidemark --config {outcome.settings} status",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

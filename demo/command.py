@@ -1,0 +1,61 @@
+"""The demo's hand on the product: it runs `./tidemark` as a user would and reads the JSON that comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from demo.stage import REPOSITORY
+
+
+class StoryBroke(Exception):
+    """A step of the demo did not do what the story says; carries what the command printed."""
+
+
+def tidemark(settings: Path, *words: str, allow: tuple[int, ...] = (0,), **environ: str) -> dict[str, Any]:
+    """Run one verb with `--json`; returns its object. StoryBroke for an exit code that is not in `allow`."""
+    done = subprocess.run(
+        _command(settings, words), cwd=REPOSITORY, env=_environment(environ), capture_output=True, text=True, check=False
+    )
+    lines = done.stdout.strip().splitlines()
+    if done.returncode not in allow or not lines:
+        raise StoryBroke(
+            f"tidemark {' '.join(words)} ended with {done.returncode}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
+        )
+    answer: dict[str, Any] = json.loads(lines[-1])
+    return answer
+
+
+def kill_in_the_middle(settings: Path, words: tuple[str, ...], underway: Callable[[], bool], **environ: str) -> bool:
+    """Start a verb, wait until `underway`, kill -9 its whole process group. False when it ended before we could."""
+    child = subprocess.Popen(
+        _command(settings, words),
+        cwd=REPOSITORY,
+        env=_environment(environ),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 30
+    while child.poll() is None and not underway() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    died_by_us = child.poll() is None
+    if died_by_us:
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    return died_by_us
+
+
+def _command(settings: Path, words: tuple[str, ...]) -> list[str]:
+    return [sys.executable, "-m", "tidemark.cli", "--config", str(settings), *words, "--json"]
+
+
+def _environment(extra: dict[str, str]) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(REPOSITORY / "plugins")} | extra

@@ -1,0 +1,135 @@
+"""The stage: two sites with real TsFiles of real servers, a real sshd before them where there is one, a centre.
+
+The sites' files come from `tests/data/iotdb` (its README says where from) and are revealed in portions, as a server
+would seal them: the TsFile first, its `.resource` last.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+REAL_DATA = REPOSITORY / "tests" / "data" / "iotdb"
+MARK = ".tidemark-demo"  # a folder with this file is ours to empty
+
+
+@dataclass(frozen=True)
+class DemoSite:
+    """A site of the demo: `version` is the folder below `tests/data/iotdb`, `home` its path below that `data/` folder."""
+
+    name: str
+    site_id: str
+    version: str
+    home: str
+    schema: str
+    receiver: str
+
+    @property
+    def source(self) -> Path:
+        return REAL_DATA / self.version / "data"
+
+    @property
+    def data(self) -> tuple[str, str]:
+        return f"{self.home}/sequence", f"{self.home}/unsequence"
+
+    def tsfiles(self) -> list[Path]:
+        """Relative paths of the site's TsFiles, sequence first, in the order of their names."""
+        found = (p.relative_to(self.source) for p in self.source.rglob("*.tsfile"))
+        return sorted(found, key=lambda p: ("unsequence" in p.parts, p.as_posix()))
+
+
+# Both servers were filled with devices of the same names, and a device has one owner a receiver: so two receivers.
+SITES = (
+    DemoSite(
+        "windfarm", "5d0f6a1e-7c5b-4f0e-9a57-2f6f3a1c7e01", "2.0.1-beta", "datanode/data", "datanode/system/schema", "centre"
+    ),
+    DemoSite("factory", "b1f0c3de-2f64-4a0b-8d0b-6c2f9f0f7a02", "0.12.0", "data", "system/schema", "archive"),
+)
+
+
+def empty_stage(folder: Path) -> None:
+    """Make `folder` an empty stage; refuses to empty a folder that no demo made."""
+    if folder.exists() and any(folder.iterdir()) and not (folder / MARK).exists():
+        raise SystemExit(f"{folder} is not empty and was not made by a demo; choose another with --dir")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / MARK).write_text("made by ./tidemark demo; emptied by the next one\n")
+
+
+def reveal(site: DemoSite, stage: Path, tsfiles: Iterable[Path], deletions: bool) -> int:
+    """Let the site's server seal `tsfiles`; with `deletions` their mods files appear too. Returns how many files."""
+    count = 0
+    for relative in tsfiles:
+        mods = [m for m in (".mods", ".mods2") if deletions and (site.source / f"{relative}{m}").exists()]
+        for companion in ("", *mods, ".resource"):
+            target = stage / site.name / f"{relative}{companion}"
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(site.source / f"{relative}{companion}", target)
+                count += companion == ""
+    return count
+
+
+def reveal_schema(site: DemoSite, stage: Path) -> None:
+    shutil.copytree(site.source / site.schema, stage / site.name / site.schema, dirs_exist_ok=True)
+
+
+@dataclass
+class SiteDoor:
+    """How the centre reaches the sites: a real sshd on loopback, or plain folders where the machine has none."""
+
+    stage: Path
+    process: subprocess.Popen[str] | None = None
+    root: str = ""
+    host_key: str = ""
+    key: str = ""
+
+    def open(self) -> None:
+        if shutil.which("sshd") is None and not Path("/usr/sbin/sshd").exists():
+            return
+        environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+        command = [sys.executable, "-m", "tests.services.sshd", "shell"]
+        self.process = subprocess.Popen(
+            command, cwd=REPOSITORY, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        url, self.host_key, self.key, _pid = self.process.stdout.readline().split()
+        self.root = url[: url.index("/", len("sftp://"))]
+
+    @property
+    def is_ssh(self) -> bool:
+        return self.process is not None
+
+    def lines(self, site: DemoSite) -> str:
+        """The store's settings for tidemark.toml."""
+        home = self.stage / site.name
+        if not self.is_ssh:
+            return f'store = "file://{home}"'
+        return f'store = "{self.root}{home}"\nhost_key = "{self.host_key}"\nkey = "{self.key}"'
+
+    def close(self) -> None:
+        if self.process is not None:
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+            self.process.wait(timeout=15)
+
+
+def write_settings(stage: Path, door: SiteDoor) -> Path:
+    """The demo's tidemark.toml: two sites, a receiver and a link each, by hand only."""
+    blocks = ['[ledger]\nurl = "sqlite:///ledger.db"\n']
+    for site in SITES:
+        data = ", ".join(f'"{d}"' for d in site.data)
+        blocks.append(
+            f'[receivers.{site.receiver}]\nstore = "file://{stage / site.receiver}"\n\n'
+            f'[sites.{site.name}]\nid = "{site.site_id}"\n{door.lines(site)}\ndata = [{data}]\nschema = "{site.schema}"\n\n'
+            f'[links.{site.name}]\nsite = "{site.name}"\nreceiver = "{site.receiver}"\n'
+        )
+    path = stage / "tidemark.toml"
+    path.write_text("\n".join(blocks))
+    return path

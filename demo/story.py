@@ -1,0 +1,191 @@
+"""The story: first sync, late data, deletions, a kill in the middle and a rerun, Airflow and Spark, then the proof."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from demo.answers import Verdict, judge
+from demo.command import StoryBroke, kill_in_the_middle, tidemark
+from demo.pages import Pages
+from demo.stage import SITES, DemoSite, SiteDoor, empty_stage, reveal, reveal_schema, write_settings
+
+SLOW_LINE = "150 KB/s"  # for the run we kill: slow enough to be caught in the middle
+
+
+@dataclass
+class Outcome:
+    """What `./tidemark demo --json` prints (CONTRACT §1), and a line a site for the last screen."""
+
+    ok: bool = False
+    files: int = 0
+    bytes: int = 0
+    rows: int = 0
+    missing: int = 0
+    duplicates: int = 0
+    foreign: int = 0
+    coverage: float = 0.0
+    seconds: float = 0.0
+    ui: str = ""
+    ssh: bool = False
+    killed: bool = False
+    coverage_html: str = ""
+    settings: str = ""
+    sites: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+Tell = Callable[[str, str, float], None]  # (what happened, what came of it, seconds it took)
+
+
+class Story:
+    """One demo in `stage`; `tell` hears each step as it ends."""
+
+    def __init__(self, stage: Path, tell: Tell, with_ui: bool) -> None:
+        self.stage = stage
+        self.tell = tell
+        self.with_ui = with_ui
+        self.outcome = Outcome()
+        self.door = SiteDoor(stage)
+        self.settings = stage / "tidemark.toml"
+        self.pages: Pages | None = None
+
+    def run(self) -> Outcome:
+        began = time.monotonic()
+        empty_stage(self.stage)
+        try:
+            self.door.open()
+            self.settings = write_settings(self.stage, self.door)
+            self.outcome.ssh, self.outcome.settings = self.door.is_ssh, str(self.settings)
+            if self.with_ui:
+                self.pages = Pages(self.settings)
+            self._chapters()
+        finally:
+            if self.pages is not None:
+                self.pages.stop()
+            self.door.close()
+        self.outcome.seconds = round(time.monotonic() - began, 1)
+        return self.outcome
+
+    def _chapters(self) -> None:
+        wind, factory = SITES
+        self._step("the sites seal their first files", self._seal_first)
+        self._step("first sync of windfarm", lambda: self._sync(wind))
+        self._step("first sync of factory is killed with -9 in the middle", lambda: self._killed(factory))
+        self._step("the same command again", lambda: self._sync(factory))
+        self._step("late data and deletions appear at the sites", self._seal_rest)
+        if self.pages is not None:
+            self._step("Airflow is up", self._airflow_up)
+            self._step("windfarm syncs as a DAG; Spark loads and merges", lambda: self._sync_in_airflow(wind))
+        else:
+            self._step("second sync of windfarm", lambda: self._sync(wind))
+        self._step("second sync of factory", lambda: self._sync(factory))
+        self._step("overlapping files are merged", self._merge)
+        self._step("a file is deleted at windfarm; the centre keeps it", lambda: self._drop_one(wind))
+        self._step("every point is compared with the servers' own answers", self._judge)
+        self._step("coverage and verify --deep", self._prove)
+        self.outcome.ok = not (self.outcome.missing or self.outcome.duplicates or self.outcome.foreign)
+        self.outcome.ok = self.outcome.ok and self.outcome.coverage == 1.0
+
+    def _step(self, title: str, act: Callable[[], str]) -> None:
+        began = time.monotonic()
+        came = act()
+        self.tell(title, came, time.monotonic() - began)
+
+    def _seal_first(self) -> str:
+        count = 0
+        for site in SITES:
+            files = [p for p in site.tsfiles() if "unsequence" not in p.parts]
+            count += reveal(site, self.stage, files[: len(files) * 2 // 3], deletions=site.version.startswith("0.12"))
+            reveal_schema(site, self.stage)
+        return f"{count} sealed files at {len(SITES)} sites" + (", reached over SSH" if self.door.is_ssh else "")
+
+    def _seal_rest(self) -> str:
+        count = sum(reveal(site, self.stage, site.tsfiles(), deletions=True) for site in SITES)
+        return f"{count} more files, unsequence ones among them, and the deletions' .mods"
+
+    def _sync(self, site: DemoSite) -> str:
+        answer = tidemark(self.settings, "sync", site.name)
+        if answer.get("refused") or answer.get("quarantined"):
+            raise StoryBroke(f"sync of {site.name} refused or quarantined files: {answer}")
+        return f"{answer['files']} files, {answer['bytes']:,} bytes, {answer['loaded']} loaded"
+
+    def _killed(self, site: DemoSite) -> str:
+        landing = self.stage / site.receiver / "landing"
+        limit = {f"TIDEMARK__LINKS__{site.name.upper()}__BANDWIDTH": SLOW_LINE}
+        self.outcome.killed = kill_in_the_middle(
+            self.settings, ("sync", site.name), lambda: any(landing.glob("*/*/**/*.tsfile")), **limit
+        )
+        if list(landing.glob("*/*/manifest.json")):
+            return "it ended before the kill"
+        return f"{len(list(landing.glob('*/*/**/*.tsfile')))} files had arrived; no landing is whole"
+
+    def _airflow_up(self) -> str:
+        assert self.pages is not None
+        self.pages.wait_until_up()
+        self.outcome.ui = self.pages.address
+        return self.pages.address
+
+    def _sync_in_airflow(self, site: DemoSite) -> str:
+        assert self.pages is not None
+        state = self.pages.run(f"tidemark_sync__{site.name}")
+        loaded = self.pages.wait_for_a_run("tidemark_load")
+        if (state, loaded) != ("success", "success"):
+            raise StoryBroke(f"sync in Airflow ended {state}, load {loaded}; see {self.stage}/var/airflow/logs")
+        last = next(link for link in tidemark(self.settings, "status")["links"] if link["name"] == site.name)
+        return f"sync {state}, load {loaded}, run {last['last_run']}"
+
+    def _merge(self) -> str:
+        answers = [tidemark(self.settings, "merge", "--receiver", site.receiver) for site in SITES]
+        merged = sum(a["files_in"] for a in answers), sum(a["files_out"] for a in answers)
+        return f"{merged[0]} files into {merged[1]}" if merged[0] else "nothing left to merge"
+
+    def _drop_one(self, site: DemoSite) -> str:
+        victim = self.stage / site.name / site.tsfiles()[0]
+        for path in victim.parent.glob(victim.name + "*"):
+            path.unlink()
+        answer = tidemark(self.settings, "sync", site.name)
+        return f"{answer['dropped']} drop told, file kept and marked"
+
+    def _count_landed(self) -> None:
+        """Files and bytes by the manifests at the receivers, whoever ran the syncs."""
+        for site in SITES:
+            for manifest in (self.stage / site.receiver / "landing").glob("*/*/manifest.json"):
+                landed = [f["tsfile"] for f in json.loads(manifest.read_bytes())["files"] if f["tsfile"]]
+                self.outcome.files += len(landed)
+                self.outcome.bytes += sum(part["size"] for part in landed)
+
+    def _judge(self) -> str:
+        self._count_landed()
+        verdicts = [self._judge_site(site) for site in SITES]
+        self.outcome.rows = sum(v.rows for v in verdicts)
+        self.outcome.missing = sum(v.missing for v in verdicts)
+        self.outcome.duplicates = sum(v.duplicates for v in verdicts)
+        self.outcome.foreign = sum(v.foreign for v in verdicts)
+        return f"{self.outcome.rows:,} points, {self.outcome.missing} missing, {self.outcome.duplicates} twice"
+
+    def _judge_site(self, site: DemoSite) -> Verdict:
+        out = self.stage / f"{site.name}.csv"
+        tidemark(self.settings, "read", "--receiver", site.receiver, "--tall", "--out", str(out))
+        verdict = judge(out, site)
+        self.outcome.sites[site.name] = {"version": site.version, **asdict(verdict)}
+        return verdict
+
+    def _prove(self) -> str:
+        shares = []
+        for site in SITES:
+            page = self.stage / f"coverage-{site.name}.html"
+            shares.append(
+                tidemark(self.settings, "coverage", "--receiver", site.receiver, "--html", str(page), allow=(0, 20))
+            )
+            tidemark(self.settings, "verify", "--receiver", site.receiver, "--deep")
+            self.outcome.coverage_html = str(page)
+            self.outcome.sites[site.name]["coverage"] = shares[-1]["complete"]
+        self.outcome.coverage = min(float(s["complete"]) for s in shares)
+        return f"coverage {self.outcome.coverage:.1%} of {sum(s['cells'] for s in shares)} device-days; every digest right"
