@@ -171,6 +171,7 @@ CREATE TABLE schema_received (
     path TEXT NOT NULL,                    -- schema log path at the site
     epoch BIGINT NOT NULL,                 -- as in the manifest: rises when the log began anew
     position BIGINT NOT NULL,              -- bytes kept at the receiver
+    decoded BIGINT NOT NULL,               -- of them, bytes whose records stand in schema_series
     PRIMARY KEY (receiver, site_id, path)
 );
 

@@ -1,0 +1,227 @@
+"""What manifests told the receiver: sites, landings in their order, each site's inventory, vanished files.
+
+Tables `site`, `landing`, `inventory`, `pending_drop`. Written only by a load inside its transactions; nothing here is
+derived from link tables, since the sender's Tidemark may be another machine (DESIGN §3 "Each end has its own ledger").
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+_CHUNK = 400  # values in one IN list
+
+
+@dataclass(frozen=True)
+class SiteRow:
+    site_id: str
+    name: str
+    time_unit: str
+    partition_interval_ms: int
+
+
+@dataclass(frozen=True)
+class LandingRow:
+    """One row of `landing`. `sequence` is 0 where the manifest could not be read."""
+
+    receiver: str
+    landing: str
+    site_id: str
+    sequence: int
+    previous: str | None
+    run_id: str
+    part: int
+    state: str  # waiting | found | loading | loaded | rejected
+    reason: str | None
+    manifest_sha256: str
+    files: int
+    bytes: int
+    found: float
+    loaded: float | None = None
+    receipt: str | None = None
+
+
+@dataclass(frozen=True)
+class InventoryRow:
+    path: str
+    live: bool
+    generation: int
+
+
+Extent = tuple[tuple[str, int, int], ...]  # (device, start, end) from a .resource, the site's time unit
+
+
+@dataclass(frozen=True)
+class InventoryChange:
+    """What one manifest says of its site's sealed files."""
+
+    landing: str
+    added: tuple[tuple[str, int, int, Extent], ...]  # path, size, mtime, extent of files the site has now
+    carried: tuple[tuple[str, int, int, int], ...]  # path, size, mtime, generation of files in the landing
+    removed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DropRow:
+    """A path that vanished at its site. `state`: pending | waiting (for the operator) | done."""
+
+    path: str
+    generation: int
+    kind: str  # superseded | dropped
+    covered_by: tuple[str, ...]
+    landing: str
+    at: float
+    state: str = "pending"
+    reason: str | None = None
+
+
+def put_site(connection: Connection, site: SiteRow, at: float) -> None:
+    """Make the site known, or rename it; its time unit and partition interval never change here."""
+    connection.execute(
+        sa.text(
+            "INSERT INTO site (site_id, name, time_unit, partition_interval_ms, first_seen) "
+            "VALUES (:site_id, :name, :time_unit, :partition_interval_ms, :at) "
+            "ON CONFLICT (site_id) DO UPDATE SET name = excluded.name"
+        ),
+        {**asdict(site), "at": at},
+    )
+
+
+def sites(connection: Connection) -> dict[str, SiteRow]:
+    query = sa.text("SELECT site_id, name, time_unit, partition_interval_ms FROM site")
+    return {r["site_id"]: SiteRow(**r) for r in connection.execute(query).mappings()}
+
+
+_LANDING = tuple(f.name for f in fields(LandingRow))
+
+
+def put_landing(connection: Connection, row: LandingRow) -> None:
+    """Insert or replace the landing's row; `found` keeps its first value."""
+    kept = ("receiver", "landing", "found")
+    connection.execute(
+        sa.text(
+            f"INSERT INTO landing ({', '.join(_LANDING)}) VALUES ({', '.join(':' + c for c in _LANDING)}) "
+            "ON CONFLICT (receiver, landing) DO UPDATE SET "
+            + ", ".join(f"{c} = excluded.{c}" for c in _LANDING if c not in kept)
+        ),
+        asdict(row),
+    )
+
+
+def landings(connection: Connection, receiver: str, site_id: str | None = None) -> dict[str, LandingRow]:
+    """Landing id → its row, in sequence, of one site or of all."""
+    where = "receiver = :receiver" + (" AND site_id = :site" if site_id is not None else "")
+    query = sa.text(f"SELECT {', '.join(_LANDING)} FROM landing WHERE {where} ORDER BY site_id, sequence, landing")
+    rows = connection.execute(query, {"receiver": receiver, "site": site_id}).mappings()
+    return {r["landing"]: LandingRow(**r) for r in rows}
+
+
+def last_loaded(connection: Connection, receiver: str, site_id: str) -> tuple[int, str | None]:
+    """Sequence and id of the site's newest loaded landing; (0, None) before the first."""
+    query = sa.text(
+        "SELECT sequence, landing FROM landing WHERE receiver = :receiver AND site_id = :site AND state = 'loaded' "
+        "ORDER BY sequence DESC LIMIT 1"
+    )
+    row = connection.execute(query, {"receiver": receiver, "site": site_id}).one_or_none()
+    return (0, None) if row is None else (int(row[0]), row[1])
+
+
+def take_inventory(connection: Connection, receiver: str, site_id: str, change: InventoryChange) -> None:
+    """Apply a manifest's inventory change: files the site has now, generations carried, files it has no more."""
+    place = {"r": receiver, "s": site_id, "l": change.landing}
+    _upsert_inventory(
+        connection,
+        "size = excluded.size, mtime = excluded.mtime, extent = excluded.extent, live = 1, landing = excluded.landing",
+        [
+            {**place, "p": path, "z": size, "m": mtime, "e": json.dumps(extent, ensure_ascii=False), "g": 0}
+            for path, size, mtime, extent in change.added
+        ],
+    )
+    _upsert_inventory(
+        connection,
+        "generation = excluded.generation, landing = excluded.landing",
+        [
+            {**place, "p": path, "z": size, "m": mtime, "e": "[]", "g": generation}
+            for path, size, mtime, generation in change.carried
+        ],
+    )
+    gone = [{**place, "p": path} for path in change.removed]
+    if gone:
+        connection.execute(
+            sa.text("UPDATE inventory SET live = 0, landing = :l WHERE receiver = :r AND site_id = :s AND path = :p"), gone
+        )
+
+
+def inventory_of(connection: Connection, receiver: str, site_id: str, paths: Iterable[str]) -> dict[str, InventoryRow]:
+    query = sa.text(
+        "SELECT path, live, generation FROM inventory WHERE receiver = :receiver AND site_id = :site AND path IN :many"
+    ).bindparams(sa.bindparam("many", expanding=True))
+    wanted = sorted(set(paths))
+    found: dict[str, InventoryRow] = {}
+    for start in range(0, len(wanted), _CHUNK):
+        values = {"receiver": receiver, "site": site_id, "many": wanted[start : start + _CHUNK]}
+        for path, live, generation in connection.execute(query, values):
+            found[path] = InventoryRow(path, bool(live), int(generation))
+    return found
+
+
+def put_drops(connection: Connection, receiver: str, site_id: str, rows: Sequence[DropRow]) -> None:
+    """Insert or replace rows of `pending_drop`."""
+    values = [
+        {**asdict(row), "covered_by": json.dumps(row.covered_by, ensure_ascii=False), "r": receiver, "s": site_id}
+        for row in rows
+    ]
+    if values:
+        connection.execute(
+            sa.text(
+                "INSERT INTO pending_drop "
+                "(receiver, site_id, path, generation, kind, covered_by, landing, at, state, reason) "
+                "VALUES (:r, :s, :path, :generation, :kind, :covered_by, :landing, :at, :state, :reason) "
+                "ON CONFLICT (receiver, site_id, path, generation) DO UPDATE SET kind = excluded.kind, "
+                "covered_by = excluded.covered_by, state = excluded.state, reason = excluded.reason"
+            ),
+            values,
+        )
+
+
+def drops(
+    connection: Connection, receiver: str, site_id: str, states: Sequence[str] = ("pending", "waiting", "done")
+) -> list[DropRow]:
+    """The site's vanished files in the order they were told."""
+    query = sa.text(
+        "SELECT path, generation, kind, covered_by, landing, at, state, reason FROM pending_drop "
+        "WHERE receiver = :receiver AND site_id = :site AND state IN :states ORDER BY at, path, generation"
+    ).bindparams(sa.bindparam("states", expanding=True))
+    rows = connection.execute(query, {"receiver": receiver, "site": site_id, "states": list(states)}).mappings()
+    return [DropRow(**{**r, "covered_by": tuple(json.loads(r["covered_by"]))}) for r in rows]
+
+
+def drops_of_paths(connection: Connection, receiver: str, site_id: str, paths: Iterable[str]) -> dict[str, DropRow]:
+    """Path → its newest row of `pending_drop`, whatever its state."""
+    query = sa.text(
+        "SELECT path, generation, kind, covered_by, landing, at, state, reason FROM pending_drop "
+        "WHERE receiver = :receiver AND site_id = :site AND path IN :many ORDER BY path, generation"
+    ).bindparams(sa.bindparam("many", expanding=True))
+    wanted = sorted(set(paths))
+    found: dict[str, DropRow] = {}
+    for start in range(0, len(wanted), _CHUNK):
+        values = {"receiver": receiver, "site": site_id, "many": wanted[start : start + _CHUNK]}
+        for row in connection.execute(query, values).mappings():
+            found[row["path"]] = DropRow(**{**row, "covered_by": tuple(json.loads(row["covered_by"]))})
+    return found
+
+
+def _upsert_inventory(connection: Connection, change: str, rows: list[dict[str, object]]) -> None:
+    if rows:
+        connection.execute(
+            sa.text(
+                "INSERT INTO inventory (receiver, site_id, path, size, mtime, extent, live, generation, landing) "
+                "VALUES (:r, :s, :p, :z, :m, :e, 1, :g, :l) "
+                f"ON CONFLICT (receiver, site_id, path) DO UPDATE SET {change}"
+            ),
+            rows,
+        )

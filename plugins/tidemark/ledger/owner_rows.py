@@ -1,0 +1,129 @@
+"""Which site owns a device, and files that were refused because another site does (tables `owner`, `refusal`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+_CHUNK = 400  # values in one IN list
+
+
+@dataclass(frozen=True)
+class OwnerRow:
+    device: str
+    site_id: str
+    since: float  # seconds since 1970
+    landing: str
+
+
+@dataclass(frozen=True)
+class RefusalRow:
+    """A file that was refused; its bytes wait at `location` (relative to the receiver's root, '' when gone)."""
+
+    receiver: str
+    site_id: str
+    path: str
+    generation: int
+    landing: str
+    device: str  # the first device that another site owns
+    owner_site: str
+    owner_since: float
+    location: str
+    at: float
+    state: str = "refused"  # refused | replayed | superseded
+    refusal_id: int = 0
+
+
+def owners_of(connection: Connection, receiver: str, devices: Iterable[str]) -> dict[str, OwnerRow]:
+    """Device → its owner, for those of `devices` that have one."""
+    query = sa.text(
+        "SELECT device, site_id, since, landing FROM owner WHERE receiver = :receiver AND device IN :many"
+    ).bindparams(sa.bindparam("many", expanding=True))
+    wanted = sorted(set(devices))
+    found: dict[str, OwnerRow] = {}
+    for start in range(0, len(wanted), _CHUNK):
+        values = {"receiver": receiver, "many": wanted[start : start + _CHUNK]}
+        for row in connection.execute(query, values):
+            found[row[0]] = OwnerRow(*row)
+    return found
+
+
+def all_owners(connection: Connection, receiver: str) -> list[OwnerRow]:
+    query = sa.text("SELECT device, site_id, since, landing FROM owner WHERE receiver = :receiver ORDER BY device")
+    return [OwnerRow(*row) for row in connection.execute(query, {"receiver": receiver})]
+
+
+def put_owners(connection: Connection, receiver: str, rows: Iterable[OwnerRow]) -> None:
+    """Claim devices, or hand them to another site."""
+    values = [{**asdict(row), "receiver": receiver} for row in rows]
+    if values:
+        connection.execute(
+            sa.text(
+                "INSERT INTO owner (receiver, device, site_id, since, landing) "
+                "VALUES (:receiver, :device, :site_id, :since, :landing) ON CONFLICT (receiver, device) "
+                "DO UPDATE SET site_id = excluded.site_id, since = excluded.since, landing = excluded.landing"
+            ),
+            values,
+        )
+
+
+_COLUMNS = tuple(f.name for f in fields(RefusalRow) if f.name != "refusal_id")
+_ALL = ", ".join((*_COLUMNS, "refusal_id"))
+
+
+def add_refusal(connection: Connection, row: RefusalRow) -> None:
+    values = asdict(row)
+    del values["refusal_id"]
+    connection.execute(
+        sa.text(f"INSERT INTO refusal ({', '.join(_COLUMNS)}) VALUES ({', '.join(':' + c for c in _COLUMNS)})"), values
+    )
+
+
+def refusals(connection: Connection, receiver: str, state: str = "refused", site_id: str | None = None) -> list[RefusalRow]:
+    """Refused files in the order they came."""
+    where = "receiver = :receiver AND state = :state" + (" AND site_id = :site" if site_id is not None else "")
+    query = sa.text(f"SELECT {_ALL} FROM refusal WHERE {where} ORDER BY refusal_id")
+    found = connection.execute(query, {"receiver": receiver, "state": state, "site": site_id}).mappings()
+    return [RefusalRow(**row) for row in found]
+
+
+def refusals_to_sweep(connection: Connection, receiver: str) -> list[RefusalRow]:
+    """Rows whose file needs to wait no longer but whose bytes may still lie there."""
+    query = sa.text(f"SELECT {_ALL} FROM refusal WHERE receiver = :receiver AND state <> 'refused' AND location <> ''")
+    return [RefusalRow(**row) for row in connection.execute(query, {"receiver": receiver}).mappings()]
+
+
+def still_refused(connection: Connection, refusal_id: int, device: str, owner: OwnerRow) -> None:
+    """A replay met another device that somebody else owns: name that one from now on."""
+    connection.execute(
+        sa.text("UPDATE refusal SET device = :device, owner_site = :owner, owner_since = :since WHERE refusal_id = :id"),
+        {"device": device, "owner": owner.site_id, "since": owner.since, "id": refusal_id},
+    )
+
+
+def end_refusal(connection: Connection, refusal_id: int, state: str) -> None:
+    """`state`: replayed (the file is in the catalog) or superseded (a newer generation is, or the site has it no more)."""
+    connection.execute(
+        sa.text("UPDATE refusal SET state = :state WHERE refusal_id = :id"), {"state": state, "id": refusal_id}
+    )
+
+
+def supersede_refusals(connection: Connection, receiver: str, site_id: str, path: str, generation: int) -> None:
+    """Refused generations of `path` up to `generation` matter no more."""
+    connection.execute(
+        sa.text(
+            "UPDATE refusal SET state = 'superseded' WHERE receiver = :receiver AND site_id = :site AND path = :path "
+            "AND generation <= :generation AND state = 'refused'"
+        ),
+        {"receiver": receiver, "site": site_id, "path": path, "generation": generation},
+    )
+
+
+def forget_bytes(connection: Connection, refusal_ids: Iterable[int]) -> None:
+    """The waiting bytes are gone."""
+    rows = [{"id": refusal_id} for refusal_id in refusal_ids]
+    if rows:
+        connection.execute(sa.text("UPDATE refusal SET location = '' WHERE refusal_id = :id"), rows)

@@ -1,0 +1,104 @@
+"""Series that the sites declared, by schema log or by a loaded TsFile (tables `schema_series`, `schema_received`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+_CHUNK = 400  # values in one IN list
+
+
+@dataclass(frozen=True)
+class SeriesRow:
+    receiver: str
+    site_id: str
+    series: str  # full path, canonical quoting
+    database_name: str
+    type: str
+    encoding: str
+    compression: str
+    aligned: bool
+    source: str  # schema log path, or the TsFile that declared it
+    state: str = "live"  # live | deleted
+    clash: str | None = None  # the types others give it, NULL where they agree
+
+
+@dataclass(frozen=True)
+class ReceivedLog:
+    """What the receiver keeps of a schema log: bytes of the epoch, and how many of them are decoded."""
+
+    path: str
+    epoch: int
+    position: int
+    decoded: int
+
+
+_COLUMNS = tuple(f.name for f in fields(SeriesRow))
+_KEY = ("receiver", "site_id", "series")
+
+
+def series_of(connection: Connection, receiver: str, series: Iterable[str]) -> list[SeriesRow]:
+    """Every site's rows of these series."""
+    query = sa.text(
+        f"SELECT {', '.join(_COLUMNS)} FROM schema_series WHERE receiver = :receiver AND series IN :many ORDER BY site_id"
+    ).bindparams(sa.bindparam("many", expanding=True))
+    wanted = sorted(set(series))
+    found: list[SeriesRow] = []
+    for start in range(0, len(wanted), _CHUNK):
+        values = {"receiver": receiver, "many": wanted[start : start + _CHUNK]}
+        found += [_series(row) for row in connection.execute(query, values).mappings()]
+    return found
+
+
+def series_below(connection: Connection, receiver: str, site_id: str, database: str) -> list[SeriesRow]:
+    """The site's series of one database."""
+    query = sa.text(
+        f"SELECT {', '.join(_COLUMNS)} FROM schema_series WHERE receiver = :receiver AND site_id = :site "
+        "AND database_name = :database ORDER BY series"
+    )
+    found = connection.execute(query, {"receiver": receiver, "site": site_id, "database": database})
+    return [_series(row) for row in found.mappings()]
+
+
+def put_series(connection: Connection, rows: Iterable[SeriesRow]) -> None:
+    """Insert or replace."""
+    values = [{**asdict(row), "aligned": int(row.aligned)} for row in rows]
+    if values:
+        connection.execute(
+            sa.text(
+                f"INSERT INTO schema_series ({', '.join(_COLUMNS)}) VALUES ({', '.join(':' + c for c in _COLUMNS)}) "
+                f"ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET "
+                + ", ".join(f"{c} = excluded.{c}" for c in _COLUMNS if c not in _KEY)
+            ),
+            values,
+        )
+
+
+def received_logs(connection: Connection, receiver: str, site_id: str) -> dict[str, ReceivedLog]:
+    """Schema log path → what is kept of it."""
+    query = sa.text(
+        "SELECT path, epoch, position, decoded FROM schema_received WHERE receiver = :receiver AND site_id = :site"
+    )
+    found = connection.execute(query, {"receiver": receiver, "site": site_id})
+    return {row[0]: ReceivedLog(row[0], int(row[1]), int(row[2]), int(row[3])) for row in found}
+
+
+def put_received(connection: Connection, receiver: str, site_id: str, logs: Iterable[ReceivedLog]) -> None:
+    values = [{**asdict(log), "receiver": receiver, "site_id": site_id} for log in logs]
+    if values:
+        connection.execute(
+            sa.text(
+                "INSERT INTO schema_received (receiver, site_id, path, epoch, position, decoded) "
+                "VALUES (:receiver, :site_id, :path, :epoch, :position, :decoded) "
+                "ON CONFLICT (receiver, site_id, path) DO UPDATE SET epoch = excluded.epoch, "
+                "position = excluded.position, decoded = excluded.decoded"
+            ),
+            values,
+        )
+
+
+def _series(row: sa.RowMapping) -> SeriesRow:
+    return SeriesRow(**{**row, "aligned": bool(row["aligned"])})
