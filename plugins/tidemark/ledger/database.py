@@ -2,7 +2,7 @@
 
 Every write happens inside `Ledger.write()`, one transaction, begun IMMEDIATE on SQLite so that two processes never
 deadlock on an upgrade. Reads use `Ledger.read()`. Errors of the driver become Tidemark's: a database that is away or
-busy is `RetryableError`, one that is full is `DiskFullError`. Source: DESIGN §4.
+busy is `RetryableError`, one that is full is `DiskFullError`, one that is damaged `CorruptionError`. Source: DESIGN §4.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from tidemark.errors import DiskFullError, RetryableError, TidemarkError
+from tidemark.errors import CorruptionError, DiskFullError, PermissionDeniedError, RetryableError, TidemarkError
 
 BUSY_TIMEOUT_MS = 30_000
 
@@ -90,17 +90,55 @@ def _engine(url: str) -> Engine:
 def _translated(url: str) -> Iterator[None]:
     try:
         yield
-    except OperationalError as broken:
-        raise _as_ours(broken, url) from broken
     except DBAPIError as broken:
-        if broken.connection_invalidated:
-            raise _as_ours(broken, url) from broken
-        raise
+        ours = _as_ours(broken, url)
+        if ours is None:
+            raise  # a mistake in our SQL is no trouble of the database's
+        raise ours from broken
 
 
-def _as_ours(broken: DBAPIError, url: str) -> TidemarkError:
+def _as_ours(broken: DBAPIError, url: str) -> TidemarkError | None:
     safe = sa.make_url(url).render_as_string(hide_password=True)
-    text = str(broken.orig).strip()
-    if "full" in text or "No space" in text:
-        return DiskFullError(f"the ledger's disk is full: {safe}: {text}", hint="free space, then run the command again")
-    return RetryableError(f"the ledger does not answer: {safe}: {text}", hint="./tidemark doctor")
+    text = " ".join(str(broken.orig).split())
+    match _trouble(broken):
+        case "full":
+            return DiskFullError(f"the ledger's disk is full: {safe}: {text}", hint="free space, then run the command again")
+        case "denied":
+            return PermissionDeniedError(f"the ledger cannot be written: {safe}: {text}", hint="./tidemark doctor")
+        case "damaged":
+            return CorruptionError(
+                f"the ledger is damaged: {safe}: {text}",
+                hint="move it away and run ./tidemark ledger rebuild, or put a backup in its place",
+            )
+        case "away":
+            return RetryableError(f"the ledger does not answer: {safe}: {text}", hint="./tidemark doctor")
+    return None
+
+
+# https://sqlite.org/rescode.html: the primary code is the low byte
+_SQLITE_TROUBLE = {
+    sqlite3.SQLITE_BUSY: "away",
+    sqlite3.SQLITE_LOCKED: "away",
+    sqlite3.SQLITE_IOERR: "away",
+    sqlite3.SQLITE_CANTOPEN: "away",
+    sqlite3.SQLITE_PROTOCOL: "away",
+    sqlite3.SQLITE_FULL: "full",
+    sqlite3.SQLITE_READONLY: "denied",
+    sqlite3.SQLITE_PERM: "denied",
+    sqlite3.SQLITE_CORRUPT: "damaged",
+    sqlite3.SQLITE_NOTADB: "damaged",
+}
+
+
+def _trouble(broken: DBAPIError) -> str:
+    """What kind of trouble the driver met; '' for a mistake of ours."""
+    if isinstance(broken.orig, sqlite3.Error):
+        return _SQLITE_TROUBLE.get(getattr(broken.orig, "sqlite_errorcode", 0) & 0xFF, "")
+    state = str(getattr(broken.orig, "sqlstate", None) or "")  # psycopg: PostgreSQL's five-character code
+    if state == "53100":
+        return "full"
+    if state == "25006":  # a standby, or a transaction made read-only
+        return "denied"
+    if broken.connection_invalidated or isinstance(broken, OperationalError) or state[:2] in ("08", "40", "53", "57"):
+        return "away"
+    return ""

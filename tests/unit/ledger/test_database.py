@@ -1,0 +1,97 @@
+"""The ledger's door: transactions, and the driver's troubles in our words."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from tidemark.errors import CorruptionError, DiskFullError, RetryableError
+from tidemark.ledger.database import Ledger, now
+from tidemark.ledger.migrations import migrate
+
+
+def _aliases(ledger: Ledger) -> list[str]:
+    with ledger.read() as connection:
+        return list(connection.execute(sa.text("SELECT external FROM run_alias ORDER BY external")).scalars())
+
+
+def test_a_block_that_raises_leaves_nothing(ledger: Ledger) -> None:
+    with pytest.raises(ZeroDivisionError), ledger.write() as connection:
+        connection.execute(sa.text("INSERT INTO run_alias VALUES ('a', 'r')"))
+        raise ZeroDivisionError
+    assert _aliases(ledger) == []
+    with ledger.write() as connection:
+        connection.execute(sa.text("INSERT INTO run_alias VALUES ('b', 'r')"))
+    assert _aliases(ledger) == ["b"]
+
+
+def test_the_database_has_a_clock(ledger: Ledger) -> None:
+    with ledger.read() as connection:
+        assert now(connection) == pytest.approx(now(connection), abs=5.0)
+        assert now(connection) > 1_700_000_000
+
+
+def test_a_mistake_in_our_sql_is_not_called_a_trouble_of_the_database(ledger: Ledger) -> None:
+    with pytest.raises(DBAPIError), ledger.read() as connection:
+        connection.execute(sa.text("SELECT * FROM no_such_table"))
+
+
+def test_a_relative_path_is_taken_below_the_settings_folder(tmp_path: Path) -> None:
+    ledger = Ledger("sqlite:///var/ledger.db", tmp_path)
+    migrate(ledger)
+    assert (tmp_path / "var" / "ledger.db").exists()
+    ledger.close()
+
+
+def test_a_database_that_is_no_database_is_called_damaged(tmp_path: Path) -> None:
+    (tmp_path / "ledger.db").write_bytes(os.urandom(8192))
+    with pytest.raises(CorruptionError, match=r"ledger\.db") as damaged:
+        migrate(Ledger(f"sqlite:///{tmp_path / 'ledger.db'}"))
+    assert "ledger rebuild" in damaged.value.hint
+
+
+def test_a_database_that_is_full_says_so(tmp_path: Path) -> None:
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    migrate(ledger)
+    with pytest.raises(DiskFullError), ledger.write() as connection:
+        connection.exec_driver_sql("PRAGMA max_page_count = 1")  # SQLite keeps it at the pages there are
+        for number in range(100):
+            connection.execute(sa.text("INSERT INTO run_alias VALUES (:n, :text)"), {"n": number, "text": "x" * 4096})
+    assert _aliases(ledger) == []
+
+
+def test_a_database_that_another_holds_locked_is_retryable(tmp_path: Path) -> None:
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    migrate(ledger)
+    other = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with ledger.read() as connection:
+        connection.exec_driver_sql("PRAGMA busy_timeout = 50")
+    with pytest.raises(RetryableError, match="locked"), ledger.write() as connection:
+        now(connection)
+    other.close()
+    ledger.close()
+
+
+@pytest.mark.real("postgresql")
+def test_a_server_that_is_away_or_goes_away_is_retryable(postgres_url: str) -> None:
+    nobody = sa.make_url(postgres_url).set(host="127.0.0.1", port=1, query={}, password="secret")
+    with pytest.raises(RetryableError) as away:
+        migrate(Ledger(nobody.render_as_string(hide_password=False)))
+    assert "secret" not in away.value.message
+    ledger = Ledger(postgres_url)
+    migrate(ledger)
+    with pytest.raises(RetryableError), ledger.write() as connection:
+        connection.execute(sa.text("INSERT INTO run_alias VALUES ('a', 'r')"))
+        with Ledger(postgres_url).write() as killer:
+            mine = connection.connection.driver_connection
+            assert mine is not None
+            killer.execute(sa.text("SELECT pg_terminate_backend(:pid)"), {"pid": mine.info.backend_pid})
+        connection.execute(sa.text("INSERT INTO run_alias VALUES ('b', 'r')"))
+    assert _aliases(ledger) == []  # and the next transaction has a new connection
+    ledger.close()
