@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -69,7 +70,7 @@ def overlay(columns: Sequence[Column]) -> Column:
     filled = [column for column in columns if len(column)]
     if len(filled) <= 1:
         return filled[0] if filled else columns[0]
-    if all(int(a.times[-1]) < int(b.times[0]) for a, b in zip(filled, filled[1:], strict=False)):
+    if all(int(a.times[-1]) < int(b.times[0]) for a, b in itertools.pairwise(filled)):
         times, values = np.concatenate([c.times for c in filled]), np.concatenate([c.values for c in filled])
         return Column(columns[0].type, times, values)
     times = np.concatenate([c.times for c in filled])

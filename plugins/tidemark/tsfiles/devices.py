@@ -1,0 +1,122 @@
+"""Names of devices: one canonical text for what TsFiles of both models and all versions call differently (CONTRACT §1).
+
+Tree model: nodes joined by `.`; a node is in back-quotes only where IoTDB's SQL needs it (anything but letters, digits,
+`_` and U+2E80…U+9FFF, or a plain number); a back-quote inside is doubled.
+
+Table model: `database.table.tag1.tag2…`; a null tag is `\\N`; `\\` and `.` inside a tag are escaped by `\\`. Files leave out
+the null tags at the end, and so does the canonical name; readers are shown the padded form (`pad`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+NULL_TAG = "\\N"
+_PLAIN = re.compile(r"[0-9A-Za-z_\u2e80-\u9fff]+")
+_NUMBER = re.compile(r"\d+(?:[eE]\d+)?[dDfFlL]?|0[xX][0-9a-fA-F]+", re.ASCII)
+_NODE = re.compile(r"`(?:[^`]|``)*`|(?:\\.|[^.`\\]|`)*", re.DOTALL)
+_ANY = r"(?:`(?:[^`]|``)*`|\\.|[^.`\\])"
+
+
+def quote(identifier: str) -> str:
+    """The identifier as IoTDB's SQL takes it as one node of a path: in back-quotes only where they are needed."""
+    if _PLAIN.fullmatch(identifier) and not _NUMBER.fullmatch(identifier):
+        return identifier
+    return "`" + identifier.replace("`", "``") + "`"
+
+
+def unquote(node: str) -> str:
+    """The identifier that a node of a path names."""
+    if len(node) >= 2 and node[0] == "`" and node[-1] == "`":
+        return node[1:-1].replace("``", "`")
+    return node
+
+
+def split_nodes(path: str) -> list[str]:
+    """The nodes of a canonical device name or of a pattern, as written (quotes and escapes kept)."""
+    return list(_nodes(path))
+
+
+def tree_device(segments: Sequence[str | None]) -> str:
+    """The canonical name of a device of the tree model.
+
+    `segments` as a file has them: one whole path (V3), or the first nodes as one path and then a node each (V4).
+    """
+    first, *rest = (segment or "" for segment in segments)
+    nodes = split_nodes(first)
+    for segment in rest:  # a segment is one node: a dot in it does not separate
+        nodes.append(segment)
+    return ".".join(quote(unquote(node)) for node in nodes)
+
+
+def measurement_name(name: str) -> str:
+    """The canonical name of a measurement of the tree model."""
+    return quote(unquote(name))
+
+
+def table_device(database: str, segments: Sequence[str | None]) -> str:
+    """The canonical name of a device of the table model: `segments` is the table and its tags (None: null)."""
+    tags = list(segments[1:])
+    while tags and tags[-1] is None:
+        tags.pop()
+    names = [quote(part) for part in (database, segments[0] or "") if part]
+    return ".".join([*names, *(NULL_TAG if tag is None else _escape(tag) for tag in tags)])
+
+
+def file_device(segments: Sequence[str | None], database: str = "") -> str:
+    """The canonical name of a device whose model the file does not say: tree paths begin with the node `root`."""
+    return table_device(database, segments) if is_table(segments) else tree_device(segments)
+
+
+def is_table(segments: Sequence[str | None]) -> bool:
+    """Whether a device of a file is one of the table model (IoTDB's own rule: tree paths begin with `root`)."""
+    first = segments[0] or ""
+    return not (first == "root" or first.startswith("root."))
+
+
+def pad(device: str, tags: int) -> str:
+    """A device of the table model as readers see it: null tags at the end up to the table's `tags`."""
+    missing = tags - (len(split_nodes(device)) - 2)
+    return device + ("." + NULL_TAG) * missing if missing > 0 else device
+
+
+def matches(pattern: str, device: str) -> bool:
+    """Whether a canonical device name matches a pattern such as `root.plant1.**`, `root.*.line1.d*`, `works.sensors.r0.*`.
+
+    `*` is any characters of one node, `**` (a node of its own) one or more whole nodes; all else is literal. Case counts.
+    """
+    return _compiled(pattern).fullmatch(device) is not None
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    parts = []
+    for node in _nodes(pattern):
+        if node == "**":
+            parts.append(rf"{_ANY}*(?:\.{_ANY}*)*")
+        elif node.startswith("`"):
+            parts.append(re.escape(quote(unquote(node))))
+        elif "*" in node:
+            parts.append(f"{_ANY}*".join(re.escape(piece) for piece in node.split("*")))
+        else:
+            parts.append(re.escape(node))
+    return re.compile(r"\.".join(parts), re.DOTALL)
+
+
+def _nodes(path: str) -> Iterator[str]:
+    at = 0
+    while True:
+        found = _NODE.match(path, at)
+        end = found.end() if found else at
+        while end < len(path) and path[end] != ".":  # text after a closing quote belongs to the node
+            end += 1
+        yield path[at:end]
+        if end >= len(path):
+            return
+        at = end + 1
+
+
+def _escape(tag: str) -> str:
+    return tag.replace("\\", "\\\\").replace(".", "\\.")

@@ -1,0 +1,118 @@
+"""What the name and the place of a TsFile say, for every IoTDB from 0.9 to 2.x.
+
+| IoTDB | name | below `…/sequence` or `…/unsequence` |
+|---|---|---|
+| 0.9 | `created-version-inner.tsfile` | `<database>/` |
+| 0.10, 0.11 | `created-version-inner.tsfile` | `<database>/<partition>/` |
+| 0.12 … 2.x | `created-version-inner-cross.tsfile` | `<database>/<region>/<partition>/` |
+
+Source: research/iotdb.md §1.10.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+SUFFIX = ".tsfile"
+_NAME = re.compile(r"(\d{1,19})-(\d{1,19})-(\d{1,9})(?:-(\d{1,9}))?\.tsfile", re.ASCII)
+_NUMBER = re.compile(r"-?\d{1,18}", re.ASCII)
+
+
+class TsFileName(NamedTuple):
+    """`created` in ms since 1970, `version` a counter of the partition, `inner` and `cross` count compactions."""
+
+    created: int
+    version: int
+    inner: int
+    cross: int
+
+
+class Place(NamedTuple):
+    """What the folder of a TsFile says. `partition` is 0 and `region` empty where the layout has none."""
+
+    unsequence: bool
+    database: str
+    region: str
+    partition: int
+
+
+class SourceName(NamedTuple):
+    """A TsFile's path at its site, taken apart."""
+
+    path: str
+    unsequence: bool
+    database: str
+    region: str
+    partition: int
+    name: TsFileName
+
+
+def parse_name(name: str) -> TsFileName | None:
+    """The parts of a file name, None where it is not a TsFile's. The merge count of 0.9 to 0.11 counts as `inner`."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    created, version, inner, cross = found.groups()
+    return TsFileName(int(created), int(version), int(inner), int(cross or 0))
+
+
+def parse_source_path(path: str, data_folders: Sequence[str]) -> SourceName | None:
+    """The parts of a TsFile's path, None where it is not below one of the site's data folders or not a TsFile's.
+
+    `path` and `data_folders` are relative to the site's store, or absolute. A data folder names `sequence` or
+    `unsequence` itself or a folder above it.
+    """
+    folder, _, base = path.rpartition("/")
+    name = parse_name(base)
+    place = parse_place(folder, tuple(data_folders)) if name else None
+    if name is None or place is None:
+        return None
+    return SourceName(path, *place, name)
+
+
+@lru_cache(maxsize=4096)
+def parse_place(folder: str, data_folders: tuple[str, ...]) -> Place | None:
+    """What the folder of a TsFile says, None where IoTDB keeps no TsFiles there."""
+    below = _below_sequence(folder, data_folders)
+    if below is None:
+        return None
+    unsequence, parts = below
+    if not parts or not parts[0] or len(parts) > 3 or not all(_NUMBER.fullmatch(part) for part in parts[1:]):
+        return None
+    region = parts[1] if len(parts) == 3 else ""
+    partition = int(parts[-1]) if len(parts) > 1 else 0
+    return Place(unsequence, parts[0], region, partition)
+
+
+def rank(source: SourceName) -> tuple[int, int, int, int, int]:
+    """Who wins at one point: the file with the higher rank (DESIGN §3). Compared within one site."""
+    name = source.name
+    return (int(source.unsequence), name.version, name.inner, name.cross, name.created)
+
+
+def _below_sequence(folder: str, data_folders: tuple[str, ...]) -> tuple[bool, list[str]] | None:
+    """(unsequence, folder names below `sequence` or `unsequence`) by the longest data folder that holds `folder`."""
+    for data_folder in sorted((_clean(item) for item in data_folders), key=len, reverse=True):
+        if data_folder and folder != data_folder and not folder.startswith(data_folder + "/"):
+            continue
+        rest = folder[len(data_folder) :].strip("/")
+        parts = rest.split("/") if rest else []
+        last = data_folder.rpartition("/")[2]
+        if last in ("sequence", "unsequence"):
+            return last == "unsequence", parts
+        for index, part in enumerate(parts):
+            if part in ("sequence", "unsequence"):
+                return part == "unsequence", parts[index + 1 :]
+        return None
+    return None
+
+
+def _clean(folder: str) -> str:
+    """A data folder without a leading `./` and trailing slashes; the store's root itself is empty."""
+    cleaned = folder.rstrip("/") if folder != "/" else folder
+    while cleaned.startswith("./"):
+        cleaned = cleaned[2:]
+    return "" if cleaned == "." else cleaned

@@ -1,0 +1,153 @@
+"""Which files of a listing are sealed TsFiles, and why the others are not (DESIGN §1 "sealed file").
+
+Pure: decides from names and sizes alone. Head and tail are looked at where the bytes are (`structure`).
+Source for the companions: research/iotdb.md §1.10 and `TsFileResource`, `ModificationFile`, `IoTDBConstant` of IoTDB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import NamedTuple, Protocol
+
+from tidemark.tsfiles.names import SUFFIX, Place, SourceName, parse_name, parse_place
+
+SHORTEST = 18
+"""Bytes of the shortest file that can be whole: head 7, one byte of metadata, its size 4, tail 6."""
+
+MODS_SUFFIXES = (".mods2", ".mods")
+"""Deletions that travel with their TsFile; where both exist IoTDB 2.x goes by the first."""
+
+_IN_WORK = {
+    ".resource.temp": "its .resource is being written",
+    ".merge": "being merged",
+    ".settle": "being settled",
+    ".mods.settle": "its deletions are being rewritten",
+    ".mods2.settle": "its deletions are being rewritten",
+    ".compaction.mods": "being compacted",
+    ".compaction.mods2": "being compacted",
+    ".inner": "being compacted",
+    ".cross": "being compacted",
+    ".vm": "being compacted",
+    ".broken": "marked broken by IoTDB",
+}
+_OUTPUTS = (".inner", ".cross", ".merge", ".settle", ".vm", ".broken")
+
+
+class Entry(Protocol):
+    """A regular file of a listing (`stores.protocol.Entry`): path, size in bytes, mtime in whole seconds."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def mtime(self) -> int: ...
+    @property
+    def inode(self) -> int: ...
+
+
+class SealedFile(NamedTuple):
+    """A TsFile closed for writing with what belongs to it. Small on purpose: a site may have a million."""
+
+    entry: Entry
+    place: Place
+    resource: Entry
+    mods: Entry | None
+
+    @property
+    def name(self) -> SourceName:
+        """The path taken apart (made on demand, not kept)."""
+        path = self.entry.path
+        parsed = parse_name(path.rpartition("/")[2])
+        if parsed is None:
+            raise ValueError(f"{path}: not a TsFile's name")
+        return SourceName(path, *self.place, parsed)
+
+
+@dataclass(frozen=True, slots=True)
+class Classified:
+    """`sealed` in the order of their paths; `skipped` (path, reason) is everything else that has to do with TsFiles."""
+
+    sealed: list[SealedFile]
+    skipped: list[tuple[str, str]]
+
+
+def classify(entries: Sequence[Entry], data_folders: Sequence[str]) -> Classified:
+    """Sort a site's listing into sealed files and skipped ones with a reason for a person.
+
+    Hidden files and folders (`.tidemark`) and what has nothing to do with TsFiles are left out of both.
+    """
+    folders = tuple(data_folders)
+    ordered = sorted(entries, key=attrgetter("path"))
+    result = Classified([], [])
+    at, count = 0, len(ordered)
+    while at < count:
+        entry = ordered[at]
+        path = entry.path
+        at += 1
+        if not path.endswith(SUFFIX):
+            _note_stray(path, result.skipped)
+            continue
+        companions: dict[str, Entry] = {}
+        while at < count and ordered[at].path.startswith(path):  # all that begins with the path follows it directly
+            companions[ordered[at].path[len(path) :]] = ordered[at]
+            at += 1
+        _decide(entry, companions, folders, result)
+    return result
+
+
+def _decide(entry: Entry, companions: dict[str, Entry], folders: tuple[str, ...], result: Classified) -> None:
+    path = entry.path
+    if _hidden(path):
+        return
+    folder, _, base = path.rpartition("/")
+    if parse_name(base) is None:
+        result.skipped.append((path, "its name is not a TsFile's (created-version-inner-cross.tsfile)"))
+        return
+    place = parse_place(folder, folders)
+    if place is None:
+        result.skipped.append((path, "not where IoTDB keeps TsFiles (sequence|unsequence/database/region/partition)"))
+        return
+    reason = _why_not_sealed(entry, companions)
+    if reason:
+        result.skipped.append((path, reason))
+        return
+    mods = next((companions[suffix] for suffix in MODS_SUFFIXES if suffix in companions), None)
+    result.sealed.append(SealedFile(entry, place, companions[".resource"], mods))
+    if len(companions) > 1 + (mods is not None):
+        for suffix, other in companions.items():
+            if suffix != ".resource" and suffix not in MODS_SUFFIXES:
+                result.skipped.append((other.path, "not known beside a TsFile"))
+
+
+def _why_not_sealed(entry: Entry, companions: dict[str, Entry]) -> str:
+    """The reason for a person, or empty where the file is sealed by all that a listing can tell."""
+    resource = companions.get(".resource")
+    if len(companions) > 1:
+        for suffix in companions:
+            if suffix in _IN_WORK:
+                return f"{_IN_WORK[suffix]} ({suffix})"
+    if resource is None:
+        return "still open (no .resource yet)"
+    if resource.size == 0:
+        return "its .resource is empty"
+    if entry.size == 0:
+        return "zero length"
+    if entry.size < SHORTEST:
+        return f"too short to be a TsFile ({entry.size} bytes)"
+    return ""
+
+
+def _note_stray(path: str, skipped: list[tuple[str, str]]) -> None:
+    """A file that is neither a TsFile nor beside one."""
+    base = path.rpartition("/")[2]
+    if SUFFIX + "." in base and not _hidden(path) and not base.endswith(".part"):
+        skipped.append((path, "its TsFile is not there"))
+    elif base.endswith(_OUTPUTS) and not _hidden(path) and parse_name(base.partition(".")[0] + SUFFIX):
+        skipped.append((path, "unfinished output of a compaction"))
+
+
+def _hidden(path: str) -> bool:
+    return path.startswith(".") or "/." in path

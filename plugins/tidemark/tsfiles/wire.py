@@ -1,0 +1,118 @@
+"""Reading TsFile's bytes with every bound checked: garbage becomes a CorruptionError that says what and where.
+
+Integers are big-endian; `uvarint` is LEB128 of 32 bits, `varint` its zigzag form; strings carry their length in bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from tidemark.errors import CorruptionError
+
+_I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
+_PAIR = struct.Struct(">qq")
+
+
+class Cursor:
+    """A position in `data`. `base` is where `data` begins in its file, `what` names the thing in errors."""
+
+    __slots__ = ("base", "data", "end", "position", "what")
+
+    def __init__(self, data: bytes, what: str, base: int = 0) -> None:
+        self.data = data
+        self.end = len(data)
+        self.position = 0
+        self.base = base
+        self.what = what
+
+    def fail(self, problem: str, at: int | None = None) -> CorruptionError:
+        """The error to raise: what, what is wrong with it, where (byte of the file)."""
+        return corrupt(self.what, problem, self.base + (self.position if at is None else at))
+
+    def left(self) -> int:
+        return self.end - self.position
+
+    def take(self, length: int) -> bytes:
+        start = self.position
+        if length < 0 or length > self.end - start:
+            raise self.fail(f"{length} bytes announced where {self.end - start} are left")
+        self.position = start + length
+        return self.data[start : self.position]
+
+    def u8(self) -> int:
+        at = self.position
+        if at >= self.end:
+            raise self.fail("ends in the middle of a field")
+        self.position = at + 1
+        return self.data[at]
+
+    def i32(self) -> int:
+        value: int = _I32.unpack(self.take(4))[0]
+        return value
+
+    def i64(self) -> int:
+        value: int = _I64.unpack(self.take(8))[0]
+        return value
+
+    def i64_pair(self) -> tuple[int, int]:
+        first, second = _PAIR.unpack(self.take(16))
+        return first, second
+
+    def uvarint(self) -> int:
+        data, at, end = self.data, self.position, self.end
+        result = shift = 0
+        while at < end and shift < 35:
+            byte = data[at]
+            at += 1
+            result |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                self.position = at
+                return result
+            shift += 7
+        raise self.fail("a variable-length integer does not end")
+
+    def varint(self) -> int:
+        value = self.uvarint()
+        return (value >> 1) ^ -(value & 1)
+
+    def count(self, least: int) -> int:
+        """A number of items of at least `least` bytes each: never more than what is left can hold."""
+        value = self.uvarint()
+        if value * least > self.left():
+            raise self.fail(f"{value} items announced where {self.left()} bytes are left")
+        return value
+
+    def var_string(self) -> str | None:
+        """A string with its length as varint, -1 for null."""
+        length = self.varint()
+        return None if length == -1 else self._text(length)
+
+    def var_name(self) -> str:
+        """A `var_string` that may not be null."""
+        value = self.var_string()
+        if value is None:
+            raise self.fail("a name is missing")
+        return value
+
+    def int_string(self) -> str | None:
+        """A string with its length as int32, -1 for null."""
+        length = self.i32()
+        return None if length == -1 else self._text(length)
+
+    def _text(self, length: int) -> str:
+        at = self.position
+        try:
+            return self.take(length).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise self.fail("a name is not UTF-8", at) from error
+
+
+def corrupt(what: str, problem: str, at: int | None = None) -> CorruptionError:
+    """A CorruptionError of a file: `what` is its path (and the part concerned)."""
+    where = "" if at is None else f" (byte {at})"
+    return CorruptionError(
+        f"{what}: {problem}{where}",
+        hint="compare the digest with the site's; ./tidemark verify --repair fetches it again",
+        subject=what,
+    )
