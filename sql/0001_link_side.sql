@@ -124,10 +124,25 @@ CREATE TABLE schema_position (
     link TEXT NOT NULL,                    -- the link that ships the log
     path TEXT NOT NULL,                    -- schema log file at the site
     position BIGINT NOT NULL,              -- bytes acknowledged
+    mtime BIGINT NOT NULL,                 -- whole seconds, when they were read: same size and mtime is not read again
     prefix_sha256 TEXT NOT NULL,           -- digest of those bytes: a shrunk or rewritten log is noticed
     epoch BIGINT NOT NULL,                 -- rises when the log was truncated or replaced and is sent from 0 again
     updated DOUBLE PRECISION NOT NULL,     -- when this row last changed
     PRIMARY KEY (link, path)
+);
+
+CREATE TABLE run_schema (
+    run_id TEXT NOT NULL,
+    path TEXT NOT NULL,                    -- schema log file at the site
+    epoch BIGINT NOT NULL,                 -- the log's epoch, see schema_position
+    start BIGINT NOT NULL,                 -- first byte sent
+    size BIGINT NOT NULL,                  -- bytes sent
+    mtime BIGINT NOT NULL,                 -- whole seconds, when they were read
+    sha256 TEXT NOT NULL,                  -- digest of the bytes sent
+    prefix_sha256 TEXT NOT NULL,           -- digest of the log from 0 to start + size
+    landed_path TEXT NOT NULL,             -- file below the landing
+    state TEXT NOT NULL,                   -- sent (durable at the receiver) | landed
+    PRIMARY KEY (run_id, path)
 );
 
 CREATE TABLE event (

@@ -74,12 +74,16 @@ class Vanished:
 
 @dataclass(frozen=True)
 class InventoryEntry:
-    """A sealed file at the site, sent or not. `extent`: (device, start, end) from its .resource, site's time unit."""
+    """A sealed file at the site, sent or not. `extent`: (device, start, end) from its .resource, site's time unit.
+
+    `reason`: why the link does not send it (excluded by pattern), '' where it does.
+    """
 
     path: str
     size: int
     mtime: int
     extent: tuple[tuple[str, int, int], ...]
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -153,7 +157,11 @@ def decode_manifest(data: bytes) -> Manifest:
             dropped=tuple(_vanished(v) for v in raw["dropped"]),
             added=tuple(
                 InventoryEntry(
-                    e["path"], int(e["size"]), int(e["mtime"]), tuple((d, int(a), int(b)) for d, a, b in e["extent"])
+                    path=e["path"],
+                    size=int(e["size"]),
+                    mtime=int(e["mtime"]),
+                    extent=tuple((d, int(a), int(b)) for d, a, b in e["extent"]),
+                    reason=e.get("reason", ""),
                 )
                 for e in raw["added"]
             ),
