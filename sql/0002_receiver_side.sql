@@ -86,7 +86,20 @@ CREATE TABLE merge_account (
     points_out BIGINT NOT NULL,            -- points in the merged file
     overwritten BIGINT NOT NULL,           -- points that a newer value replaced
     deleted BIGINT NOT NULL,               -- points that a deletion removed
-    at DOUBLE PRECISION NOT NULL           -- when the merge was published
+    at DOUBLE PRECISION NOT NULL,          -- when the merge was published
+    settled DOUBLE PRECISION               -- since when it stands alone, its sources given up; NULL while they are kept
+);
+
+CREATE TABLE merge_kept (
+    receiver TEXT NOT NULL,                -- the receiver
+    sources TEXT NOT NULL,                 -- digest of the sources' file_ids: the same sources are not tried again
+    site_id TEXT NOT NULL,                 -- whose files they are
+    database_name TEXT NOT NULL,           -- the database they hold
+    files TEXT NOT NULL,                   -- JSON list of the sources' file_ids
+    subject TEXT NOT NULL,                 -- the series or file that keeps them apart
+    reason TEXT NOT NULL,                  -- why these overlapping files stay as they came
+    at DOUBLE PRECISION NOT NULL,          -- when that was found
+    PRIMARY KEY (receiver, sources)
 );
 
 CREATE TABLE pending_drop (

@@ -1,0 +1,315 @@
+"""Merged files in the ledger: what may be merged, publishing in one step, withdrawing, standing alone.
+
+A **merged file** is derived from live sources of one site; while it is visible they are not. All merged files made from
+one group of overlapping sources come and go together, so no point is ever read twice or missed. A merged file
+**stands alone** once its sources are reclaimed (`merge_account.settled`): it can be withdrawn no more. Everything here runs
+inside the caller's transaction. Source: DESIGN §3 "Sources and merges", sql/0002_receiver_side.sql.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from tidemark.ledger import catalog_rows
+from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
+from tidemark.ledger.events import record
+
+_CHUNK = 400  # values in one IN list
+
+
+@dataclass(frozen=True)
+class Withdrawn:
+    """What `unmerge` did: merged files retired, sources visible again, and merged files that stand alone and could not."""
+
+    retired: tuple[int, ...] = ()
+    restored: tuple[int, ...] = ()
+    alone: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Account:
+    """Points of one merged file: points_in = points_out + overwritten + deleted."""
+
+    points_in: int
+    points_out: int
+    overwritten: int
+    deleted: int
+
+
+@dataclass(frozen=True)
+class MergedFile:
+    """One output to publish: its row, its devices and its account."""
+
+    file: CatalogFile
+    devices: tuple[CatalogDevice, ...]
+    account: Account
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Overlapping sources that stay as they came, and why. `subject` is the series or file concerned."""
+
+    file_ids: tuple[int, ...]
+    subject: str
+    reason: str
+
+
+def units(connection: Connection, receiver: str, database: str | None = None) -> list[CatalogFile]:
+    """What a merge may start from: live sources, seen or hidden, and merged files that stand alone; by site and rank."""
+    where = (
+        "f.receiver = :receiver AND f.state = 'live' AND (f.role = 'source' OR EXISTS "
+        "(SELECT 1 FROM merge_account a WHERE a.merged_id = f.file_id AND a.settled IS NOT NULL))"
+    ) + ("" if database is None else " AND f.database_name = :database")
+    query = sa.text(f"SELECT f.file_id FROM catalog_file f WHERE {where}")
+    ids = [int(row[0]) for row in connection.execute(query, {"receiver": receiver, "database": database})]
+    return sorted(catalog_rows.files_by_id(connection, ids), key=lambda f: (f.site_id, f.database, f.rank, f.file_id))
+
+
+def unmerge(connection: Connection, receiver: str, file_ids: Iterable[int], at: float) -> Withdrawn:
+    """Withdraw the merged files that these sources make wrong; their live sources are read again at once.
+
+    `file_ids` may be sources that leave (retire them before or after, in the same transaction) and new sources (insert
+    them before): a merged file goes when it was made from one of them, or when a new one overlaps it in a device's time and
+    ranks below it, so that "newest wins" can no longer be told from the merged file. Merged files of the same sources go
+    together. Those that stand alone are only reported. `at` in seconds since 1970. Idempotent.
+    """
+    ids = set(file_ids)
+    hit = {merged for merged, sources in _live_lineage(connection, receiver).items() if ids & set(sources)}
+    hit |= _ranked_above(connection, receiver, ids)
+    return _withdraw(connection, receiver, hit, at)
+
+
+def publish(
+    connection: Connection,
+    receiver: str,
+    sources: Sequence[CatalogFile],
+    merged: Sequence[MergedFile],
+    batch: str,
+    at: float,
+) -> tuple[int, ...] | None:
+    """Let `merged` stand for `sources` in one step; the new file_ids, or None when the ledger moved on since planning.
+
+    None, and nothing changed: a source is no longer live, or a file came that overlaps the outputs and ranks below them.
+    Merged files made earlier from any of the sources retire in the same step.
+    """
+    ids = {f.file_id for f in sources}
+    now = {f.file_id: f for f in catalog_rows.files_by_id(connection, ids)}
+    if any(f.file_id not in now or now[f.file_id].state != "live" for f in sources):
+        return None
+    if _came_between(connection, receiver, ids, merged):
+        return None
+    older = {m for m, made_from in _live_lineage(connection, receiver).items() if ids & set(made_from)} - ids
+    catalog_rows.retire_files(connection, sorted(older), at)
+    _set_visible(connection, sorted(ids), False)
+    made = tuple(_insert(connection, one, sorted(ids), batch, at) for one in merged)
+    _forget_kept(connection, receiver, ids)
+    return made
+
+
+def keep(connection: Connection, receiver: str, kept: Kept, digest: str, at: float) -> None:
+    """Remember that these sources stay as they came, so that the same ones are not tried again."""
+    first = catalog_rows.files_by_id(connection, kept.file_ids[:1])[0]
+    values = {
+        "receiver": receiver,
+        "sources": digest,
+        "site": first.site_id,
+        "database": first.database,
+        "files": json.dumps(kept.file_ids),
+        "subject": kept.subject,
+        "reason": kept.reason,
+        "at": at,
+    }
+    connection.execute(
+        sa.text(
+            "INSERT INTO merge_kept (receiver, sources, site_id, database_name, files, subject, reason, at) VALUES "
+            "(:receiver, :sources, :site, :database, :files, :subject, :reason, :at) "
+            "ON CONFLICT (receiver, sources) DO UPDATE SET subject = excluded.subject, reason = excluded.reason"
+        ),
+        values,
+    )
+
+
+def kept_groups(connection: Connection, receiver: str) -> dict[str, Kept]:
+    """Digest of sources → why they stay apart."""
+    query = sa.text("SELECT sources, files, subject, reason FROM merge_kept WHERE receiver = :receiver")
+    rows = connection.execute(query, {"receiver": receiver})
+    return {row[0]: Kept(tuple(json.loads(row[1])), row[2], row[3]) for row in rows}
+
+
+def settle_due(connection: Connection, receiver: str, before: float) -> tuple[int, ...]:
+    """Merged files made before `before` whose sources may be given up: every merged file of those sources is as old."""
+    query = sa.text(
+        "SELECT f.file_id FROM catalog_file f JOIN merge_account a ON a.merged_id = f.file_id WHERE f.receiver = :receiver "
+        "AND f.state = 'live' AND f.visible = 1 AND a.settled IS NULL AND a.at < :before"
+    )
+    due = {int(row[0]) for row in connection.execute(query, {"receiver": receiver, "before": before})}
+    lineage = _live_lineage(connection, receiver)
+    return tuple(sorted(m for m in due if _companions(lineage, {m}) <= due))
+
+
+def settle(connection: Connection, merged_ids: Collection[int], at: float) -> tuple[int, ...]:
+    """These merged files stand alone from now on; their sources retire. Returns the sources' file_ids."""
+    sources: set[int] = set()
+    for merged_id in sorted(set(merged_ids)):
+        rows = connection.execute(
+            sa.text(
+                "SELECT l.source_id FROM lineage l JOIN catalog_file f ON f.file_id = l.source_id "
+                "WHERE l.merged_id = :merged AND f.state = 'live'"
+            ),
+            {"merged": merged_id},
+        )
+        mine = sorted(int(row[0]) for row in rows)
+        values = {"merged": merged_id, "at": at}
+        connection.execute(sa.text("UPDATE merge_account SET settled = :at WHERE merged_id = :merged"), values)
+        _tell(connection, "merge.settled", merged_id, {"sources": mine})
+        sources.update(mine)
+    catalog_rows.retire_files(connection, sorted(sources), at)
+    return tuple(sorted(sources))
+
+
+def overlapping(mine: Iterable[CatalogDevice], other: Iterable[CatalogDevice]) -> bool:
+    """Whether two files have a device in common whose times touch."""
+    extents = {d.device: (d.start, d.end) for d in mine}
+    for device in other:
+        start, end = extents.get(device.device, (1, 0))
+        if start <= device.end and device.start <= end:
+            return True
+    return False
+
+
+def _withdraw(connection: Connection, receiver: str, hit: set[int], at: float) -> Withdrawn:
+    if not hit:
+        return Withdrawn()
+    lineage = _live_lineage(connection, receiver)
+    going = _companions(lineage, hit)
+    alone = {m for m in going if _settled(connection, m)}
+    going -= alone
+    sources = {source for m in going for source in lineage[m]}
+    live = [f.file_id for f in catalog_rows.files_by_id(connection, sources) if f.state == "live"]
+    catalog_rows.retire_files(connection, sorted(going), at)
+    _set_visible(connection, live, True)
+    for merged_id in sorted(going):
+        _tell(connection, "merge.undone", merged_id, {"sources": sorted(lineage[merged_id])})
+    return Withdrawn(tuple(sorted(going)), tuple(sorted(live)), tuple(sorted(alone)))
+
+
+def _companions(lineage: Mapping[int, Sequence[int]], merged: set[int]) -> set[int]:
+    """`merged` and every merged file that shares a source with it, directly or through others."""
+    found: set[int] = set()
+    todo = {m for m in merged if m in lineage}
+    while todo:
+        found |= todo
+        sources = {source for m in todo for source in lineage[m]}
+        todo = {m for m, made_from in lineage.items() if m not in found and sources & set(made_from)}
+    return found | merged
+
+
+def _ranked_above(connection: Connection, receiver: str, ids: set[int]) -> set[int]:
+    """Visible merged files that overlap one of the live sources `ids`, which ranks below them and is not part of them."""
+    new = [f for f in catalog_rows.files_by_id(connection, ids) if f.role == "source" and f.state == "live"]
+    if not new:
+        return set()
+    found: set[int] = set()
+    lineage = _live_lineage(connection, receiver)
+    merged = [f for f in catalog_rows.visible_files(connection, receiver) if f.role == "merged"]
+    places = {(f.site_id, f.database) for f in new}
+    merged = [f for f in merged if (f.site_id, f.database) in places]
+    devices = catalog_rows.devices_of_files(connection, [f.file_id for f in (*new, *merged)])
+    for file in new:
+        for other in merged:
+            if (other.site_id, other.database) != (file.site_id, file.database) or other.rank <= file.rank:
+                continue
+            if file.file_id in lineage.get(other.file_id, ()):
+                continue
+            if overlapping(devices.get(file.file_id, ()), devices.get(other.file_id, ())):
+                found.add(other.file_id)
+    return found
+
+
+def _came_between(connection: Connection, receiver: str, ids: set[int], merged: Sequence[MergedFile]) -> bool:
+    """Whether a visible file that is not a source of the merge, nor made from its sources, overlaps it from below."""
+    if not merged:
+        return False
+    mine = merged[0].file
+    made = {m for m, sources in _live_lineage(connection, receiver).items() if ids & set(sources)}
+    others = [
+        f
+        for f in catalog_rows.visible_files(connection, receiver, mine.site_id, mine.database)
+        if f.file_id not in ids and f.file_id not in made and f.rank <= mine.rank
+    ]
+    devices = catalog_rows.devices_of_files(connection, [f.file_id for f in others])
+    return any(overlapping(one.devices, devices.get(f.file_id, ())) for f in others for one in merged)
+
+
+def _insert(connection: Connection, one: MergedFile, source_ids: Sequence[int], batch: str, at: float) -> int:
+    merged_id = catalog_rows.add_file(connection, one.file, one.devices)
+    lineage = [{"m": merged_id, "s": source_id} for source_id in source_ids]
+    connection.execute(sa.text("INSERT INTO lineage (merged_id, source_id) VALUES (:m, :s)"), lineage)
+    account = {
+        "merged": merged_id,
+        "batch": batch,
+        "i": one.account.points_in,
+        "o": one.account.points_out,
+        "w": one.account.overwritten,
+        "d": one.account.deleted,
+        "at": at,
+    }
+    connection.execute(
+        sa.text(
+            "INSERT INTO merge_account (merged_id, batch, points_in, points_out, overwritten, deleted, at) "
+            "VALUES (:merged, :batch, :i, :o, :w, :d, :at)"
+        ),
+        account,
+    )
+    counts = {"in": one.account.points_in, "out": one.account.points_out}
+    lost = {"overwritten": one.account.overwritten, "deleted": one.account.deleted}
+    _tell(connection, "merge.published", merged_id, counts | lost)
+    return merged_id
+
+
+def _live_lineage(connection: Connection, receiver: str) -> dict[int, tuple[int, ...]]:
+    """Live merged file → its sources."""
+    query = sa.text(
+        "SELECT l.merged_id, l.source_id FROM lineage l JOIN catalog_file f ON f.file_id = l.merged_id "
+        "WHERE f.receiver = :receiver AND f.state = 'live' ORDER BY l.merged_id, l.source_id"
+    )
+    found: dict[int, list[int]] = {}
+    for merged_id, source_id in connection.execute(query, {"receiver": receiver}):
+        found.setdefault(int(merged_id), []).append(int(source_id))
+    return {merged_id: tuple(sources) for merged_id, sources in found.items()}
+
+
+def _settled(connection: Connection, merged_id: int) -> bool:
+    query = sa.text("SELECT settled FROM merge_account WHERE merged_id = :merged")
+    return connection.execute(query, {"merged": merged_id}).scalar_one_or_none() is not None
+
+
+def _set_visible(connection: Connection, file_ids: Sequence[int], visible: bool) -> None:
+    query = sa.text("UPDATE catalog_file SET visible = :visible WHERE state = 'live' AND file_id IN :many").bindparams(
+        sa.bindparam("many", expanding=True)
+    )
+    for many in _chunks(file_ids):
+        connection.execute(query, {"visible": int(visible), "many": list(many)})
+
+
+def _forget_kept(connection: Connection, receiver: str, ids: set[int]) -> None:
+    for digest, kept in kept_groups(connection, receiver).items():
+        if ids & set(kept.file_ids):
+            values = {"receiver": receiver, "sources": digest}
+            connection.execute(sa.text("DELETE FROM merge_kept WHERE receiver = :receiver AND sources = :sources"), values)
+
+
+def _tell(connection: Connection, kind: str, merged_id: int, detail: dict[str, Any]) -> None:
+    file = catalog_rows.files_by_id(connection, [merged_id])[0]
+    record(connection, kind, site_id=file.site_id, path=file.location, file_id=merged_id, **detail)
+
+
+def _chunks(values: Sequence[int]) -> Iterator[Sequence[int]]:
+    for start in range(0, len(values), _CHUNK):
+        yield values[start : start + _CHUNK]
