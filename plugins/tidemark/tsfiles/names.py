@@ -59,6 +59,11 @@ def parse_name(name: str) -> TsFileName | None:
     return TsFileName(int(created), int(version), int(inner), int(cross or 0))
 
 
+def is_name(name: str) -> bool:
+    """Whether a file name is a TsFile's."""
+    return _NAME.fullmatch(name) is not None
+
+
 def parse_source_path(path: str, data_folders: Sequence[str]) -> SourceName | None:
     """The parts of a TsFile's path, None where it is not below one of the site's data folders or not a TsFile's.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
-from tidemark.tsfiles.names import SUFFIX, Place, SourceName, parse_name, parse_place
+from tidemark.tsfiles.names import SUFFIX, Place, SourceName, is_name, parse_name, parse_place
 
 SHORTEST = 18
 """Bytes of the shortest file that can be whole: head 7, one byte of metadata, its size 4, tail 6."""
@@ -79,7 +79,7 @@ def classify(entries: Sequence[Entry], data_folders: Sequence[str]) -> Classifie
 
     Hidden files and folders (`.tidemark`) and what has nothing to do with TsFiles are left out of both.
     """
-    folders = tuple(data_folders)
+    folders = _Folders(tuple(data_folders))
     ordered = sorted(entries, key=attrgetter("path"))
     result = Classified([], [])
     at, count = 0, len(ordered)
@@ -90,45 +90,60 @@ def classify(entries: Sequence[Entry], data_folders: Sequence[str]) -> Classifie
         if not path.endswith(SUFFIX):
             _note_stray(path, result.skipped)
             continue
-        companions: dict[str, Entry] = {}
+        first = at
         while at < count and ordered[at].path.startswith(path):  # all that begins with the path follows it directly
-            companions[ordered[at].path[len(path) :]] = ordered[at]
             at += 1
-        _decide(entry, companions, folders, result)
+        folder, _, base = path.rpartition("/")
+        place = folders[folder]
+        if place and at == first + 1 and is_name(base) and _plain_pair(entry, ordered[first]):
+            result.sealed.append(SealedFile(entry, place, ordered[first], None))  # nearly all files: kept quick
+        elif not _hidden(path):
+            _decide(entry, place, {other.path[len(path) :]: other for other in ordered[first:at]}, result)
     return result
 
 
-def _decide(entry: Entry, companions: dict[str, Entry], folders: tuple[str, ...], result: Classified) -> None:
-    path = entry.path
-    if _hidden(path):
+class _Folders(dict[str, Place | None]):
+    """What each folder says, found once a folder; None where IoTDB keeps no TsFiles or the folder is hidden."""
+
+    def __init__(self, data_folders: tuple[str, ...]) -> None:
+        super().__init__()
+        self._data_folders = data_folders
+
+    def __missing__(self, folder: str) -> Place | None:
+        place = self[folder] = None if _hidden(folder) else parse_place(folder, self._data_folders)
+        return place
+
+
+def _plain_pair(entry: Entry, beside: Entry) -> bool:
+    """Whether the one entry beside a TsFile is its `.resource`, both with content."""
+    return entry.size >= SHORTEST and beside.size > 0 and beside.path == entry.path + ".resource"
+
+
+def _decide(entry: Entry, place: Place | None, companions: dict[str, Entry], result: Classified) -> None:
+    """A TsFile with what is beside it by suffix: sealed, or skipped with the reason."""
+    if not is_name(entry.path.rpartition("/")[2]):
+        result.skipped.append((entry.path, "its name is not a TsFile's (created-version-inner-cross.tsfile)"))
         return
-    folder, _, base = path.rpartition("/")
-    if parse_name(base) is None:
-        result.skipped.append((path, "its name is not a TsFile's (created-version-inner-cross.tsfile)"))
-        return
-    place = parse_place(folder, folders)
     if place is None:
-        result.skipped.append((path, "not where IoTDB keeps TsFiles (sequence|unsequence/database/region/partition)"))
+        result.skipped.append((entry.path, "not where IoTDB keeps TsFiles (sequence|unsequence/database/region/partition)"))
         return
     reason = _why_not_sealed(entry, companions)
     if reason:
-        result.skipped.append((path, reason))
+        result.skipped.append((entry.path, reason))
         return
     mods = next((companions[suffix] for suffix in MODS_SUFFIXES if suffix in companions), None)
     result.sealed.append(SealedFile(entry, place, companions[".resource"], mods))
-    if len(companions) > 1 + (mods is not None):
-        for suffix, other in companions.items():
-            if suffix != ".resource" and suffix not in MODS_SUFFIXES:
-                result.skipped.append((other.path, "not known beside a TsFile"))
+    for suffix, other in companions.items():
+        if suffix != ".resource" and suffix not in MODS_SUFFIXES and suffix.startswith("."):
+            result.skipped.append((other.path, "not known beside a TsFile"))
 
 
 def _why_not_sealed(entry: Entry, companions: dict[str, Entry]) -> str:
     """The reason for a person, or empty where the file is sealed by all that a listing can tell."""
+    for suffix in companions:
+        if suffix in _IN_WORK:
+            return f"{_IN_WORK[suffix]} ({suffix})"
     resource = companions.get(".resource")
-    if len(companions) > 1:
-        for suffix in companions:
-            if suffix in _IN_WORK:
-                return f"{_IN_WORK[suffix]} ({suffix})"
     if resource is None:
         return "still open (no .resource yet)"
     if resource.size == 0:
