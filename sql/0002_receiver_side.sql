@@ -135,7 +135,8 @@ CREATE TABLE refusal (
     device TEXT NOT NULL,                  -- the first device that another site owns
     owner_site TEXT NOT NULL,              -- the site that owns that device
     owner_since DOUBLE PRECISION NOT NULL, -- since when it owns it
-    location TEXT NOT NULL,                -- where its bytes wait for a transfer of ownership
+    location TEXT NOT NULL,                -- where its bytes wait for a transfer of ownership, '' when gone
+    entry TEXT NOT NULL,                   -- JSON: what its manifest said of it, with the site's data folders
     state TEXT NOT NULL,                   -- refused | replayed | superseded
     at DOUBLE PRECISION NOT NULL           -- when it was refused
 );
@@ -149,7 +150,8 @@ CREATE TABLE quarantine (
     landing TEXT NOT NULL,                 -- the landing it came with
     reason TEXT NOT NULL,                  -- what is wrong with it
     error_kind BIGINT NOT NULL,            -- exit code of that error
-    location TEXT NOT NULL,                -- relative to the receiver's root
+    location TEXT NOT NULL,                -- relative to the receiver's root, '' when nothing came or it is gone
+    entry TEXT NOT NULL,                   -- JSON: what its manifest said of it, with the site's data folders
     state TEXT NOT NULL,                   -- held | released | dropped | superseded
     at DOUBLE PRECISION NOT NULL           -- when it was put there
 );

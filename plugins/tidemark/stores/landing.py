@@ -175,6 +175,20 @@ def decode_manifest(data: bytes) -> Manifest:
     return manifest
 
 
+def encode_entry(file: LandedFile, data: tuple[str, ...]) -> str:
+    """One file's entry for the ledger: what a refused or quarantined file needs to be loaded later."""
+    return json.dumps({"file": asdict(file), "data": data}, ensure_ascii=False, separators=(",", ":"))
+
+
+def decode_entry(text: str) -> tuple[LandedFile, tuple[str, ...]]:
+    """The entry and its site's data folders; CorruptionError when the ledger's text is not one."""
+    try:
+        raw = json.loads(text)
+        return _landed_file(raw["file"]), tuple(raw["data"])
+    except (KeyError, TypeError, ValueError) as broken:
+        raise CorruptionError(f"the ledger's entry of a file is not readable: {broken}") from broken
+
+
 def decode_receipt(data: bytes) -> Receipt:
     raw = _object(data, "receipt", RECEIPT_FORMAT)
     try:
