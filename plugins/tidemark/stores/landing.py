@@ -144,8 +144,18 @@ def decode_manifest(data: bytes) -> Manifest:
     raw = _object(data, "manifest", MANIFEST_FORMAT)
     try:
         manifest = Manifest(
-            **{k: raw[k] for k in ("landing", "site_id", "site_name", "time_unit", "link", "run_id", "previous", "deletes")},
-            **{k: int(raw[k]) for k in ("partition_interval_ms", "part", "sequence", "inventory_count")},
+            landing=raw["landing"],
+            site_id=raw["site_id"],
+            site_name=raw["site_name"],
+            time_unit=raw["time_unit"],
+            partition_interval_ms=int(raw["partition_interval_ms"]),
+            link=raw["link"],
+            run_id=raw["run_id"],
+            part=int(raw["part"]),
+            sequence=int(raw["sequence"]),
+            previous=raw["previous"],
+            deletes=raw["deletes"],
+            inventory_count=int(raw["inventory_count"]),
             last=bool(raw["last"]),
             created=float(raw["created"]),
             data=tuple(raw["data"]),

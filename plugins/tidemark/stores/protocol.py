@@ -120,10 +120,10 @@ class Store(Protocol):
         """Durably write a small file: temp name, write, fsync, rename, fsync folder. Replaces what was there."""
         ...
 
-    def write_part(self, path: str, offset: int, pieces: Iterable[bytes], durable: bool = False) -> int:
+    def write_part(self, path: str, offset: int, pieces: Iterable[bytes], sync: bool = False) -> int:
         """Write `pieces` into `path` (a `.part`) from `offset`, cutting what lay beyond; returns the new length.
 
-        `durable` makes its bytes survive a power loss before the call returns (where `properties.fsync`).
+        `sync` makes its bytes survive a power loss before the call returns (where `properties.fsync`).
         """
         ...
 

@@ -1,0 +1,31 @@
+"""A cap on bytes a second: a token bucket that sleeps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass
+class TokenBucket:
+    """`rate` bytes a second, 0: no cap. It holds a quarter of a second's bytes at most, so a pause buys no burst."""
+
+    rate: float
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    _tokens: float = field(default=0.0, init=False)
+    _at: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        self._at = self.clock()
+
+    def take(self, count: int) -> None:
+        """Return when `count` bytes may go; a debt is slept off before the next ones."""
+        if self.rate <= 0:
+            return
+        now = self.clock()
+        self._tokens = min(self._tokens + (now - self._at) * self.rate, self.rate / 4) - count
+        self._at = now
+        if self._tokens < 0:
+            self.sleep(-self._tokens / self.rate)

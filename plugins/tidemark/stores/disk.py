@@ -1,0 +1,252 @@
+"""What a store does on a disk, for both ends: list, read, digest, link, remove below one root. No call follows a symlink.
+
+Runs in this process for `file://` and inside the far end's python3 for `sftp://` (see `far_program`): the standard library
+alone, Python 3.6, plain OSError. Paths are the protocol's; on the disk they are bytes, so that a far end's locale has no
+say. Only `durable` gives files their final names.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat as modes
+from collections.abc import Iterator, Sequence
+
+from tidemark.stores import durable
+
+PIECE = 1 << 20  # bytes read at once
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # NONBLOCK: a FIFO must not hang us
+_NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
+
+
+class Disk:
+    """A root folder. The root, and what lies above an absolute path's last component, are the operator's: trusted."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root.rstrip("/").encode() or b"/"
+        self._plain: set[bytes] = set()  # folders of the bulk call under way that are no symlinks
+
+    def locate(self, path: str) -> bytes:
+        """The place of `path` on this disk. ELOOP when a folder between the root and it is a symlink."""
+        if path.startswith("/"):
+            return path.encode()
+        place = self.root
+        parts = path.encode().split(b"/") if path else []
+        for part in parts[:-1]:
+            place = os.path.join(place, part)
+            if place not in self._plain:
+                if os.path.islink(place):
+                    raise OSError(errno.ELOOP, "lies below a symlink")
+                self._plain.add(place)
+        return os.path.join(place, parts[-1]) if parts else place
+
+    def locate_all(self, paths: Sequence[str]) -> list[bytes]:
+        self._plain.clear()
+        return [self.locate(path) for path in paths]
+
+    def walk(
+        self, folders: Sequence[str], missing: list[str], odd: list[tuple[str, str]]
+    ) -> Iterator[tuple[str, list[tuple[str, int, int, int]]]]:
+        """(folder path with its slash, rows of (name, size, mtime in seconds, inode)) of each folder, in any order."""
+        self._plain.clear()
+        stack = []
+        for folder in outermost(folders):
+            found = self._folder(folder, missing, odd)
+            if found is not None:
+                stack.append((folder + "/" if folder and folder != "/" else folder, found))
+        while stack:
+            prefix, place = stack.pop()
+            rows: list[tuple[str, int, int, int]] = []
+            try:
+                with os.scandir(place) as entries:
+                    for entry in entries:
+                        if entry.is_file(follow_symlinks=False):
+                            try:
+                                info = entry.stat(follow_symlinks=False)
+                                row = (entry.name.decode(), info.st_size, int(info.st_mtime // 1), info.st_ino)
+                            except FileNotFoundError:
+                                continue  # went away while we looked
+                            except UnicodeDecodeError:
+                                odd.append((prefix + show(entry.name), "name is not UTF-8"))
+                                continue
+                            rows.append(row)
+                        elif entry.is_dir(follow_symlinks=False):
+                            try:
+                                stack.append((prefix + entry.name.decode() + "/", entry.path))
+                            except UnicodeDecodeError:
+                                odd.append((prefix + show(entry.name), "name is not UTF-8"))
+                        else:
+                            what = "is a symlink" if entry.is_symlink() else "is neither file nor folder"
+                            odd.append((prefix + show(entry.name), what))
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                odd.append((prefix.rstrip("/"), "cannot be listed: " + os.strerror(error.errno or 0)))
+            yield prefix, rows
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            return sorted(show(name) for name in os.listdir(self.locate(folder)))
+        except OSError as error:
+            if error.errno in _NO_FILE:
+                return []
+            raise
+
+    def stat(self, path: str) -> tuple[int, int, int] | None:
+        """(size, mtime, inode) of a regular file, else None."""
+        try:
+            info = os.lstat(self.locate(path))
+        except OSError as error:
+            if error.errno in _NO_FILE:
+                return None
+            raise
+        return (info.st_size, int(info.st_mtime // 1), info.st_ino) if modes.S_ISREG(info.st_mode) else None
+
+    def pieces(self, path: str, offset: int, length: int | None, size: int = PIECE) -> Iterator[bytes]:
+        """Bytes from `offset` in pieces of at most `size`; with a `length`, ERANGE when the file ends before it."""
+        handle = self._open(path)
+        try:
+            left = (1 << 62) if length is None else length
+            while left:
+                piece = os.pread(handle, min(size, left), offset)
+                if not piece:
+                    break
+                yield piece
+                offset += len(piece)
+                left -= len(piece)
+            if left and length is not None:
+                raise OSError(errno.ERANGE, "ends before the asked range does")
+        finally:
+            os.close(handle)
+
+    def read(self, path: str, offset: int, length: int | None) -> bytes:
+        """Bytes from `offset`, fewer where the file ends."""
+        try:
+            handle = self._open(path)
+        except UnicodeEncodeError:
+            raise FileNotFoundError(errno.ENOENT, "No such file") from None
+        try:
+            size = max(0, os.fstat(handle).st_size - offset)
+            return os.pread(handle, size if length is None else min(length, size), offset)
+        finally:
+            os.close(handle)
+
+    def digest(self, path: str, offset: int, length: int | None) -> str | None:
+        """SHA-256 in hex; None where the file is gone or shorter than asked."""
+        total = hashlib.sha256()
+        try:
+            for piece in self.pieces(path, offset, length):
+                total.update(piece)
+        except OSError as error:
+            if error.errno in _NO_FILE or error.errno == errno.ERANGE:
+                return None
+            raise
+        return total.hexdigest()
+
+    def link(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
+        """Hard-link source → target each; returns the sources that are gone. An unequal target is replaced."""
+        self._plain.clear()
+        gone, made = [], set()
+        for source, target in pairs:
+            before = self.stat(source)
+            if before is None:
+                gone.append(source)
+                continue
+            origin, place = self.locate(source), self.locate(target)
+            folder = os.path.dirname(place)
+            if folder not in made:
+                durable.make_folder(folder)
+                made.add(folder)
+            try:
+                self._link(origin, place)
+            except FileNotFoundError:
+                gone.append(source)
+        return gone
+
+    def remove(self, paths: Sequence[str]) -> None:
+        for place in self.locate_all(paths):
+            try:
+                os.unlink(place)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+
+    def remove_tree(self, folder: str) -> None:
+        """Remove the folder and all below it; symlinks in it are removed, not followed. EINVAL for the root itself."""
+        if not folder.strip("/"):
+            raise OSError(errno.EINVAL, "is the root of the store, which is never removed")
+        _remove_tree(self.locate(folder))
+
+    def free_bytes(self, folder: str) -> int:
+        place = self.locate(folder)
+        while not os.path.lexists(place) and place != b"/":
+            place = os.path.dirname(place)
+        room = os.statvfs(place)
+        return room.f_bavail * room.f_frsize
+
+    def _open(self, path: str) -> int:
+        handle = os.open(self.locate(path), _READ)
+        if modes.S_ISREG(os.fstat(handle).st_mode):
+            return handle
+        os.close(handle)
+        raise FileNotFoundError(errno.ENOENT, "is not a regular file")
+
+    def _folder(self, folder: str, missing: list[str], odd: list[tuple[str, str]]) -> bytes | None:
+        try:
+            place = self.locate(folder)
+            mode = (os.stat if place == self.root else os.lstat)(place).st_mode
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR):
+                missing.append(folder)
+            else:
+                odd.append((folder, os.strerror(error.errno or 0)))
+            return None
+        if modes.S_ISDIR(mode):
+            return place
+        odd.append((folder, "is a symlink" if modes.S_ISLNK(mode) else "is not a folder"))
+        return None
+
+    def _link(self, origin: bytes, place: bytes) -> None:
+        try:
+            os.link(origin, place, follow_symlinks=False)
+        except FileExistsError:
+            there, here = os.lstat(origin), os.lstat(place)
+            if (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino):
+                return
+            # CRASH WINDOW: the old target is gone, the new link is not there yet; the rerun links it.
+            durable.remove_quietly(place)
+            os.link(origin, place, follow_symlinks=False)
+
+
+def outermost(folders: Sequence[str]) -> list[str]:
+    """`folders` without those that lie below another of them."""
+    kept: list[str] = []
+    for folder in sorted(set(folders)):
+        above = [k for k in kept if folder.startswith(k.rstrip("/") + "/") or (not k and not folder.startswith("/"))]
+        if not above:
+            kept.append(folder)
+    return kept
+
+
+def show(name: bytes) -> str:
+    return name.decode("utf-8", "backslashreplace")
+
+
+def _remove_tree(place: bytes) -> None:
+    try:
+        with os.scandir(place) as entries:
+            below = [(entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        os.unlink(place)
+        return
+    for inner, is_folder in below:
+        if is_folder:
+            _remove_tree(inner)
+        else:
+            durable.remove_quietly(inner)
+    try:
+        os.rmdir(place)
+    except FileNotFoundError:
+        return

@@ -1,0 +1,147 @@
+"""The only module that gives files on a disk their final names: temp name, write, fsync, rename, fsync the folder.
+
+It runs in two places: in this process for `file://` stores, and inside the far end's python3 for `sftp://` ones (see
+`far_program`). So it imports the standard library alone, keeps to Python 3.6 and raises plain OSError.
+Source: research/aesthetics.md §4.4: every shorter sequence can leave a torn or empty file behind after a power loss.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Sequence
+
+SYNC_ONCE = 16  # from so many files on, one syncfs of the disk is cheaper than an fsync a file
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def publish(place: bytes, data: bytes) -> None:
+    """Replace the file `place` by `data`, durably. The temp name is unique, so two writers cannot mix their bytes."""
+    temp = b"%s.%s.tmp" % (place, os.urandom(4).hex().encode())
+    make_folder(os.path.dirname(place))
+    handle = os.open(temp, _WRITE | os.O_EXCL, 0o644)
+    try:
+        try:
+            _write(handle, data)
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        # CRASH WINDOW: the temp file is whole but has no final name; nobody reads it, the rerun publishes again.
+        os.rename(temp, place)
+    except OSError:
+        remove_quietly(temp)
+        raise
+    sync_folder(os.path.dirname(place))
+
+
+def write_part(place: bytes, offset: int, pieces: Iterable[bytes], sync: bool = False) -> int:
+    """Write `pieces` at `offset`, cutting what lay beyond; returns the new length. ERANGE when that would leave a hole."""
+    make_folder(os.path.dirname(place))
+    handle = os.open(place, _WRITE, 0o644)
+    try:
+        if os.fstat(handle).st_size < offset:
+            raise OSError(errno.ERANGE, "is shorter than the offset to go on from")
+        os.ftruncate(handle, offset)
+        os.lseek(handle, offset, os.SEEK_SET)
+        for piece in pieces:
+            _write(handle, piece)
+            offset += len(piece)
+        if sync:
+            os.fsync(handle)
+    finally:
+        os.close(handle)
+    return offset
+
+
+def seal(renames: Sequence[tuple[bytes, bytes]]) -> None:
+    """Make every part durable, rename all, make the folders durable. A pair that was sealed before is passed over."""
+    waiting = [(part, final) for part, final in renames if not _sealed_before(part, final)]
+    _sync_files([part for part, _ in waiting])
+    # CRASH WINDOW: durable parts without final names, or some with: the rerun finds the rest as parts and seals them.
+    for part, final in waiting:
+        os.rename(part, final)
+    for folder in sorted({os.path.dirname(final) for _, final in renames}):
+        sync_folder(folder)
+
+
+def rename(source: bytes, target: bytes) -> None:
+    """Atomic replace; both folders are durable afterwards. A source that went to `target` before is passed over."""
+    make_folder(os.path.dirname(target))
+    if not _sealed_before(source, target):
+        os.rename(source, target)
+    for folder in {os.path.dirname(source), os.path.dirname(target)}:
+        sync_folder(folder)
+
+
+def make_folder(folder: bytes) -> None:
+    """Make `folder` and its parents; each new one's name is made durable in the folder above."""
+    try:
+        os.mkdir(folder, 0o755)
+    except FileExistsError:
+        if not os.path.isdir(folder):
+            raise
+        return
+    except FileNotFoundError:
+        make_folder(os.path.dirname(folder))
+        make_folder(folder)
+        return
+    sync_folder(os.path.dirname(folder))
+
+
+def sync_folder(folder: bytes) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def remove_quietly(place: bytes) -> None:
+    """Remove a file; one that is gone already is success."""
+    try:
+        os.unlink(place)
+    except FileNotFoundError:
+        return
+
+
+def _sealed_before(part: bytes, final: bytes) -> bool:
+    return not os.path.lexists(part) and os.path.lexists(final)
+
+
+def _write(handle: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(handle, left) :]
+
+
+def _sync_files(places: Sequence[bytes]) -> None:
+    if len(places) >= SYNC_ONCE and _sync_disks({os.path.dirname(place) for place in places}):
+        return
+    for place in places:
+        handle = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _sync_disks(folders: Iterable[bytes]) -> bool:
+    """One syncfs for each disk under `folders`; False where it is missing or, before Linux 5.8, hides write errors."""
+    system = os.uname()
+    version = [int(digits) for digits in system.release.split("-")[0].split(".")[:2] if digits.isdigit()]
+    if system.sysname != "Linux" or version < [5, 8]:
+        return False
+    import ctypes
+
+    syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    if syncfs is None:
+        return False
+    disks = {os.stat(folder).st_dev: folder for folder in folders}
+    for folder in disks.values():
+        handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if syncfs(handle) != 0:
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        finally:
+            os.close(handle)
+    return True

@@ -1,0 +1,48 @@
+"""From a store's address in the settings to an open store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from urllib.parse import unquote, urlsplit
+
+from tidemark.errors import UsageError
+from tidemark.stores.protocol import Store, Tier
+
+
+@dataclass(frozen=True)
+class StoreAddress:
+    """Where a store is and how to log in. `host_key`: the server's "SHA256:…" fingerprint; `key`: a private key file."""
+
+    url: str  # file:///path or sftp://user@host:port/path
+    host_key: str = ""
+    key: str = ""
+    connection: str = ""  # an Airflow connection id; orchestration puts its key file into `key`
+
+
+def open_store(address: StoreAddress, tier: Tier | None = None) -> Store:
+    """Open `address`; an sftp store is connected, its host key compared, its far end probed once (or `tier` taken).
+
+    Raises UsageError for an address that cannot be, HostKeyError, PermissionDeniedError (login), UnreachableError.
+    """
+    parts = urlsplit(address.url)
+    if parts.scheme == "file":
+        return _local(address.url)
+    if parts.scheme == "sftp":
+        from tidemark.stores.sftp import open_sftp
+
+        return open_sftp(address, tier)
+    raise UsageError(
+        f"store {address.url!r} is neither file:///path nor sftp://user@host:port/path",
+        hint="./tidemark doctor checks every store of the settings",
+        subject=address.url,
+    )
+
+
+def _local(url: str) -> Store:
+    from tidemark.stores.local import LocalStore
+
+    path = unquote(url.removeprefix("file://"))
+    if not path.startswith("/") or ".." in PurePosixPath(path).parts:
+        raise UsageError(f"store {url!r} needs an absolute path: file:///folder", subject=url)
+    return LocalStore(path)

@@ -1,0 +1,125 @@
+"""What a transfer is asked, what it answers, and the wire between: two stores, the byte counts and the brakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from tidemark.errors import SourceVanishedError, TidemarkError
+from tidemark.stores.bandwidth import TokenBucket
+from tidemark.stores.protocol import Entry, Store, Tier
+
+SMALL = 1 << 20  # files up to here (and up to a block) travel in bundles
+PIECE = 1 << 18  # bytes of a block handed on at once
+
+
+@dataclass(frozen=True)
+class SendItem:
+    """The first `size` bytes of `source_path` shall become `target_path`. `sha256`: the digest they must have, if known."""
+
+    source_path: str
+    target_path: str
+    size: int
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
+class SendOptions:
+    block_bytes: int = 4_194_304
+    retries: int = 5  # tries after the first
+    bandwidth: float = 0.0  # bytes a second, 0: no cap
+    should_stop: Callable[[], bool] | None = None  # asked between blocks and bundles; True ends the send there
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Durable under its final name. `verified`: "source" (digest made there) or "target" (of the bytes as they came)."""
+
+    item: SendItem
+    sha256: str
+    wire_bytes: int
+    verified: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    item: SendItem
+    error: TidemarkError
+    wire_bytes: int
+
+
+class TryAgain(Exception):
+    """This try did not get there, another may: a digest that differs, a source that changed under us."""
+
+    def __init__(self, error: TidemarkError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@dataclass
+class Wire:
+    source: Store
+    target: Store
+    options: SendOptions
+    on_bytes: Callable[[int], None]
+    bucket: TokenBucket = field(init=False)
+    spent: dict[str, int] = field(default_factory=dict)  # wire bytes by target path, all tries of the item at hand
+
+    def __post_init__(self) -> None:
+        self.bucket = TokenBucket(self.options.bandwidth)
+
+    @property
+    def proven_at_source(self) -> bool:
+        """A digest can be made where the file lies: in this process on a local disk, or by a tool of the far end."""
+        return self.source.properties.tier is not Tier.SFTP
+
+    @property
+    def digests_far(self) -> bool:
+        """The source digests at its end, after we read: that digest alone shows that nothing changed meanwhile."""
+        return self.source.properties.tier in (Tier.PYTHON, Tier.POSIX)
+
+    def stopped(self) -> bool:
+        return self.options.should_stop is not None and self.options.should_stop()
+
+    def count(self, item: SendItem, size: int) -> None:
+        """`size` bytes of `item` crossed: remember, report, brake."""
+        self.spent[item.target_path] = self.spent.get(item.target_path, 0) + size
+        self.on_bytes(size)
+        self.bucket.take(size)
+
+    def metered(self, item: SendItem, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            self.count(item, len(piece))
+            yield piece
+
+    def sent(self, item: SendItem, sha256: str) -> Sent:
+        verified = "source" if self.proven_at_source else "target"
+        return Sent(item, sha256, self.spent.pop(item.target_path, 0), verified)
+
+    def failed(self, item: SendItem, error: TidemarkError) -> Failed:
+        return Failed(item, error, self.spent.pop(item.target_path, 0))
+
+
+def require(item: SendItem, entry: Entry | None) -> Entry:
+    """The source's entry; SourceVanishedError when it is gone or has fewer bytes than it had when it was selected."""
+    if entry is None:
+        raise SourceVanishedError(
+            f"{item.source_path} is gone at the source", hint="the next run lists again", subject=item.source_path
+        )
+    if entry.size < item.size:
+        raise SourceVanishedError(
+            f"{item.source_path} has {entry.size} bytes, {item.size} were selected",
+            hint="the next run lists again",
+            subject=item.source_path,
+        )
+    return entry
+
+
+def changed(item: SendItem) -> TryAgain:
+    return TryAgain(
+        SourceVanishedError(
+            f"{item.source_path} changed while it was read",
+            hint="the next run lists again; is the file still being written?",
+            subject=item.source_path,
+        )
+    )

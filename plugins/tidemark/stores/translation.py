@@ -1,0 +1,67 @@
+"""What an operating system says, as Tidemark's errors: each names the host and the path, and who may try again."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tidemark.errors import (
+    CorruptionError,
+    DiskFullError,
+    PermanentError,
+    PermissionDeniedError,
+    SourceVanishedError,
+    TidemarkError,
+    UnreachableError,
+)
+
+_VANISHED = {errno.ENOENT, errno.ENOTDIR}
+_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_AGAIN = {errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EBUSY, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+_NO_LINK = {errno.EXDEV, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK}
+
+
+@contextmanager
+def translated(host: str, path: str, *, reading: bool = False) -> Iterator[None]:
+    """Raise what `os_error` makes of an OSError inside the block. `host` is "" for this machine."""
+    try:
+        yield
+    except OSError as error:
+        raise os_error(error, host, path, reading=reading) from error
+
+
+def os_error(error: OSError, host: str, path: str, *, reading: bool = False) -> TidemarkError:
+    """`error` at `path` on `host`. `reading`: a file that ends early has changed under us; else its part has a hole."""
+    number = error.errno or 0
+    place = path if error.filename is None else os.fsdecode(error.filename)
+    if host:
+        place = f"{host}:{place}"
+    said = error.strerror or os.strerror(number)
+    if number in _VANISHED:
+        return SourceVanishedError(f"{place} is gone", hint="the next run lists again", subject=path)
+    if number == errno.ERANGE:
+        shorter = SourceVanishedError if reading else CorruptionError
+        return shorter(f"{place} {said}", hint="the next run goes on from what is whole", subject=path)
+    if number == errno.ELOOP:
+        return PermissionDeniedError(
+            f"{place} is a symlink or lies below one; none is followed", hint="name the real folder", subject=path
+        )
+    if number in _DENIED:
+        who = "the login" if host else f"the user id {os.geteuid()}"
+        return PermissionDeniedError(
+            f"{place}: {said}", hint=f"give {who} access to it, then run again; ./tidemark doctor checks", subject=path
+        )
+    if number in _FULL:
+        return DiskFullError(f"no space at {place}: {said}", hint="free space there, then run again", subject=path)
+    if number in _AGAIN:
+        return UnreachableError(f"{place}: {said}", hint="run again", subject=path)
+    if number in _NO_LINK:
+        return PermanentError(
+            f"{place} cannot be hard-linked: {said}",
+            hint='keep the site\'s `snapshot` folder on the same disk, or set snapshot = ""',
+            subject=path,
+        )
+    return PermanentError(f"{place}: {said}", hint="look at the disk and the system log there", subject=path)
