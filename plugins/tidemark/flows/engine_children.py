@@ -1,0 +1,141 @@
+"""Runs tasks in child processes: each child has one task at a time, and a child that dies costs only its task.
+
+Children are started with exec, so nothing of this process (threads, open TsFiles, Airflow) is in them. They end when
+their stdin closes, and the kernel kills them when this process dies (`engine_worker`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import tidemark
+from tidemark.errors import CorruptionError, RetryableError, TidemarkError
+from tidemark.flows.engine_worker import read_frame, subject_of, write_frame
+from tidemark.flows.engines import Limits, Outcome
+
+_OURS = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGXCPU})
+_TAIL_BYTES = 2000
+
+
+def run_in_children(where: str, tasks: Sequence[Any], workers: int, limits: Limits) -> Iterator[Outcome]:
+    """One outcome a task, as they come. `where` is the task function as `module:name`."""
+    waiting = deque(range(len(tasks)))
+    selector = selectors.DefaultSelector()
+    children: list[_Child] = []
+    try:
+        while waiting or children:
+            while waiting and len(children) < workers:
+                children.append(_Child(where, limits, selector))
+                children[-1].give(waiting.popleft(), tasks)
+            for child in _ready(selector, children):
+                outcome = child.answer(tasks)
+                if child.alive and waiting:
+                    child.give(waiting.popleft(), tasks)
+                else:
+                    child.end()
+                    children.remove(child)
+                yield outcome
+    finally:
+        for child in children:
+            child.end()
+        selector.close()
+
+
+class _Child:
+    """One worker process and the task it has."""
+
+    def __init__(self, where: str, limits: Limits, selector: selectors.BaseSelector) -> None:
+        self.limits = limits
+        self.selector = selector
+        self.index = -1
+        self.deadline = 0.0
+        self.alive = True
+        self.stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
+        words = (where, os.getpid(), limits.cpu_seconds, limits.memory_bytes)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tidemark.flows.engine_worker", *(str(w) for w in words)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.stderr,
+            env=_environment(),
+        )
+        assert self.process.stdin is not None and self.process.stdout is not None  # both are pipes
+        self.stdin, self.stdout = self.process.stdin, self.process.stdout
+        selector.register(self.stdout, selectors.EVENT_READ, self)
+
+    def give(self, index: int, tasks: Sequence[Any]) -> None:
+        self.index = index
+        self.deadline = time.monotonic() + self.limits.wall_seconds
+        with contextlib.suppress(BrokenPipeError):  # it died before it read its task: its answer is the end of its stdout
+            write_frame(self.stdin, pickle.dumps(tasks[index]))
+
+    def answer(self, tasks: Sequence[Any]) -> Outcome:
+        """The outcome of its task: what it said, or why it cannot say anything more."""
+        if self.deadline <= time.monotonic():
+            self.alive = False
+            return Outcome(self.index, error=self._ended_by_clock(subject_of(tasks[self.index])))
+        frame = read_frame(self.stdout)
+        if frame is None:
+            self.alive = False
+            return Outcome(self.index, error=self._died(subject_of(tasks[self.index])))
+        value, error = pickle.loads(frame)
+        return Outcome(self.index, value, error)
+
+    def end(self) -> None:
+        """Kill and forget; what is idle has nothing to lose, what is not has no one left who waits for it."""
+        self.selector.unregister(self.stdout)
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.stdin, self.stdout, self.stderr):
+            with contextlib.suppress(BrokenPipeError):  # a frame it never read was still buffered
+                stream.close()
+
+    def _ended_by_clock(self, subject: str) -> TidemarkError:
+        seconds = self.limits.wall_seconds
+        return CorruptionError(f"{subject}: not done after {seconds} s, the process was ended", subject=subject)
+
+    def _died(self, subject: str) -> TidemarkError:
+        code = self.process.wait()
+        tail = self._tail()
+        if -code in _OURS:
+            how = "used up its CPU time" if -code == signal.SIGXCPU else f"crashed ({signal.Signals(-code).name})"
+            return CorruptionError(f"{subject}: the process that read it {how}{tail}", subject=subject)
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+        return RetryableError(
+            f"{subject}: its process {how}{tail}", hint="run the command again; ./tidemark doctor", subject=subject
+        )
+
+    def _tail(self) -> str:
+        self.stderr.seek(max(0, self.stderr.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        text = self.stderr.read().decode(errors="replace").strip()
+        return f"\n{text}" if text else ""
+
+
+def _ready(selector: selectors.BaseSelector, children: Sequence[_Child]) -> list[_Child]:
+    """Children that answered, ended or ran out of time; waits for the first."""
+    wait = max(0.0, min(child.deadline for child in children) - time.monotonic())
+    answered: list[_Child] = [key.data for key, _ in selector.select(wait)]
+    return answered or [child for child in children if child.deadline <= time.monotonic()]
+
+
+def package_root() -> Path:
+    """The folder, or the zip on a Spark executor, from which `tidemark` is imported."""
+    return Path(tidemark.__file__).parent.parent
+
+
+def _environment() -> dict[str, str]:
+    paths = [str(package_root()), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return {**os.environ, **threads, "PYTHONPATH": os.pathsep.join(p for p in paths if p)}

@@ -1,0 +1,91 @@
+"""The child of `engine_children`: reads tasks from stdin, runs each, answers on stdout, ends with its parent.
+
+    python -m tidemark.flows.engine_worker MODULE:FUNCTION PARENT_PID CPU_SECONDS MEMORY_BYTES
+
+A frame is 8 bytes of length (big-endian) and a pickle: a task on the way in, `(value, error)` on the way out. Whatever
+the task prints goes to stderr.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import pickle
+import resource
+import signal
+import struct
+import sys
+import traceback
+from collections.abc import Callable
+from typing import IO, Any
+
+from tidemark.errors import CorruptionError, TidemarkError
+
+_LENGTH = struct.Struct(">Q")
+_PR_SET_PDEATHSIG = 1
+
+
+def read_frame(stream: IO[bytes]) -> bytes | None:
+    """The next frame; None where the stream ends, in the middle of one as well."""
+    head = stream.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        return None
+    length: int = _LENGTH.unpack(head)[0]
+    data = stream.read(length)
+    return data if len(data) == length else None
+
+
+def write_frame(stream: IO[bytes], data: bytes) -> None:
+    stream.write(_LENGTH.pack(len(data)) + data)
+    stream.flush()
+
+
+def run_task(function: Callable[[Any], Any], task: Any) -> tuple[Any, TidemarkError | None]:
+    """(result, None), or (None, the error): Tidemark's own as it is, a surprise with its traceback."""
+    try:
+        return function(task), None
+    except TidemarkError as known:
+        return None, known
+    except MemoryError:
+        return None, CorruptionError(f"{subject_of(task)}: needs more memory than a task may use", subject=subject_of(task))
+    except Exception as surprise:
+        text = "".join(traceback.format_exception(surprise)[-4:])
+        name = f"{type(surprise).__name__}: {surprise}"
+        return None, TidemarkError(f"{subject_of(task)}: {name}\n{text}", subject=subject_of(task))
+
+
+def subject_of(task: Any) -> str:
+    """What errors call the task."""
+    return str(getattr(task, "subject", "") or type(task).__name__)
+
+
+def _die_with(parent: int) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent:
+        sys.exit(0)
+
+
+def _limit_cpu(seconds: int) -> None:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    used = usage.ru_utime + usage.ru_stime
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used) + seconds + 1, resource.RLIM_INFINITY))
+
+
+def main(arguments: list[str]) -> None:
+    where, parent, cpu_seconds, memory_bytes = arguments[0], *(int(a) for a in arguments[1:])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends us
+    _die_with(parent)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    module, name = where.split(":")
+    function = getattr(importlib.import_module(module), name)
+    while (frame := read_frame(sys.stdin.buffer)) is not None:
+        _limit_cpu(cpu_seconds)
+        write_frame(answers, pickle.dumps(run_task(function, pickle.loads(frame))))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,95 @@
+"""Where the heavy tasks of load and merge run: in child processes here, or spread by Spark.
+
+A **kind** of work names one picklable function `task -> result`; an **engine** runs many tasks of a kind and gives one
+`Outcome` for each, in any order. TsFiles that are not verified can hang or crash a reader (research/spark-tsfile.md
+§1.5), so every task runs in a child that was started fresh (never forked), one task at a time, under a limit of CPU time,
+memory and wall time: what a task does to its child is a named error of that task alone, and the rest carries on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tidemark.errors import TidemarkError, UsageError
+from tidemark.settings import SparkSettings
+
+KINDS: Mapping[str, str] = {
+    "load_check": "tidemark.load.check:examine",
+    "merge": "tidemark.load.merge_task:run_merge_task",
+}
+"""The function behind each kind, as `module:name`; `spark_jobs/<kind>.py` is its Spark job."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one task may use before its child is ended."""
+
+    cpu_seconds: int = 900
+    wall_seconds: int = 1800
+    memory_bytes: int = 6 << 30  # of address space, which libraries reserve generously
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of the task at `index` of those given: `value`, or the `error` that names why there is none.
+
+    CorruptionError: the task crashed its child or hit a limit; RetryableError: something else ended the child.
+    """
+
+    index: int
+    value: Any = None
+    error: TidemarkError | None = None
+
+
+class Engine(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    def run(self, kind: str, tasks: Sequence[Any]) -> Iterator[Outcome]:
+        """One outcome a task, as they come. `kind` is a word of KINDS; a task's `subject`, if any, names it in errors."""
+        ...
+
+
+@dataclass(frozen=True)
+class PoolEngine:
+    """Child processes of this one; they die with it. `workers` 0: as many as there are cores for us."""
+
+    workers: int = 0
+    limits: Limits = field(default_factory=Limits)
+    name: str = "pool"
+
+    def run(self, kind: str, tasks: Sequence[Any]) -> Iterator[Outcome]:
+        from tidemark.flows.engine_children import run_in_children
+
+        workers = self.workers or len(os.sched_getaffinity(0))
+        return run_in_children(KINDS[kind], tasks, min(workers, len(tasks)), self.limits)
+
+
+def choose_engine(settings: SparkSettings, wanted: str, points: int) -> Engine:
+    """The engine for work on `points` points.
+
+    `[spark] engine` decides where it says "spark" or "pool". Where it says "auto", the caller's `wanted` does (Airflow's
+    tasks want "spark"); where that is "auto" too, Spark gets what has `min_points` or more, if there is a Java to run it.
+    """
+    for word in (settings.engine, wanted):
+        if word == "pool":
+            return PoolEngine()
+        if word == "spark":
+            return _spark(settings)
+        if word != "auto":
+            raise UsageError(f"no engine named {word!r}; there are auto, pool, spark", subject="spark.engine")
+    if points < settings.min_points:
+        return PoolEngine()
+    try:
+        return _spark(settings)
+    except UsageError:
+        return PoolEngine()  # without Java the pool does the same work, by itself
+
+
+def _spark(settings: SparkSettings) -> Engine:
+    from tidemark.flows.spark_engine import SparkEngine
+
+    return SparkEngine.found(settings.master)

@@ -1,0 +1,130 @@
+"""Engines: whatever a task does to its process, the other tasks get their answers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.unit.flows.engine_tasks import Task
+from tidemark.errors import CorruptionError, RetryableError, UsageError
+from tidemark.flows.engine_children import run_in_children
+from tidemark.flows.engines import Limits, Outcome, PoolEngine, choose_engine
+from tidemark.settings import SparkSettings
+
+ROOT = Path(__file__).parents[3]
+WHERE = "tests.unit.flows.engine_tasks:perform"
+
+
+@pytest.fixture(autouse=True)
+def children_find_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+def run(words: Sequence[str], workers: int = 2, limits: Limits | None = None) -> list[Outcome]:
+    tasks = [Task(word, f"file {n}") for n, word in enumerate(words)]
+    outcomes = run_in_children(WHERE, tasks, workers, limits or Limits())
+    return sorted(outcomes, key=lambda o: o.index)
+
+
+def test_every_task_gets_its_answer() -> None:
+    words = [f"task {n}" for n in range(20)]
+    assert [o.value for o in run(words)] == [w.upper() for w in words]
+    assert run([]) == []
+
+
+def test_a_crash_costs_one_task_and_names_it() -> None:
+    outcomes = run(["a", "segfault", "b", "segfault", "c"], workers=1)
+    assert [o.value for o in outcomes] == ["A", None, "B", None, "C"]
+    error = outcomes[1].error
+    assert isinstance(error, CorruptionError)
+    assert "file 1" in error.message and "SIGSEGV" in error.message
+
+
+def test_an_endless_loop_ends_with_its_cpu_time() -> None:
+    outcomes = run(["spin", "a"], limits=Limits(cpu_seconds=1))
+    assert isinstance(outcomes[0].error, CorruptionError) and "CPU time" in outcomes[0].error.message
+    assert outcomes[1].value == "A"
+
+
+def test_a_task_that_sleeps_too_long_is_ended() -> None:
+    outcomes = run(["sleep", "a"], limits=Limits(wall_seconds=1))
+    assert isinstance(outcomes[0].error, CorruptionError) and "after 1 s" in outcomes[0].error.message
+    assert outcomes[1].value == "A"
+
+
+def test_too_much_memory_is_an_error_of_the_task() -> None:
+    outcomes = run(["memory", "a"], limits=Limits(memory_bytes=1 << 30))
+    assert isinstance(outcomes[0].error, CorruptionError) and "memory" in outcomes[0].error.message
+    assert outcomes[1].value == "A"
+
+
+def test_errors_of_tasks_come_back_as_they_are() -> None:
+    outcomes = run(["corrupt", "surprise", "print"], workers=1)
+    first, second = outcomes[0].error, outcomes[1].error
+    assert isinstance(first, CorruptionError) and first.message == "page 3 is torn" and first.subject == "file 0"
+    assert second is not None and second.kind == 1 and "KeyError" in second.message
+    assert outcomes[2].value == "PRINT"
+
+
+@pytest.mark.parametrize("word", ["exit", "killed"])
+def test_a_child_that_somebody_ended_may_be_tried_again(word: str) -> None:
+    outcomes = run([word, "a"], workers=1)
+    assert isinstance(outcomes[0].error, RetryableError)
+    assert outcomes[1].value == "A"
+
+
+def test_children_are_gone_when_the_caller_stops_early() -> None:
+    running = run_in_children(WHERE, [Task("pid"), Task("sleep"), Task("pid")], 2, Limits())
+    pid = next(running).value
+    running.close()  # type: ignore[attr-defined]
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_children_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    program = (
+        "from tests.unit.flows.engine_tasks import Task\n"
+        "from tidemark.flows.engine_children import run_in_children\n"
+        "from tidemark.flows.engines import Limits\n"
+        f"for o in run_in_children({WHERE!r}, [Task('pid'), Task('sleep')], 1, Limits()):\n"
+        "    print(o.value, flush=True)\n"
+    )
+    paths = f"{ROOT}{os.pathsep}{ROOT / 'plugins'}"
+    env = {**os.environ, "PYTHONPATH": paths}
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=env)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text().split(")")[1][:3]:
+        assert time.monotonic() < deadline, f"child {child} outlived its parent"
+        time.sleep(0.02)
+    parent.stdout.close()
+
+
+def test_settings_decide_before_the_caller_and_the_caller_before_the_size() -> None:
+    big, small = 10_000_000, 10
+    assert isinstance(choose_engine(SparkSettings(engine="pool"), "spark", big), PoolEngine)
+    assert isinstance(choose_engine(SparkSettings(), "pool", big), PoolEngine)
+    assert isinstance(choose_engine(SparkSettings(), "auto", small), PoolEngine)
+    with pytest.raises(UsageError, match="no engine named 'fast'"):
+        choose_engine(SparkSettings(), "fast", small)
+
+
+@pytest.mark.real("spark")
+def test_spark_is_chosen_where_it_is_asked_for_or_the_work_is_large() -> None:
+    try:
+        asked = choose_engine(SparkSettings(engine="spark"), "pool", 10)
+    except UsageError as missing:
+        pytest.skip(str(missing))
+    assert asked.name == "spark"
+    assert choose_engine(SparkSettings(), "spark", 10).name == "spark"
+    assert choose_engine(SparkSettings(), "auto", 10_000_000).name == "spark"
