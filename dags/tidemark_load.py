@@ -1,0 +1,8 @@
+"""The DAG `tidemark_load`; its page in Airflow says what it does and what to do when a task is red."""
+
+import os
+
+from tidemark.orchestration.receiver_dags import load_dag
+from tidemark.orchestration.standing_settings import standing
+
+dag = load_dag(standing(os.environ))

@@ -1,0 +1,64 @@
+"""What each DAG's page says: what it does, and what to do when a task is red."""
+
+from __future__ import annotations
+
+from tidemark.settings import LinkSettings
+
+_RERUN = """
+**Clear any task, or "clear failed only", at any time**: a step reads the ledger, does what is still missing and records
+it. Nothing is sent or loaded twice, and clearing a task of a finished run changes nothing. A task that waits for its
+retry (`up_for_retry`) heals by itself; its log says what it waits for. The last lines of a red task's log name the next
+command; `./tidemark why SUBJECT` explains any file, run, site or device. More: `docs/runbooks/`.
+"""
+
+
+def link_doc(link: LinkSettings) -> str:
+    when = f"`{link.schedule}` ({link.timezone})" if link.schedule else "by hand only"
+    return f"""### Link `{link.name}`: site `{link.site}` → receiver `{link.receiver}`
+
+Ships the site's sealed TsFiles, verified and once. Runs {when}{_window(link)}; one run at a time. A run that landed
+something triggers `tidemark_load`.
+
+| task | does | when it is red |
+|---|---|---|
+| `recover` | continues an unfinished run, or opens one | another run holds the link: it is retried; see *lease held* |
+| `select_files` | lists, plans, pins by hard links | site unreachable or its host key changed: `./tidemark doctor` |
+| `sync_schema` | ships the schema logs' new bytes | the named log is not readable at the site |
+| `transfer_deletes` | tells of vanished files | too many vanished: `./tidemark plan {link.name}`, then `./tidemark approve RUN` |
+| `transfer_files` | sends in batches, resumes within a file | disk full, permission: mend it there, then clear the task |
+| `finish` | closes the landing by its manifest | receiver unreachable: it is retried, then clear it |
+| `cleanup` | removes pins, reads receipts | its log lists what is left for you to decide |
+
+Outside the link's window tasks are *skipped*, not red; the next run goes on. With "Dry run" only the plan is logged.
+{_RERUN}"""
+
+
+def _window(link: LinkSettings) -> str:
+    return f", inside {link.window}" if link.window else ""
+
+
+LOAD_DOC = f"""### Load and merge
+
+Checks every landing in sequence (digest, structure, owner of each device), places its files, changes the catalog in one
+transaction, answers with `receipt.json`; then merges what overlaps. Runs when a sync landed something, and by the clock
+from the ledger, so a missed event costs minutes and no data. One map index a receiver that is on this machine.
+
+| task | when it is red |
+|---|---|
+| `load` | a landing is missing in the sequence, a disk is full, Spark did not start: its log names which; mend, then clear |
+| `merge` | the catalog is right without it, only slower to read: mend, then clear |
+
+Files that are quarantined or refused do not make a task red: `./tidemark quarantine list`, `./tidemark owners list`.
+{_RERUN}"""
+
+VERIFY_DOC = f"""### Verify
+
+Compares source, landing and catalog by digest, with "Deep" by points. Red means *differences were found*: the log lists
+them. `./tidemark why PATH` explains one, `./tidemark verify --repair` sends or derives again what differs.
+{_RERUN}"""
+
+HOUSEKEEP_DOC = f"""### Housekeep
+
+Lets merged files stand alone after `settle_days`, reclaims retired files after their grace, removes answered landings,
+trims old events. It removes nothing that is not proved elsewhere. Red: a disk or a permission, named in the log.
+{_RERUN}"""

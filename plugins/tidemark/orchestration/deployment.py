@@ -1,0 +1,205 @@
+"""Start and stop a whole Airflow beside the settings: `up` in the foreground, `start` detached, `down`.
+
+`airflow standalone` cannot be stopped by SIGTERM and leaves children behind (research "airflow", finding 6), so the
+parts are started here: API server, scheduler, DAG processor, triggerer. They end with this process however it ends:
+on a signal it ends them itself, when it is killed the watcher of `sessions` does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+
+from tidemark.errors import NotFoundError, UsageError
+from tidemark.ledger.processes import Identity, is_alive, this_process
+from tidemark.orchestration import sessions
+from tidemark.orchestration.airflow_home import ADMIN, AirflowHome, environment, home_of, prepare
+from tidemark.orchestration.airflow_parts import (
+    START_SECONDS,
+    check_alive,
+    died,
+    migrate,
+    running_parts,
+    silent,
+    wait_healthy,
+)
+from tidemark.settings import Settings
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A running Airflow: its address, the process that owns it, where its admin's password stands."""
+
+    ui: str
+    pid: int
+    user: str
+    password_file: str
+    first_start: bool = False
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """The pid file: which process owns this Airflow, where it answers, and whether it does yet."""
+
+    owner: Identity
+    ui: str
+    ready: bool
+
+
+def up(
+    settings: Settings,
+    port: int = 8080,
+    on_ready: Callable[[Deployment], None] = lambda _deployment: None,
+    triggerer: bool = True,
+) -> None:
+    """Run Airflow until SIGTERM, SIGINT or SIGHUP; return when every process of it is gone.
+
+    `port` 0 takes a free one. Raises UsageError when the port is taken or this deployment runs already, PermanentError
+    when a part ends by itself or Airflow does not answer within START_SECONDS.
+    """
+    home = home_of(settings)
+    _refuse_second(home)
+    port = _free_port(port)
+    first = prepare(home)
+    values = environment(settings, port, os.environ)
+    mark = _Mark(this_process(), f"http://127.0.0.1:{port}", ready=False)
+    _write_mark(home, mark)
+    try:
+        with _stop_signals() as stopped:
+            migrate(home, values)
+            with running_parts(home, values, triggerer) as parts:
+                if wait_healthy(mark.ui, parts, home, stopped):
+                    _write_mark(home, replace(mark, ready=True))
+                    on_ready(_deployment(home, mark, first))
+                while not stopped():
+                    check_alive(parts, home)
+                    time.sleep(0.1)
+    finally:
+        home.pid_file.unlink(missing_ok=True)
+
+
+def start(settings: Settings, port: int = 8080, triggerer: bool = True) -> Deployment:
+    """Start Airflow detached from this process and return when it answers. Raises what `up` raises."""
+    home = home_of(settings)
+    _refuse_second(home)
+    port = _free_port(port)
+    first = prepare(home)
+    values = environment(settings, port, os.environ)
+    command = [sys.executable, "-m", "tidemark.orchestration.deployment", str(port)]
+    command += [] if triggerer else ["--no-triggerer"]
+    with home.part_log("up").open("ab") as log:
+        owner = subprocess.Popen(  # nobody waits for it here: `down` ends it
+            command, env=values, cwd=settings.root, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        mark = _read_mark(home)
+        if mark and mark.owner.pid == owner.pid and mark.ready:
+            return _deployment(home, mark, first)
+        if owner.poll() is not None:
+            raise died("up", home)
+        time.sleep(0.1)
+    sessions.end_sessions({owner.pid}, reap=owner.poll)
+    raise silent(home)
+
+
+def running(settings: Settings) -> Deployment | None:
+    """The deployment of these settings when it runs."""
+    home = home_of(settings)
+    mark = _read_mark(home)
+    return _deployment(home, mark) if mark else None
+
+
+def down(settings: Settings) -> Deployment:
+    """Stop the running Airflow of these settings and wait until it is gone. Raises NotFoundError when none runs,
+    UsageError when it runs on another machine that shares this folder."""
+    home = home_of(settings)
+    mark = _read_mark(home)
+    if mark is None:
+        raise NotFoundError("no Airflow of these settings is running", hint="./tidemark up", subject=str(home.folder))
+    if mark.owner.host != this_process().host:
+        raise UsageError(f"this Airflow runs on {mark.owner.host}", hint="./tidemark down, there", subject=mark.owner.host)
+    os.kill(mark.owner.pid, signal.SIGTERM)
+    deadline = time.monotonic() + 2 * sessions.GRACE_SECONDS
+    while is_alive(mark.owner) and time.monotonic() < deadline:
+        with contextlib.suppress(ChildProcessError):  # `start` in the same process made it our child: reap it
+            os.waitpid(mark.owner.pid, os.WNOHANG)
+        time.sleep(0.05)
+    if is_alive(mark.owner):
+        os.kill(mark.owner.pid, signal.SIGKILL)  # its watcher ends the parts
+    return _deployment(home, mark)
+
+
+def _refuse_second(home: AirflowHome) -> None:
+    mark = _read_mark(home)
+    if mark:
+        raise UsageError(
+            f"Airflow of these settings runs already: {mark.ui} (pid {mark.owner.pid} on {mark.owner.host})",
+            hint="./tidemark down",
+        )
+
+
+def _deployment(home: AirflowHome, mark: _Mark, first: bool = False) -> Deployment:
+    return Deployment(mark.ui, mark.owner.pid, ADMIN, str(home.passwords), first)
+
+
+def _free_port(port: int) -> int:
+    """`port` when nobody listens there on loopback (0: one that is free). Raises UsageError naming it otherwise."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as taken:
+            raise UsageError(
+                f"port {port} cannot be used: {taken.strerror}", hint=f"./tidemark up --port {port + 1}", subject=str(port)
+            ) from taken
+        return int(probe.getsockname()[1])
+
+
+def _write_mark(home: AirflowHome, mark: _Mark) -> None:
+    fresh = home.pid_file.with_suffix(".new")
+    fresh.write_text(json.dumps(asdict(mark)))
+    fresh.replace(home.pid_file)
+
+
+def _read_mark(home: AirflowHome) -> _Mark | None:
+    """The pid file's mark when its process still runs."""
+    try:
+        raw = json.loads(home.pid_file.read_text())
+        mark = _Mark(Identity(**raw["owner"]), str(raw["ui"]), bool(raw["ready"]))
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return None
+    return mark if is_alive(mark.owner) else None
+
+
+@contextlib.contextmanager
+def _stop_signals() -> Iterator[Callable[[], bool]]:
+    """Within the block SIGTERM, SIGINT and SIGHUP only set a flag; `stopped()` tells. nohup's ignored SIGHUP stays so."""
+    caught: list[int] = []
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, lambda n, _frame: caught.append(n)) for number in numbers}
+    try:
+        yield lambda: bool(caught)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _main() -> None:
+    from tidemark.orchestration.standing_settings import read
+
+    up(read(os.environ), port=int(sys.argv[1]), triggerer="--no-triggerer" not in sys.argv)
+
+
+if __name__ == "__main__":
+    _main()

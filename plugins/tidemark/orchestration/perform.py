@@ -1,0 +1,50 @@
+"""What every task does around its flow: open an App, try again what heals in seconds, say Tidemark's errors in Airflow's words.
+
+A closed window is a skip, not a failure. Everything else keeps its class, so that the retry policy can read it, and is
+logged with the next command.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from tidemark.errors import TidemarkError, WindowOverError
+from tidemark.orchestration.standing_settings import standing
+
+if TYPE_CHECKING:
+    from tidemark.flows.app import App
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+def perform(act: Callable[[App], T]) -> T:
+    """Run one step of a flow as an Airflow task. Raises AirflowSkipException when the link's window is over."""
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    from tidemark.orchestration.retry_policy import advice, soon
+
+    try:
+        with opened() as app:
+            return soon(lambda: act(app))
+    except WindowOverError as over:
+        raise AirflowSkipException(advice(over)) from over
+    except TidemarkError as error:
+        log.error("%s: %s", type(error).__name__, advice(error))
+        raise
+
+
+@contextmanager
+def opened() -> Iterator[App]:
+    """An App of the standing settings; its ledger is closed at the end."""
+    from tidemark.flows.app import open_app
+
+    app = open_app(standing(os.environ))
+    try:
+        yield app
+    finally:
+        app.ledger.close()

@@ -1,0 +1,68 @@
+"""The DAGs of the receivers: load and merge, verify, housekeep. A receiver is a map index, so one that fails stops no other.
+
+Only receivers that this machine sees as `file://` are loaded here (DESIGN §3); a Tidemark that pushes to a remote
+receiver has the same DAGs with nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow.sdk import DAG, Param, task, task_group
+
+from tidemark.orchestration import receiver_tasks
+from tidemark.orchestration.dag_docs import HOUSEKEEP_DOC, LOAD_DOC, VERIFY_DOC
+from tidemark.orchestration.retry_policy import RETRIES, RETRY_DELAY, TidemarkRetryPolicy
+from tidemark.orchestration.schedules import HOUSEKEEP_CLOCK, VERIFY_CLOCK, clock, load_schedule
+from tidemark.settings import Settings
+
+
+def local_receivers(settings: Settings) -> list[str]:
+    return sorted(name for name, receiver in settings.receivers.items() if receiver.store.startswith("file://"))
+
+
+def load_dag(settings: Settings) -> DAG:
+    receivers = local_receivers(settings)
+    with _dag("tidemark_load", "load", LOAD_DOC, load_schedule(receivers)) as dag:
+
+        def load_and_merge(receiver: str) -> None:
+            loaded = _task("load")(receiver=receiver)
+            loaded >> _task("merge")(receiver=receiver)
+
+        # The group is mapped so that a receiver's merge waits for its own load only.
+        task_group(group_id="receiver", prefix_group_id=False)(load_and_merge).expand(receiver=receivers)
+    return dag
+
+
+def verify_dag(settings: Settings) -> DAG:
+    deep = Param(False, type="boolean", title="Deep", description="Compare every point, not only digests. Reads all files.")
+    site = Param("", type=["string", "null"], title="Only this site", description="A site of tidemark.toml. Empty: all.")
+    schedule = clock(VERIFY_CLOCK)
+    with _dag("tidemark_verify", "proof", VERIFY_DOC, schedule, {"deep": deep, "site": site}) as dag:
+        _task("verify").expand(receiver=local_receivers(settings))
+    return dag
+
+
+def housekeep_dag(settings: Settings) -> DAG:
+    with _dag("tidemark_housekeep", "load", HOUSEKEEP_DOC, clock(HOUSEKEEP_CLOCK)) as dag:
+        _task("housekeep").expand(receiver=local_receivers(settings))
+    return dag
+
+
+def _dag(dag_id: str, room: str, doc: str, schedule: Any, params: Mapping[str, Param] | None = None) -> DAG:
+    return DAG(
+        dag_id=dag_id,
+        description=doc.split("\n\n")[1].split(". ")[0].replace("\n", " ") + ".",
+        doc_md=doc,
+        schedule=schedule,
+        catchup=False,
+        max_active_runs=1,
+        tags={"tidemark", room},
+        params=dict(params or {}),
+        default_args={"retries": RETRIES, "retry_delay": RETRY_DELAY, "retry_policy": TidemarkRetryPolicy()},
+    )
+
+
+def _task(name: str) -> Any:
+    return task(task_id=name, map_index_template="{{ task.op_kwargs['receiver'] }}")(getattr(receiver_tasks, name))

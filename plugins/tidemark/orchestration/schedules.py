@@ -1,0 +1,53 @@
+"""When DAGs run: a link's cron in its own timezone, the receiver's clocks, and the asset that joins sync to load."""
+
+from __future__ import annotations
+
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from airflow.sdk import Asset, AssetAlias, AssetAny, AssetOrTimeSchedule, CronTriggerTimetable
+
+from tidemark.errors import UsageError
+from tidemark.settings import LinkSettings
+
+LOAD_CLOCK = "*/10 * * * *"  # landings that no asset event told of: carried on a disk, closed early, left by a dead load
+VERIFY_CLOCK = "30 3 * * *"
+HOUSEKEEP_CLOCK = "15 4 * * *"
+
+
+def link_schedule(link: LinkSettings) -> Any:
+    """The link's timetable, None for "by hand only". Raises UsageError naming the key that Airflow cannot follow."""
+    if not link.schedule:
+        return None
+    key = f"links.{link.name}"
+    try:
+        ZoneInfo(link.timezone)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as unknown:
+        raise UsageError(f"{key}.timezone: {link.timezone!r} is not a timezone", hint='for example "UTC"') from unknown
+    try:
+        timetable = clock(link.schedule, link.timezone)
+        timetable.validate()
+    except ValueError as broken:  # Airflow's error for a cron it cannot follow is one
+        raise UsageError(f"{key}.schedule: {broken}", hint='for example "*/15 * * * *", or "" for by hand only') from broken
+    return timetable
+
+
+def clock(cron: str, timezone: str = "UTC") -> Any:
+    """A clock whose first run is the next tick, not one that was missed before the DAG existed."""
+    return CronTriggerTimetable(cron, timezone=timezone)
+
+
+def landed(receiver: str) -> Asset:
+    """The asset "something landed at this receiver"."""
+    return Asset(name=f"landed at {receiver}", uri=f"tidemark://{receiver}/landed", group="tidemark")
+
+
+def landed_alias(receiver: str) -> AssetAlias:
+    """How a sync tells of `landed`: an alias is the one outlet that may stay silent, and a run without news does."""
+    return AssetAlias(name=f"tidemark://{receiver}/landed", group="tidemark")
+
+
+def load_schedule(receivers: list[str]) -> Any:
+    if not receivers:
+        return None
+    return AssetOrTimeSchedule(timetable=clock(LOAD_CLOCK), assets=AssetAny(*(landed(name) for name in receivers)))
