@@ -17,6 +17,7 @@ NULL_TAG = "\\N"
 _PLAIN = re.compile(r"[0-9A-Za-z_\u2e80-\u9fff]+")
 _NUMBER = re.compile(r"\d+(?:[eE]\d+)?[dDfFlL]?|0[xX][0-9a-fA-F]+", re.ASCII)
 _NODE = re.compile(r"`(?:[^`]|``)*`|(?:\\.|[^.`\\]|`)*", re.DOTALL)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _ANY = r"(?:`(?:[^`]|``)*`|\\.|[^.`\\])"
 
 
@@ -63,6 +64,12 @@ def table_device(database: str, segments: Sequence[str | None]) -> str:
         tags.pop()
     names = [quote(part) for part in (database, segments[0] or "") if part]
     return ".".join([*names, *(NULL_TAG if tag is None else _escape(tag) for tag in tags)])
+
+
+def table_segments(device: str) -> tuple[str | None, ...]:
+    """The table and the tags of a canonical device of the table model (None: null)."""
+    _, table, *tags = split_nodes(device)
+    return (unquote(table), *(None if tag == NULL_TAG else _ESCAPED.sub(r"\1", tag) for tag in tags))
 
 
 def file_device(segments: Sequence[str | None], database: str = "") -> str:

@@ -1,0 +1,107 @@
+"""Chunks and their pages: the headers, and the page data as it lies in the file.
+
+A chunk is: one byte of kind, name, length of its pages, type, compression, encoding; then the pages. A page is: length of
+its data, compressed length, statistics (only in a chunk of several pages), data; a page of length 0 ends there: it has no
+values. The same in V3 and V4. Source: `ChunkHeader`, `PageHeader` of the TsFile library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tidemark.errors import UnsupportedError
+from tidemark.tsfiles.codes import Compression, DataType, Encoding
+from tidemark.tsfiles.filebytes import FileBytes
+from tidemark.tsfiles.series import Series, Statistics, data_type, parse_statistics
+from tidemark.tsfiles.wire import Cursor
+
+_SEVERAL_PAGES, _ONE_PAGE = 1, 5
+_COLUMN_BITS = 0xC0
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkHeader:
+    """`data_offset` and `data_size` say where the pages lie."""
+
+    offset: int
+    name: str
+    column: int
+    one_page: bool
+    type: DataType
+    encoding: Encoding
+    compression: Compression
+    data_offset: int
+    data_size: int
+
+    @property
+    def end(self) -> int:
+        return self.data_offset + self.data_size
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """`statistics` is None in a chunk of one page: the chunk's own count. `data` is None for a page without values."""
+
+    offset: int
+    statistics: Statistics | None
+    data: bytes | None
+    size: int  # of the data when decompressed
+
+
+def read_header(file: FileBytes, offset: int, series: Series, chunks_end: int) -> ChunkHeader:
+    """The header at `offset`, which must be one of `series` and end with its pages before `chunks_end`."""
+    cursor = Cursor(file.read_up_to(offset, 32 + len(series.name.encode()), chunks_end), file.path, offset)
+    kind = cursor.u8()
+    if kind & ~_COLUMN_BITS not in (_SEVERAL_PAGES, _ONE_PAGE):
+        raise cursor.fail(f"no chunk of {series.name!r} begins here", 0)
+    name = cursor.var_string() or ""
+    size = cursor.uvarint()
+    of_type = data_type(cursor)
+    compression, encoding = _compression(cursor), _encoding(cursor)
+    data_offset = offset + cursor.position
+    if name != series.name or (of_type != series.type and not series.type == DataType.VECTOR):
+        raise cursor.fail(f"a chunk of {name!r} ({of_type.name}) where the index has {series.name!r}", 0)
+    if kind & _COLUMN_BITS != series.column:
+        raise cursor.fail(f"the chunk of {name!r} and the index differ on whether it is aligned", 0)
+    if data_offset + size > chunks_end:
+        raise cursor.fail(f"the pages of {name!r} reach beyond the chunks", 0)
+    one_page = kind & ~_COLUMN_BITS == _ONE_PAGE
+    return ChunkHeader(offset, name, series.column, one_page, of_type, encoding, compression, data_offset, size)
+
+
+def pages(file: FileBytes, header: ChunkHeader) -> Iterator[Page]:
+    """The pages of a chunk in order, not decompressed."""
+    cursor = Cursor(file.read(header.data_offset, header.data_size), file.path, header.data_offset)
+    while cursor.left():
+        offset = cursor.base + cursor.position
+        size = cursor.uvarint()
+        if size == 0:
+            yield Page(offset, None, None, 0)
+            continue
+        length = cursor.uvarint()
+        statistics = None if header.one_page else parse_statistics(cursor, header.type)
+        yield Page(offset, statistics, cursor.take(length), size)
+
+
+def _compression(cursor: Cursor) -> Compression:
+    code = cursor.u8()
+    try:
+        return Compression(code)
+    except ValueError as error:
+        raise _unknown(cursor, "compression", code) from error
+
+
+def _encoding(cursor: Cursor) -> Encoding:
+    code = cursor.u8()
+    try:
+        return Encoding(code)
+    except ValueError as error:
+        raise _unknown(cursor, "encoding", code) from error
+
+
+def _unknown(cursor: Cursor, what: str, code: int) -> UnsupportedError:
+    at = cursor.base + cursor.position - 1
+    return UnsupportedError(
+        f"{cursor.what}: unknown {what} {code} (byte {at})", hint="the file is kept as it came", subject=cursor.what
+    )

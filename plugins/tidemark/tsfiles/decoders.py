@@ -1,0 +1,113 @@
+"""Which (type, encoding) Tidemark decodes, and how: every decoder here is exact or absent, none guesses.
+
+Absent (no files to prove them with, or readers that differ): RLBE, SPRINTZ, DIFF, BITMAP, REGULAR, FREQ, CAMEL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidemark.tsfiles.codes import BINARY_TYPES, Compression, DataType, Encoding
+from tidemark.tsfiles.column import VALUE_DTYPES
+from tidemark.tsfiles.compression import BadPageError, can_decompress
+from tidemark.tsfiles.decode_deltas import deltas, float_deltas, zigzag
+from tidemark.tsfiles.decode_runs import boolean_runs, dictionary, float_runs, int_runs
+from tidemark.tsfiles.decode_xor import chimp, gorilla, gorilla_v1
+from tidemark.tsfiles.wire import Cursor
+
+Decoder = Callable[[bytes, int], NDArray[Any]]
+
+_INTEGERS = (DataType.INT32, DataType.DATE, DataType.INT64, DataType.TIMESTAMP)
+_FLOATS = (DataType.FLOAT, DataType.DOUBLE)
+
+
+def can_decode(data_type: DataType, encoding: Encoding, compression: Compression = Compression.UNCOMPRESSED) -> bool:
+    """Whether values of this type, encoding and compression can be read exactly."""
+    return (data_type, encoding) in _DECODERS and can_decompress(compression)
+
+
+def decode(data_type: DataType, encoding: Encoding, data: bytes, count: int) -> NDArray[Any]:
+    """The `count` values of a page, with the dtype of `VALUE_DTYPES`.
+
+    Raises BadPageError where `data` does not hold exactly that many, KeyError where `can_decode` is false.
+    """
+    return _DECODERS[data_type, encoding](data, count)
+
+
+def _plain_fixed(big_endian: str, dtype: np.dtype[Any], data: bytes, count: int) -> NDArray[Any]:
+    if len(data) != count * dtype.itemsize:
+        raise BadPageError(f"{count} values announced in {len(data)} bytes")
+    return np.frombuffer(data, big_endian).astype(dtype)
+
+
+def _plain_booleans(data: bytes, count: int) -> NDArray[np.bool_]:
+    if len(data) != count:
+        raise BadPageError(f"{count} values announced in {len(data)} bytes")
+    values: NDArray[np.bool_] = np.frombuffer(data, np.uint8) != 0
+    return values
+
+
+def _plain_int32(data: bytes, count: int) -> NDArray[np.int32]:
+    """Zigzag varints: the bits of each value are gathered for all values at once."""
+    raw = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(raw < 0x80)
+    if len(ends) != count or (count and ends[-1] != len(raw) - 1) or (not count and len(raw)):
+        raise BadPageError(f"{len(ends)} values where {count} are announced")
+    starts = np.concatenate([[0], ends[:-1] + 1]) if count else np.empty(0, np.int64)
+    lengths = ends - starts + 1
+    if count and int(lengths.max()) > 5:
+        raise BadPageError("a variable-length integer does not end")
+    patterns = np.zeros(count, np.uint64)
+    for byte in range(int(lengths.max()) if count else 0):
+        has = lengths > byte
+        part = (raw[starts[has] + byte] & 0x7F).astype(np.uint64)
+        patterns[has] |= part << np.uint64(7 * byte)
+    low = patterns.astype(np.uint32)
+    return ((low >> np.uint32(1)) ^ (np.uint32(0) - (low & np.uint32(1)))).view(np.int32)
+
+
+def _plain_binary(data: bytes, count: int) -> NDArray[Any]:
+    cursor = Cursor(data, "PLAIN")
+    values = np.empty(count, object)
+    for index in range(count):
+        values[index] = cursor.take(cursor.varint())
+    if cursor.left():
+        raise BadPageError(f"{cursor.left()} bytes after the last value")
+    return values
+
+
+def _table() -> dict[tuple[DataType, Encoding], Decoder]:
+    table: dict[tuple[DataType, Encoding], Decoder] = {
+        (DataType.BOOLEAN, Encoding.PLAIN): _plain_booleans,
+        (DataType.BOOLEAN, Encoding.RLE): boolean_runs,
+    }
+    for kind in _INTEGERS:
+        dtype = VALUE_DTYPES[kind]
+        plain = _plain_int32 if dtype.itemsize == 4 else partial(_plain_fixed, ">i8", dtype)
+        table[kind, Encoding.PLAIN] = plain
+        table[kind, Encoding.RLE] = partial(int_runs, dtype=dtype)
+        table[kind, Encoding.TS_2DIFF] = partial(deltas, dtype=dtype)
+        table[kind, Encoding.ZIGZAG] = partial(zigzag, dtype=dtype)
+        table[kind, Encoding.GORILLA] = partial(gorilla, dtype=dtype)
+        table[kind, Encoding.CHIMP] = partial(chimp, dtype=dtype)
+    for kind in _FLOATS:
+        dtype = VALUE_DTYPES[kind]
+        integers = np.dtype(np.int32 if dtype.itemsize == 4 else np.int64)
+        table[kind, Encoding.PLAIN] = partial(_plain_fixed, f">f{dtype.itemsize}", dtype)
+        table[kind, Encoding.RLE] = partial(float_runs, dtype=integers)
+        table[kind, Encoding.TS_2DIFF] = partial(float_deltas, dtype=integers)
+        table[kind, Encoding.GORILLA] = partial(gorilla, dtype=dtype)
+        table[kind, Encoding.GORILLA_V1] = partial(gorilla_v1, dtype=dtype)
+        table[kind, Encoding.CHIMP] = partial(chimp, dtype=dtype)
+    for kind in BINARY_TYPES:
+        table[kind, Encoding.PLAIN] = _plain_binary
+        table[kind, Encoding.DICTIONARY] = dictionary
+    return table
+
+
+_DECODERS = _table()

@@ -1,0 +1,51 @@
+"""A file's bytes by position, every range checked against its length."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+
+from tidemark.errors import NotFoundError
+from tidemark.tsfiles.wire import corrupt
+
+
+class FileBytes:
+    """A local file opened for reading at any position; a context manager. `size` is its length when it was opened."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = str(path)
+        try:
+            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise NotFoundError(f"{self.path}: no such file", subject=self.path) from error
+        self.size = os.fstat(self._descriptor).st_size
+
+    def read(self, offset: int, length: int) -> bytes:
+        """`length` bytes from `offset`; CorruptionError where the file does not have them."""
+        if offset < 0 or length < 0 or offset + length > self.size:
+            raise corrupt(self.path, f"{length} bytes wanted from byte {offset} of a file of {self.size} bytes")
+        pieces = []
+        while length > 0:
+            piece = os.pread(self._descriptor, length, offset)
+            if not piece:
+                raise corrupt(self.path, "the file became shorter while it was read", offset)
+            pieces.append(piece)
+            offset += len(piece)
+            length -= len(piece)
+        return b"".join(pieces) if len(pieces) != 1 else pieces[0]
+
+    def read_up_to(self, offset: int, length: int, end: int) -> bytes:
+        """At most `length` bytes from `offset`, none at or after `end`."""
+        return self.read(offset, max(0, min(length, end - offset)))
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> FileBytes:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,147 @@
+"""From the chunks of one series to its points: decompress, decode, check against the statistics, choose by time.
+
+A page of a plain series holds length of times, times, values. In an aligned device times have a chunk of their own, and a
+page of a value column holds the number of rows, a bitmap of those that are not null (most significant bit first), values.
+Source: `PageReader`, `ValuePageReader`, `TimePageReader` of the TsFile library.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidemark.errors import CorruptionError, UnsupportedError
+from tidemark.tsfiles.chunks import ChunkHeader, Page, pages, read_header
+from tidemark.tsfiles.codes import DataType, Encoding
+from tidemark.tsfiles.column import Column
+from tidemark.tsfiles.compression import BadPageError, decompress
+from tidemark.tsfiles.decoders import can_decode, decode
+from tidemark.tsfiles.filebytes import FileBytes
+from tidemark.tsfiles.series import ChunkPlace, Series, Statistics
+from tidemark.tsfiles.wire import Cursor, corrupt
+
+Times = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Wanted times: start <= time < end, None is no bound."""
+
+    start: int | None
+    end: int | None
+
+    def touches(self, statistics: Statistics) -> bool:
+        before = self.end is not None and statistics.start >= self.end
+        after = self.start is not None and statistics.end < self.start
+        return not (before or after)
+
+
+class ChunkReader:
+    """Reads the chunks of one file. `chunks_end` is the first byte after them."""
+
+    def __init__(self, file: FileBytes, chunks_end: int) -> None:
+        self._file = file
+        self._chunks_end = chunks_end
+
+    def plain(self, series: Series, place: ChunkPlace, span: Span, label: str) -> Iterator[Column]:
+        """The points of a chunk of a series that is not aligned, a column a page; pages outside `span` are left out."""
+        header = self._header(series, place, label)
+        for page in pages(self._file, header):
+            statistics = page.statistics or place.statistics
+            if page.data is None or not span.touches(statistics):
+                continue
+            with _Located(self._file.path, page.offset, label):
+                cursor = Cursor(decompress(header.compression, page.data, page.size), "page")
+                times = _times(cursor.take(cursor.uvarint()), Encoding.TS_2DIFF, statistics)
+                values = decode(series.type, header.encoding, cursor.take(cursor.left()), len(times))
+            yield Column(series.type, times, values)
+
+    def times(self, series: Series, place: ChunkPlace, label: str) -> list[tuple[Statistics, Times]]:
+        """The times of a chunk of the time column, an array a page."""
+        header = self._header(series, place, label, DataType.INT64)
+        found = []
+        for page in pages(self._file, header):
+            statistics = page.statistics or place.statistics
+            with _Located(self._file.path, page.offset, label):
+                data = decompress(header.compression, page.data or b"", page.size)
+                found.append((statistics, _times(data, header.encoding, statistics)))
+        return found
+
+    def values(
+        self, series: Series, place: ChunkPlace, times: list[tuple[Statistics, Times]], span: Span, label: str
+    ) -> Iterator[Column]:
+        """The points of a chunk of a value column, a column a page; `times` are those of the rows, page by page."""
+        header = self._header(series, place, label)
+        found = list(pages(self._file, header))
+        if len(found) not in (0, len(times)):
+            raise corrupt(self._file.path, f"{label} has {len(found)} pages for {len(times)} of times", header.offset)
+        for page, (statistics, of_page) in zip(found, times, strict=False):
+            if page.data is None or not span.touches(statistics):
+                continue
+            with _Located(self._file.path, page.offset, label):
+                present, values = _rows(header, page, len(of_page))
+            yield Column(series.type, of_page[present], values)
+
+    def _header(self, series: Series, place: ChunkPlace, label: str, values_as: DataType | None = None) -> ChunkHeader:
+        header = read_header(self._file, place.offset, series, self._chunks_end)
+        kind = values_as or series.type
+        if not can_decode(kind, header.encoding, header.compression):
+            coded = f"{kind.name} {header.encoding.name} {header.compression.name}"
+            raise UnsupportedError(
+                f"{self._file.path}: {label} is {coded}, which this Tidemark does not decode",
+                hint="the file is kept as it came and loaded into IoTDB where one is set; its other series are read",
+                subject=label,
+            )
+        return header
+
+
+def _times(data: bytes, encoding: Encoding, statistics: Statistics) -> Times:
+    """The times of a page, which must be those that the statistics announce.
+
+    A plain series does not say how its times are encoded: TS_2DIFF unless the site's settings said PLAIN.
+    """
+    if encoding == Encoding.TS_2DIFF and len(data) == 8 * statistics.count:
+        plain = decode(DataType.INT64, Encoding.PLAIN, data, statistics.count)
+        if len(plain) and plain[0] == statistics.start and plain[-1] == statistics.end:
+            encoding = Encoding.PLAIN
+    times: Times = decode(DataType.INT64, encoding, data, statistics.count)
+    if len(times) and (times[0] != statistics.start or times[-1] != statistics.end):
+        raise BadPageError("the times are not those of the statistics")
+    if bool((times[1:] <= times[:-1]).any()):
+        raise BadPageError("the times do not ascend")
+    return times
+
+
+def _rows(header: ChunkHeader, page: Page, rows: int) -> tuple[NDArray[np.bool_], NDArray[Any]]:
+    """Which rows of a page of a value column are not null, and their values."""
+    cursor = Cursor(decompress(header.compression, page.data or b"", page.size), "page")
+    announced = cursor.i32()
+    if announced != rows:
+        raise BadPageError(f"{announced} rows where there are {rows} times")
+    bitmap = np.frombuffer(cursor.take((rows + 7) // 8), np.uint8)
+    present = np.unpackbits(bitmap, count=rows).astype(np.bool_)
+    values = decode(header.type, header.encoding, cursor.take(cursor.left()), int(present.sum()))
+    return present, values
+
+
+class _Located:
+    """Turns what decoding raises on garbage into a CorruptionError that names series and byte."""
+
+    def __init__(self, path: str, offset: int, label: str) -> None:
+        self._path, self._offset, self._label = path, offset, label
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, UnsupportedError):
+            return
+        if isinstance(error, CorruptionError):
+            raise corrupt(self._path, f"{self._label}: {error.message}", self._offset) from error
+        if isinstance(error, ValueError | IndexError | OverflowError | struct.error):
+            raise corrupt(self._path, f"{self._label}: {error}", self._offset) from error

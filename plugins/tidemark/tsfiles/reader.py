@@ -1,0 +1,159 @@
+"""Points out of a TsFile: every series of V3 and V4, tree (aligned or not) and table model, exactly or not at all."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from tidemark.errors import NotFoundError
+from tidemark.tsfiles.codes import DataType
+from tidemark.tsfiles.column import Column, overlay
+from tidemark.tsfiles.devices import file_device, is_table, measurement_name
+from tidemark.tsfiles.filebytes import FileBytes
+from tidemark.tsfiles.footer import read_footer
+from tidemark.tsfiles.index import Child, IndexWalk
+from tidemark.tsfiles.mods import Deletion, deleted
+from tidemark.tsfiles.pages import ChunkReader, Span, Times
+from tidemark.tsfiles.series import TIME_COLUMN, ChunkPlace, Series, Statistics, parse_series
+from tidemark.tsfiles.wire import corrupt
+
+
+@dataclass(slots=True)
+class _Device:
+    """The series of one device, and the decoded times of its aligned chunks by where they begin."""
+
+    series: dict[str, Series]
+    time: Series | None
+    times: dict[int, list[tuple[Statistics, Times]]]
+
+
+class TsFile:
+    """An open TsFile; a context manager. Not for use by several threads at once.
+
+    `database` completes the names of table-model devices. Names are canonical (`devices`). Opening and every call raise
+    CorruptionError (what and where), UnsupportedError (device, measurement, encoding), NotFoundError.
+    """
+
+    def __init__(self, path: Path | str, database: str = "") -> None:
+        self._file = FileBytes(path)
+        try:
+            metadata = read_footer(self._file)
+            walk = IndexWalk(self._file, metadata.version, metadata.chunks_end)
+            self._places: dict[str, list[Child]] = {}
+            for root in metadata.roots:
+                for child in walk.devices(root):
+                    self._places.setdefault(file_device(child.name, database), []).append(child)
+        except BaseException:
+            self._file.close()
+            raise
+        self.path = str(path)
+        self.version = metadata.version
+        self.tables = {table: len(tags) for table, tags in metadata.tables.items()}
+        self._chunks_end = metadata.chunks_end
+        self._chunks = ChunkReader(self._file, metadata.chunks_end)
+        self._current: tuple[str, _Device] | None = None
+
+    def devices(self) -> list[str]:
+        """The devices of the file, ordered by name."""
+        return sorted(self._places)
+
+    def measurements(self, device: str) -> list[str]:
+        """The measurements of a device, ordered by name."""
+        return sorted(self._device(device).series)
+
+    def type_of(self, device: str, measurement: str) -> DataType:
+        """The type of a series."""
+        return self._series(device, measurement).type
+
+    def aligned(self, device: str) -> bool:
+        """Whether the series of a device share one column of times."""
+        return self._device(device).time is not None
+
+    def column(
+        self,
+        device: str,
+        measurement: str,
+        start: int | None = None,
+        end: int | None = None,
+        deletions: Sequence[Deletion] = (),
+    ) -> Column:
+        """The points of a series with start <= time < end (None: no bound), without what `deletions` delete.
+
+        Where chunks of the file overlap the later chunk wins, as in IoTDB.
+        """
+        series = self._series(device, measurement)
+        label = f"{device}.{measurement}"
+        span = Span(start, end)
+        concerned = [entry for entry in deletions if entry.affects(device, measurement)]
+        parts = []
+        for index, place in enumerate(series.chunks):
+            for part in self._chunk_columns(device, series, index, span, label):
+                gone = deleted(concerned, device, measurement, part.times, place.offset)
+                parts.append(part.where(~gone).between(start, end))
+        return overlay(parts) if parts else Column.empty(series.type)
+
+    def _chunk_columns(self, device: str, series: Series, index: int, span: Span, label: str) -> Iterator[Column]:
+        of_device = self._device(device)
+        place = series.chunks[index]
+        if of_device.time is None or series.column == 0:
+            if span.touches(place.statistics):
+                yield from self._chunks.plain(series, place, span, label)
+            return
+        time_place = _time_chunk(self._file.path, of_device.time, series, index)
+        if not span.touches(time_place.statistics):
+            return
+        if time_place.offset not in of_device.times:
+            of_device.times[time_place.offset] = self._chunks.times(of_device.time, time_place, f"the times of {device}")
+        yield from self._chunks.values(series, place, of_device.times[time_place.offset], span, label)
+
+    def _series(self, device: str, measurement: str) -> Series:
+        series = self._device(device).series.get(measurement)
+        if series is None:
+            raise NotFoundError(f"{self.path}: device {device} has no measurement {measurement}", subject=measurement)
+        return series
+
+    def _device(self, device: str) -> _Device:
+        """The series of a device; those of the device asked for last are kept."""
+        if self._current is not None and self._current[0] == device:
+            return self._current[1]
+        if device not in self._places:
+            raise NotFoundError(f"{self.path}: no device {device}", subject=device)
+        loaded = _Device({}, None, {})
+        walk = IndexWalk(self._file, self.version, self._chunks_end)
+        for child in self._places[device]:
+            for part in walk.series_ranges(child):
+                for series in parse_series(walk.read(part)):
+                    if series.column == TIME_COLUMN:
+                        loaded.time = series
+                    else:
+                        name = series.name if is_table(child.name) else measurement_name(series.name)
+                        loaded.series[name] = series
+        self._current = (device, loaded)
+        return loaded
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> TsFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _time_chunk(path: str, time: Series, series: Series, index: int) -> ChunkPlace:
+    """The chunk of times that the chunk of values number `index` belongs to.
+
+    One for one in order where the value column has a chunk for each; else (a column that came later) the last chunk of
+    times before it in the file, since a chunk group begins with its times.
+    """
+    if len(time.chunks) == len(series.chunks):
+        return time.chunks[index]
+    offsets = [chunk.offset for chunk in time.chunks]
+    before = bisect.bisect_left(offsets, series.chunks[index].offset) - 1
+    if before < 0 or offsets != sorted(offsets):
+        raise corrupt(path, f"no times for the chunk of {series.name!r}", series.chunks[index].offset)
+    return time.chunks[before]

@@ -1,0 +1,104 @@
+"""The metadata of one series in a TsFile: type, points, interval, and where its chunks lie.
+
+Source: `TimeseriesMetadata`, `ChunkMetadata` and `Statistics` of the TsFile library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tidemark.errors import UnsupportedError
+from tidemark.tsfiles.codes import DataType
+from tidemark.tsfiles.wire import Cursor
+
+TIME_COLUMN, VALUE_COLUMN = 0x80, 0x40
+_FIXED_STATISTICS = {
+    DataType.BOOLEAN: 10,
+    DataType.INT32: 24,
+    DataType.INT64: 40,
+    DataType.FLOAT: 24,
+    DataType.DOUBLE: 40,
+    DataType.VECTOR: 0,
+    DataType.TIMESTAMP: 40,
+    DataType.DATE: 24,
+    DataType.BLOB: 0,
+}
+_STRINGS = {DataType.TEXT: 2, DataType.STRING: 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Points and interval of a page, chunk or series: `count` not null, `start` and `end` both inclusive."""
+
+    count: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPlace:
+    """Where the header of a chunk lies, and what is in the chunk."""
+
+    offset: int
+    statistics: Statistics
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """`column` is TIME_COLUMN or VALUE_COLUMN in an aligned device, 0 otherwise."""
+
+    name: str
+    type: DataType
+    column: int
+    statistics: Statistics
+    chunks: tuple[ChunkPlace, ...]
+
+
+def parse_statistics(cursor: Cursor, data_type: DataType) -> Statistics:
+    """Count and interval; smallest, largest, first, last and sum are read over."""
+    count = cursor.uvarint()
+    start, end = cursor.i64_pair()
+    fixed = _FIXED_STATISTICS.get(data_type)
+    if fixed is not None:
+        cursor.take(fixed)
+    else:
+        for _ in range(_STRINGS[data_type]):
+            cursor.take(cursor.i32())
+    return Statistics(count, start, end)
+
+
+def parse_series(cursor: Cursor) -> Iterator[Series]:
+    """All series from the cursor to its end."""
+    while cursor.left():
+        yield _one_series(cursor)
+
+
+def data_type(cursor: Cursor) -> DataType:
+    """The type code at the cursor; UnsupportedError for one this reader does not know."""
+    code = cursor.u8()
+    try:
+        return DataType(code)
+    except ValueError as error:
+        at = cursor.base + cursor.position - 1
+        message = f"{cursor.what}: unknown data type {code} (byte {at})"
+        raise UnsupportedError(message, hint="the file is kept as it came", subject=cursor.what) from error
+
+
+def _one_series(cursor: Cursor) -> Series:
+    flags = cursor.u8()
+    name = cursor.var_name()
+    kind = data_type(cursor)
+    length = cursor.uvarint()
+    statistics = parse_statistics(cursor, kind)
+    if length > cursor.left():
+        raise cursor.fail(f"the chunks of {name!r} need {length} bytes where {cursor.left()} are left")
+    end = cursor.position + length
+    several = bool(flags & 0x3F)
+    chunks = []
+    while cursor.position < end:
+        offset = cursor.i64()
+        chunks.append(ChunkPlace(offset, parse_statistics(cursor, kind) if several else statistics))
+    if cursor.position != end:
+        raise cursor.fail(f"the chunks of {name!r} end in the middle of a field")
+    return Series(name, kind, flags & (TIME_COLUMN | VALUE_COLUMN), statistics, tuple(chunks))
