@@ -71,6 +71,25 @@ class LinkSettings:
 
 
 @dataclass(frozen=True)
+class ClusterSettings:
+    receiver: str = ""
+    replicas: int = 3
+    quorum: int = 2
+    slots: int = 10_000
+    hash: str = "full"  # full | compat: the original's, bit for bit
+    balance: str = "slots"  # slots | bytes | writes | compat
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    name: str
+    store: str
+    host_key: str = ""
+    key: str = ""
+    connection: str = ""
+
+
+@dataclass(frozen=True)
 class Settings:
     path: Path  # the file they were read from; relative paths in it are relative to its folder
     ledger: LedgerSettings = LedgerSettings()
@@ -78,6 +97,8 @@ class Settings:
     receivers: Mapping[str, ReceiverSettings] = field(default_factory=dict)
     sites: Mapping[str, SiteSettings] = field(default_factory=dict)
     links: Mapping[str, LinkSettings] = field(default_factory=dict)
+    cluster: ClusterSettings | None = None  # None: there is one node, the receiver itself
+    nodes: Mapping[str, NodeSettings] = field(default_factory=dict)
 
     @property
     def root(self) -> Path:

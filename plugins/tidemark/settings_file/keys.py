@@ -1,0 +1,115 @@
+"""Which keys each section has and how each is read. The dataclasses of `settings` hold the defaults and the meaning."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tidemark.settings import (
+    ClusterSettings,
+    LedgerSettings,
+    LinkSettings,
+    NodeSettings,
+    ReceiverSettings,
+    SiteSettings,
+    SparkSettings,
+)
+from tidemark.settings_file import values
+from tidemark.settings_file.values import Reader
+
+SECTIONS = {
+    "ledger": LedgerSettings,
+    "spark": SparkSettings,
+    "cluster": ClusterSettings,
+    "receivers": ReceiverSettings,
+    "sites": SiteSettings,
+    "links": LinkSettings,
+    "nodes": NodeSettings,
+}
+
+
+def readers(root: Path) -> Mapping[str, Mapping[str, Reader]]:
+    """For each section its keys, each with what reads it. `root`: the folder that relative paths are below."""
+    store = values.store(root)
+    login: dict[str, Reader] = {
+        "host_key": values.host_key,
+        "key": values.path_below(root),
+        "connection": values.text,
+    }
+    count, interval = values.whole(0), values.whole(1)
+    return {
+        "ledger": {"url": values.ledger},
+        "spark": {"master": values.spark_master, "engine": values.one_of("auto", "spark", "pool"), "min_points": count},
+        "receivers": {
+            "store": store,
+            **login,
+            "iotdb": values.iotdb,
+            "settle_days": count,
+            "partition_interval_ms": interval,
+            "max_unloaded_landings": values.whole(1),
+        },
+        "sites": {
+            "id": values.uuid_text,
+            "store": store,
+            **login,
+            "data": values.folders,
+            "schema": values.optional_folder,
+            "time_unit": values.one_of("ms", "us", "ns"),
+            "partition_interval_ms": interval,
+            "snapshot": values.snapshot,
+        },
+        "links": {
+            "site": values.text,
+            "receiver": values.text,
+            "schedule": values.cron,
+            "timezone": values.timezone,
+            "connections": values.whole(1, 64),
+            "block_bytes": values.whole(1024, 1 << 30),
+            "retries": values.whole(0, 100),
+            "bandwidth": values.bandwidth,
+            "window": values.window,
+            "include": values.some_texts,
+            "exclude": values.texts,
+            "deletes": values.one_of("keep", "apply"),
+            "delete_limit_files": count,
+            "delete_limit_share": values.share,
+        },
+        "cluster": {
+            "receiver": values.text,
+            "replicas": interval,
+            "quorum": interval,
+            "slots": values.whole(1, 1_000_000),
+            "hash": values.one_of("full", "compat"),
+            "balance": values.one_of("slots", "bytes", "writes", "compat"),
+        },
+        "nodes": {"store": store, **login},
+    }
+
+
+def required(section: str) -> list[str]:
+    """Keys without a default. A link's receiver may be left out where there is only one (`references` fills it in)."""
+    fields = dataclasses.fields(SECTIONS[section])
+    bare = [field.name for field in fields if field.default is dataclasses.MISSING and field.name != "name"]
+    return [name for name in bare if (section, name) != ("links", "receiver")]
+
+
+def nearest(wrong: str, known: Iterable[str]) -> str:
+    """`; did you mean "store"?`, or the whole list where nothing is near."""
+    choices = sorted(known)
+    near = difflib.get_close_matches(wrong, choices, n=1, cutoff=0.6)
+    if near:
+        return f'; did you mean "{near[0]}"?'
+    return f"; there are: {', '.join(choices)}" if choices else "; there are none"
+
+
+def shown(value: Any) -> str:
+    """The value as the file would write it, a password in an address left out."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return "[" + ", ".join(shown(item) for item in value) + "]"
+    return '"' + re.sub(r"(://[^/@:]*:)[^/@]*@", r"\1…@", value) + '"' if isinstance(value, str) else str(value)

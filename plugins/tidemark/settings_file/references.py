@@ -1,0 +1,84 @@
+"""What the sections say of each other: names that must exist, UUIDs that must differ, host keys that sftp needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tidemark.settings_file.document import Document
+from tidemark.settings_file.keys import nearest
+from tidemark.settings_file.problems import Problems
+
+Sections = Mapping[str, Mapping[str, dict[str, Any]]]
+
+
+def check(document: Document, sections: Sections, single: Mapping[str, dict[str, Any]], problems: Problems) -> None:
+    """Add what is wrong between sections to `problems`; fill in the receiver of links where there is only one.
+
+    `sections` holds the values that are sound by themselves; names are looked up in the document, so that a site with
+    one bad key is not also called unknown.
+    """
+    for name, link in sections["links"].items():
+        _check_link(document, name, link, problems)
+    _check_ids(sections["sites"], problems)
+    for section in ("receivers", "sites", "nodes"):
+        for name, table in sections[section].items():
+            _check_login(section, name, table, problems)
+    _check_cluster(document, single.get("cluster"), sections["nodes"], problems)
+
+
+def _check_link(document: Document, name: str, link: dict[str, Any], problems: Problems) -> None:
+    sites, receivers = _names(document, "sites"), _names(document, "receivers")
+    if "site" in link and link["site"] not in sites:
+        problems.add(f"no site of that name{nearest(link['site'], sites)}", "links", name, "site", value=link["site"])
+    if link.get("receiver"):
+        if link["receiver"] not in receivers:
+            message = f"no receiver of that name{nearest(link['receiver'], receivers)}"
+            problems.add(message, "links", name, "receiver", value=link["receiver"])
+    elif len(receivers) == 1:
+        link["receiver"] = receivers[0]
+    else:
+        message = f'needs receiver = "…"{nearest("", receivers)}' if receivers else "there is no [receivers.NAME] to send to"
+        problems.add(message, "links", name)
+
+
+def _check_ids(sites: Mapping[str, dict[str, Any]], problems: Problems) -> None:
+    first: dict[str, str] = {}
+    for name, site in sites.items():
+        if "id" not in site:
+            continue
+        other = first.setdefault(site["id"], name)
+        if other != name:
+            where = problems.document.place("sites", other, "id")
+            problems.add(
+                f"is the id of site {other} too ({where}): every site needs its own", "sites", name, "id", value=site["id"]
+            )
+
+
+def _check_login(section: str, name: str, table: dict[str, Any], problems: Problems) -> None:
+    if table.get("store", "").startswith("sftp://") and "host_key" in table and not table["host_key"]:
+        message = 'needs host_key = "SHA256:…" because its store is sftp; ssh-keyscan HOST | ssh-keygen -lf - shows it'
+        problems.add(message, section, name, "store")
+    if table.get("key") and table.get("connection"):
+        problems.add("key and connection exclude each other: give one", section, name, "connection")
+
+
+def _check_cluster(
+    document: Document, cluster: dict[str, Any] | None, nodes: Mapping[str, dict[str, Any]], problems: Problems
+) -> None:
+    if cluster is None:
+        return
+    receivers = _names(document, "receivers")
+    if cluster.get("receiver") and cluster["receiver"] not in receivers:
+        message = f"no receiver of that name{nearest(cluster['receiver'], receivers)}"
+        problems.add(message, "cluster", "receiver", value=cluster["receiver"])
+    replicas, quorum = cluster.get("replicas", 0), cluster.get("quorum", 0)
+    if quorum > replicas:
+        problems.add(f"cannot be more than replicas ({replicas})", "cluster", "quorum", value=quorum)
+    if nodes and replicas > len(nodes):
+        problems.add(f"needs as many [nodes.NAME]; there are {len(nodes)}", "cluster", "replicas", value=replicas)
+
+
+def _names(document: Document, section: str) -> list[str]:
+    tables = document.tree.get(section)
+    return list(tables) if isinstance(tables, dict) else []

@@ -1,0 +1,60 @@
+"""The commented `tidemark.toml` that `./tidemark init` writes. It loads as it is."""
+
+from __future__ import annotations
+
+import uuid
+
+TEMPLATE = """\
+# Tidemark's settings. Every key can also be given as TIDEMARK__SECTION__KEY, e.g. TIDEMARK__SITES__PLANT1__STORE.
+# Relative paths are below the folder of this file. Check what you wrote with:  ./tidemark doctor
+
+[ledger]
+url = "sqlite:///var/ledger.db"            # or postgresql+psycopg://user@host/tidemark
+
+# ── where files land ─────────────────────────────────────────────────────────────────────────────────────────────
+[receivers.centre]
+store = "var/centre"                       # a folder of this machine, file:///srv/tidemark, or sftp://user@host:22/folder
+# host_key = "SHA256:…"                    # required for sftp; ssh-keyscan HOST | ssh-keygen -lf - shows it
+# key = "~/.ssh/id_ed25519"                # log in with this key file, or:  connection = "an Airflow connection id"
+# iotdb = "iotdb://root@127.0.0.1:6667"    # also LOAD into this IoTDB server
+settle_days = 14                           # after this many days merged files stand alone and their sources are reclaimed
+partition_interval_ms = 604800000          # time partitions of the catalog: a week
+max_unloaded_landings = 8                  # a sync waits while more landings than this are not loaded
+
+# ── where files come from: one table per site ────────────────────────────────────────────────────────────────────
+[sites.plant1]
+id = "{site_id}"   # this site for ever: never change it, never use it twice
+store = "/data/iotdb"                      # IoTDB's folder here, or sftp://edge@10.0.0.5:22/data/iotdb
+# host_key = "SHA256:…"                    # required for sftp
+# key = "~/.ssh/id_ed25519"
+data = ["data/sequence", "data/unsequence"]   # relative to the store, or absolute: several disks
+schema = ""                                # the folder of schema logs, e.g. "system/schema"; "" : none
+time_unit = "ms"                           # "us", "ns": as the site's IoTDB is set; TsFiles do not say
+partition_interval_ms = 604800000          # as the site's IoTDB is set
+snapshot = ".tidemark"                     # folder for hard links on each data disk; "" : read in place
+
+# ── which site goes where, when and how fast ─────────────────────────────────────────────────────────────────────
+[links.plant1]
+site = "plant1"
+receiver = "centre"
+schedule = "*/15 * * * *"                  # cron; "" : by hand only
+timezone = "UTC"                           # of schedule and window
+connections = 16                           # SSH connections at most
+bandwidth = ""                             # "20 MB/s"; "" : no limit
+window = ""                                # "22:00-06:00": outside it a run stops and goes on next time; "" : always
+include = ["**"]                           # device patterns, e.g. ["root.factory.**"]
+exclude = []
+deletes = "keep"                           # files that vanished at the site stay in the catalog; "apply" removes them
+delete_limit_files = 100                   # with "apply": more drops than this in a run wait for ./tidemark approve
+delete_limit_share = 0.2                   # as does a larger share of the known files
+
+[spark]
+master = "local[*]"                        # or spark://host:7077, yarn, k8s://…
+engine = "auto"                            # Spark in Airflow's DAGs, a process pool on the command line; "spark", "pool"
+min_points = 5000000                       # with "auto": below this many points a process pool, Spark above
+"""
+
+
+def fresh() -> str:
+    """The text with a new UUID for its site."""
+    return TEMPLATE.format(site_id=uuid.uuid4())

@@ -1,0 +1,254 @@
+"""What each kind of value may be. A reader takes what the file says and returns the value, or raises ValueError that
+says what is allowed. Pure: whether a folder or a server exists is `doctor`'s business."""
+
+from __future__ import annotations
+
+import os.path
+import re
+import uuid
+from collections.abc import Callable
+from itertools import permutations
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+from zoneinfo import ZoneInfo
+
+Reader = Callable[[Any], Any]
+
+_BANDWIDTH = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[A-Za-z]+)(/s|ps)")
+_UNITS = {"B": 1.0, "kbit": 125.0, "Mbit": 125e3, "Gbit": 125e6}
+_UNITS |= {"kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
+_WINDOW = re.compile(r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d")
+_HOST_KEY = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
+_CRON_FIELDS = (("minute", 0, 59), ("hour", 0, 23), ("day of month", 1, 31), ("month", 1, 12), ("day of week", 0, 7))
+_CRON_NAMES = {
+    "month": ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
+    "day of week": ["sun", "mon", "tue", "wed", "thu", "fri", "sat"],
+}
+_CRON_PRESETS = ("@hourly", "@daily", "@weekly", "@monthly", "@yearly")
+
+
+def text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be a text in quotes")
+    return value
+
+
+def one_of(*allowed: str) -> Reader:
+    def read(value: Any) -> str:
+        if value not in allowed:
+            raise ValueError("must be one of " + ", ".join(f'"{choice}"' for choice in allowed))
+        return str(value)
+
+    return read
+
+
+def whole(minimum: int, maximum: int | None = None) -> Reader:
+    """A whole number from `minimum` to `maximum`, both included; from the environment as a text of digits."""
+    limits = f"from {minimum} to {maximum}" if maximum is not None else f"of at least {minimum}"
+
+    def read(value: Any) -> int:
+        if isinstance(value, str) and re.fullmatch(r"-?\d+", value):
+            value = int(value)
+        good = isinstance(value, int) and not isinstance(value, bool)
+        if not good or value < minimum or (maximum is not None and value > maximum):
+            raise ValueError(f"must be a whole number {limits}")
+        return int(value)
+
+    return read
+
+
+def share(value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1.0
+    if isinstance(value, bool) or not 0.0 <= number <= 1.0:
+        raise ValueError("must be a share from 0.0 to 1.0")
+    return number
+
+
+def bandwidth(value: Any) -> float:
+    """Bytes a second of "20 MB/s", "160 Mbit/s", "1.5 MiB/s"; 0.0, no limit, of ""."""
+    if value == "":
+        return 0.0
+    match = _BANDWIDTH.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match and match["unit"] in _UNITS and float(match["number"]) > 0:
+        return float(match["number"]) * _UNITS[match["unit"]]
+    raise ValueError('must be like "20 MB/s" (bytes), "20 MiB/s" or "160 Mbit/s" (bits); "" for no limit')
+
+
+def cron(value: Any) -> str:
+    """Five cron fields or a preset; "": by hand only."""
+    if not isinstance(value, str):
+        raise ValueError('must be a cron line like "*/15 * * * *", or "" for runs by hand only')
+    fields = value.split()
+    if not fields or value in _CRON_PRESETS:
+        return value
+    if len(fields) != len(_CRON_FIELDS):
+        raise ValueError(
+            f"must have five cron fields (minute hour day month weekday) or be one of {', '.join(_CRON_PRESETS)}"
+        )
+    for written, (name, low, high) in zip(fields, _CRON_FIELDS, strict=True):
+        if not all(_is_cron_item(item, name, low, high) for item in written.split(",")):
+            raise ValueError(f'"{written}" is no {name}: numbers {low}-{high}, lists "1,2", ranges "1-5", steps "*/5"')
+    return " ".join(fields)
+
+
+def _is_cron_item(item: str, name: str, low: int, high: int) -> bool:
+    span, slash, step = item.partition("/")
+    if slash and not (step.isdecimal() and int(step) > 0):
+        return False
+    if span == "*":
+        return True
+    names = _CRON_NAMES.get(name, [])
+    first = low if name == "month" else 0
+    ends = [names.index(end.lower()) + first if end.lower() in names else end for end in span.split("-")]
+    numbers = [int(end) for end in ends if isinstance(end, int) or end.isdecimal()]
+    return len(numbers) == len(ends) in (1, 2) and all(low <= end <= high for end in numbers) and numbers == sorted(numbers)
+
+
+def timezone(value: Any) -> str:
+    try:
+        return ZoneInfo(text(value)).key
+    except (ValueError, LookupError, OSError):
+        raise ValueError('must be a time zone like "UTC" or "Europe/Berlin"') from None
+
+
+def window(value: Any) -> str:
+    """ "22:00-06:00" (the end may lie on the next day); "": always."""
+    if value == "":
+        return ""
+    if not isinstance(value, str) or not _WINDOW.fullmatch(value.replace(" ", "")):
+        raise ValueError('must be like "22:00-06:00", or "" for always')
+    start, end = value.replace(" ", "").split("-")
+    if start == end:
+        raise ValueError('is empty: both ends are the same; "" means always')
+    return f"{start}-{end}"
+
+
+def uuid_text(value: Any) -> str:
+    try:
+        return str(uuid.UUID(text(value)))
+    except ValueError:
+        raise ValueError(f'must be a UUID; here is a fresh one: "{uuid.uuid4()}"') from None
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    """A list of texts; from the environment separated by commas."""
+    if isinstance(value, str):
+        value = [item.strip() for item in value.split(",") if item.strip()]
+    if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+        raise ValueError('must be a list of texts like ["a", "b"]')
+    return tuple(value)
+
+
+def some_texts(value: Any) -> tuple[str, ...]:
+    found = texts(value)
+    if not found:
+        raise ValueError("must not be an empty list")
+    return found
+
+
+def folder(value: Any) -> str:
+    """A folder of a store: relative to it, or absolute where it lies on another disk. Never a way out by `..`."""
+    written = text(value)
+    if not written or ".." in PurePosixPath(written).parts or "\0" in written:
+        raise ValueError("must be a folder relative to the store or absolute, without ..")
+    return written if written == "/" else str(PurePosixPath(written))
+
+
+def optional_folder(value: Any) -> str:
+    return folder(value) if value != "" else ""
+
+
+def folders(value: Any) -> tuple[str, ...]:
+    """Data folders: none twice and none inside another, else files would be seen twice."""
+    found = tuple(folder(item) for item in some_texts(value))
+    for one, other in permutations(found, 2):
+        if PurePosixPath(one).is_relative_to(other):
+            raise ValueError(f'"{one}" lies inside "{other}": name each folder once')
+    return found
+
+
+def snapshot(value: Any) -> str:
+    written = optional_folder(value)
+    if written.startswith("/"):
+        raise ValueError('must be relative: the folder is made on each data disk; "" reads in place, without hard links')
+    return written
+
+
+def host_key(value: Any) -> str:
+    if value != "" and not (isinstance(value, str) and _HOST_KEY.fullmatch(value)):
+        raise ValueError(
+            'must be the server\'s fingerprint "SHA256:…" of 43 characters; ssh-keyscan HOST | ssh-keygen -lf - shows it'
+        )
+    return str(value)
+
+
+def path_below(root: Path) -> Reader:
+    """A file of this machine: `~` is the home, a relative path is below the settings' folder; "": none."""
+
+    def read(value: Any) -> str:
+        written = text(value)
+        return os.path.normpath(root / Path(written).expanduser()) if written else ""
+
+    return read
+
+
+def store(root: Path) -> Reader:
+    """`sftp://user@host:port/path` as it is; `file:///path`, or a plain folder, made absolute."""
+    local = path_below(root)
+
+    def read(value: Any) -> str:
+        written = text(value)
+        if not written or "://" not in written:
+            if not written or written.startswith(("file:", "sftp:")):
+                raise ValueError('must be "file:///folder" or "sftp://user@host:port/folder"')
+            return f"file://{local(written)}"
+        if written.startswith("file://"):
+            return f"file://{_file_path(written, local)}"
+        address = _address(written, "sftp")
+        if not address.path.startswith("/") or ".." in PurePosixPath(address.path).parts:
+            raise ValueError('needs an absolute folder without ..: "sftp://user@host:port/folder"')
+        return written.rstrip("/") if address.path != "/" else written
+
+    return read
+
+
+def _file_path(written: str, local: Reader) -> str:
+    path = written.removeprefix("file://")
+    if not path.startswith(("/", "~", ".")):
+        raise ValueError("needs an absolute folder: file:/// with three slashes (or a plain folder without file://)")
+    return str(local(path))
+
+
+def iotdb(value: Any) -> str:
+    return str(_address(value, "iotdb") and value) if value != "" else ""
+
+
+def ledger(value: Any) -> str:
+    written = text(value)
+    if written.startswith("sqlite:///") or written.startswith(("postgresql+psycopg://", "postgresql://")):
+        return re.sub(r"^postgresql://", "postgresql+psycopg://", written)
+    raise ValueError('must be "sqlite:///file" or "postgresql+psycopg://user@host/database"')
+
+
+def spark_master(value: Any) -> str:
+    if isinstance(value, str) and re.fullmatch(r"local(\[(\*|\d+)\])?|yarn|(spark|k8s)://.+", value):
+        return value
+    raise ValueError('must be "local[*]", "local[4]", "spark://host:port", "yarn" or "k8s://…"')
+
+
+def _address(value: Any, scheme: str) -> SplitResult:
+    form = f'must be "{scheme}://user@host:port{"/folder" if scheme == "sftp" else ""}"'
+    try:
+        address = urlsplit(text(value))
+        sound = address.scheme == scheme and bool(address.hostname) and address.port != 0
+    except ValueError:
+        sound = False
+    if not sound:
+        raise ValueError(form)
+    if address.password is not None:
+        raise ValueError('must not hold a password: log in with `key = "FILE"` or an Airflow `connection`')
+    return address

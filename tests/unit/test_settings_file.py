@@ -1,0 +1,298 @@
+"""What `tidemark.toml` may say, and what a wrong line gets (CONTRACT §2)."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.errors import UsageError
+from tidemark.settings import LinkSettings, Settings
+from tidemark.settings_file import load, template, values
+from tidemark.settings_file.document import lines_of
+
+ID = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
+OTHER_ID = "6fa459ea-ee8a-4ca4-894e-db77e160355e"
+HOST_KEY = "SHA256:" + "a" * 43
+SOUND = f"""
+[receivers.centre]
+store = "file:///srv/tidemark"
+
+[sites.plant1]
+id = "{ID}"
+store = "sftp://edge@10.0.0.5:22/data/iotdb"
+host_key = "{HOST_KEY}"
+key = "keys/id"
+
+[links.plant1]
+site = "plant1"
+"""
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    return tmp_path / "tidemark.toml"
+
+
+def load_text(path: Path, text: str, **environ: str) -> Settings:
+    path.write_text(text, encoding="utf-8")
+    return load(path, environ)
+
+
+def problems(path: Path, text: str, **environ: str) -> list[str]:
+    with pytest.raises(UsageError) as caught:
+        load_text(path, text, **environ)
+    lines = caught.value.message.splitlines()
+    return [line.replace(str(path), "tidemark.toml") for line in lines if not line.endswith("in the settings:")]
+
+
+def test_a_short_file_gets_every_default(written: Path) -> None:
+    settings = load_text(written, SOUND)
+    link = settings.links["plant1"]
+    assert link == LinkSettings(name="plant1", site="plant1", receiver="centre")
+    assert settings.sites["plant1"].key == str(written.parent / "keys" / "id")
+    assert settings.path == written
+    assert settings.root == written.parent
+    assert settings.cluster is None
+
+
+def test_settings_are_frozen(written: Path) -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        load_text(written, SOUND).links["plant1"].retries = 3  # type: ignore[misc]
+
+
+def test_what_init_writes_loads_and_has_a_site_id_of_its_own(written: Path) -> None:
+    first = load_text(written, template.fresh())
+    second = load_text(written, template.fresh())
+    assert first.links["plant1"].schedule == "*/15 * * * *"
+    assert first.sites["plant1"].id != second.sites["plant1"].id
+
+
+def test_the_template_shows_the_defaults_as_they_are(written: Path) -> None:
+    text = "\n".join(line for line in template.fresh().splitlines() if not line.startswith("schedule"))
+    settings = load_text(written, text)
+    assert settings.links["plant1"] == LinkSettings(name="plant1", site="plant1", receiver="centre")
+
+
+@pytest.mark.parametrize(
+    ("store", "expected"),
+    [
+        ("file:///srv/a/", "file:///srv/a"),
+        ("/srv/a", "file:///srv/a"),
+        ("var/centre", "file://{root}/var/centre"),
+        ("../beside", "file://{parent}/beside"),
+        ("~/data", "file://{home}/data"),
+        ("file://~/data", "file://{home}/data"),
+    ],
+)
+def test_a_local_store_is_made_absolute(written: Path, store: str, expected: str) -> None:
+    settings = load_text(written, f'[receivers.c]\nstore = "{store}"\n')
+    places = {"root": written.parent, "parent": written.parent.parent, "home": Path.home()}
+    assert settings.receivers["c"].store == expected.format(**places)
+
+
+def test_the_environment_goes_over_the_file(written: Path) -> None:
+    settings = load_text(
+        written,
+        SOUND,
+        TIDEMARK__LEDGER__URL="postgresql://t@db/tidemark",
+        TIDEMARK__LINKS__PLANT1__RETRIES="7",
+        TIDEMARK__LINKS__PLANT1__BANDWIDTH="20 MB/s",
+        TIDEMARK__LINKS__PLANT1__INCLUDE="root.a.**, root.b.**",
+        TIDEMARK__SITES__PLANT1__STORE="sftp://edge@10.0.0.6/data",
+        TIDEMARK_CONFIG="not a key",
+    )
+    assert settings.ledger.url == "postgresql+psycopg://t@db/tidemark"
+    assert settings.links["plant1"].retries == 7
+    assert settings.links["plant1"].bandwidth == 20e6
+    assert settings.links["plant1"].include == ("root.a.**", "root.b.**")
+    assert settings.sites["plant1"].store == "sftp://edge@10.0.0.6/data"
+
+
+def test_the_environment_finds_names_with_hyphens_and_makes_new_tables(written: Path) -> None:
+    settings = load_text(
+        written,
+        SOUND.replace("plant1", "Plant-1"),
+        TIDEMARK__SITES__PLANT_1__TIME_UNIT="us",
+        TIDEMARK__SITES__NORTH__ID=OTHER_ID,
+        TIDEMARK__SITES__NORTH__STORE="/data",
+    )
+    assert settings.sites["Plant-1"].time_unit == "us"
+    assert settings.sites["north"].store == "file:///data"
+
+
+def test_a_wrong_environment_variable_is_named(written: Path) -> None:
+    found = problems(written, SOUND, TIDEMARK__LINKS__PLANT1__RETRIES="many", TIDEMARK__LEDGER__ULR="x")
+    assert found == [
+        'TIDEMARK__LEDGER__ULR: ledger.ulr: no such key; did you mean "url"?',
+        'TIDEMARK__LINKS__PLANT1__RETRIES: links.plant1.retries = "many": must be a whole number from 0 to 100',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("section", "line", "says"),
+    [
+        ("links.plant1", "retires = 3", 'links.plant1.retires: no such key; did you mean "retries"?'),
+        ("links.plant1", "retries = -1", "must be a whole number from 0 to 100"),
+        ("links.plant1", "retries = true", "links.plant1.retries = true: must be a whole number"),
+        ("links.plant1", "retries = 3.5", "must be a whole number"),
+        ("links.plant1", 'connections = "16 or so"', "must be a whole number from 1 to 64"),
+        ("links.plant1", 'bandwidth = "20 Mb/s"', 'must be like "20 MB/s" (bytes), "20 MiB/s" or "160 Mbit/s" (bits)'),
+        ("links.plant1", 'window = "22-6"', 'must be like "22:00-06:00"'),
+        ("links.plant1", 'window = "22:00-22:00"', "both ends are the same"),
+        ("links.plant1", 'schedule = "61 * * * *"', '"61" is no minute'),
+        ("links.plant1", 'schedule = "hourly"', "must have five cron fields"),
+        ("links.plant1", 'timezone = "Middle/Earth"', 'must be a time zone like "UTC" or "Europe/Berlin"'),
+        ("links.plant1", 'deletes = "maybe"', 'must be one of "keep", "apply"'),
+        ("links.plant1", "delete_limit_share = 20", "must be a share from 0.0 to 1.0"),
+        ("links.plant1", "include = []", "must not be an empty list"),
+        ("links.plant1", "include = [1]", "must be a list of texts"),
+        ("links.plant1", 'receiver = "centra"', 'no receiver of that name; did you mean "centre"?'),
+        ("sites.plant1", 'data = ["../x"]', "must be a folder relative to the store or absolute, without .."),
+        ("sites.plant1", 'data = ["a", "a/b"]', '"a/b" lies inside "a"'),
+        ("sites.plant1", 'data = ["a", "a/"]', '"a" lies inside "a"'),
+        ("sites.plant1", 'schema = "a/../../b"', "without .."),
+        ("sites.plant1", 'snapshot = "/tmp/x"', "must be relative"),
+        ("sites.plant1", 'time_unit = "s"', 'must be one of "ms", "us", "ns"'),
+        ("sites.plant1", 'connection = "ssh"', "key and connection exclude each other"),
+        ("receivers.centre", "settle_days = -2", "must be a whole number of at least 0"),
+        ("receivers.centre", 'iotdb = "http://x"', 'must be "iotdb://user@host:port"'),
+    ],
+)
+def test_a_bad_value_is_named_with_its_line_and_what_is_allowed(written: Path, section: str, line: str, says: str) -> None:
+    text = SOUND.replace(f"[{section}]", f"[{section}]\n{line}")
+    number = text.splitlines().index(line) + 1
+    (found,) = problems(written, text)
+    assert found.startswith(f"tidemark.toml:{number}: {section}")
+    assert says in found
+
+
+@pytest.mark.parametrize(
+    ("store", "says"),
+    [
+        ("ftp://x/y", 'must be "sftp://user@host:port/folder"'),
+        ("sftp://edge@host:port/x", 'must be "sftp://user@host:port/folder"'),
+        ("sftp://edge@host", "needs an absolute folder"),
+        ("sftp://edge@host/a/../b", "without .."),
+        ("file://srv/x", "file:/// with three slashes"),
+        ("", 'must be "file:///folder" or "sftp://user@host:port/folder"'),
+    ],
+)
+def test_a_store_that_cannot_be_is_refused(written: Path, store: str, says: str) -> None:
+    (found,) = problems(written, f'[receivers.c]\nstore = "{store}"\n')
+    assert found.startswith("tidemark.toml:2: receivers.c.store")
+    assert says in found
+
+
+def test_a_password_in_an_address_is_refused_and_not_repeated(written: Path) -> None:
+    (found,) = problems(written, '[receivers.c]\nstore = "sftp://edge:secret@host/x"\n')
+    assert "must not hold a password" in found
+    assert "secret" not in found
+
+
+def test_sftp_needs_a_host_key(written: Path) -> None:
+    (found,) = problems(written, SOUND.replace(f'host_key = "{HOST_KEY}"\n', ""))
+    assert found.startswith('tidemark.toml:7: sites.plant1.store: needs host_key = "SHA256:…"')
+
+
+def test_two_sites_with_one_id_name_both_lines(written: Path) -> None:
+    (found,) = problems(written, SOUND + f'\n[sites.twin]\nid = "{ID.upper()}"\nstore = "/data"\n')
+    assert "sites.twin.id" in found
+    assert "is the id of site plant1 too (tidemark.toml:6)" in found
+
+
+def test_an_unknown_site_names_the_nearest(written: Path) -> None:
+    (found,) = problems(written, SOUND.replace('site = "plant1"', 'site = "plant2"'))
+    assert found == 'tidemark.toml:12: links.plant1.site = "plant2": no site of that name; did you mean "plant1"?'
+
+
+def test_a_link_must_choose_among_several_receivers(written: Path) -> None:
+    (found,) = problems(written, SOUND + '\n[receivers.two]\nstore = "/srv/two"\n')
+    assert found == 'tidemark.toml:11: links.plant1: needs receiver = "…"; there are: centre, two'
+
+
+def test_missing_keys_and_unknown_sections_are_named(written: Path) -> None:
+    found = problems(written, "[sits.a]\n[sites.b]\n[links.c]\n")
+    assert found == [
+        'tidemark.toml:1: sits: no such section; did you mean "sites"?',
+        "tidemark.toml:2: sites.b: needs the key id",
+        "tidemark.toml:2: sites.b: needs the key store",
+        "tidemark.toml:3: links.c: needs the key site",
+        "tidemark.toml:3: links.c: there is no [receivers.NAME] to send to",
+    ]
+
+
+def test_all_problems_come_at_once_in_the_order_of_the_file(written: Path) -> None:
+    text = SOUND.replace("[links.plant1]", '[links.plant1]\nwindow = "x"\nretries = "y"')
+    text = '[ledger]\nurl = "mysql://x"\n' + text
+    found = problems(written, text)
+    assert [line.split(":")[1] for line in found] == ["2", "14", "15"]
+
+
+def test_a_file_that_is_not_toml_says_where(written: Path) -> None:
+    (found,) = problems(written, "[links\n")
+    assert "tidemark.toml: not TOML" in found
+    assert "line 1" in found
+
+
+def test_a_missing_file_names_init(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(tmp_path / "none.toml", {})
+    assert "does not exist" in caught.value.message
+    assert "./tidemark init" in caught.value.hint
+
+
+def test_the_file_is_the_named_one_then_the_environments_then_the_usual(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("tidemark.toml", "env.toml", "named.toml"):
+        Path(name).write_text(SOUND)
+    assert load(None, {}).path.name == "tidemark.toml"
+    assert load(None, {"TIDEMARK_CONFIG": "env.toml"}).path.name == "env.toml"
+    assert load("named.toml", {"TIDEMARK_CONFIG": "env.toml"}).path.name == "named.toml"
+
+
+def test_tables_in_one_line_and_quoted_names_have_lines_too(written: Path) -> None:
+    text = '[receivers]\n"centre" = { store = "file:///srv", settle_days = "x" }\n'
+    (found,) = problems(written, text)
+    assert found.startswith("tidemark.toml:2: receivers.centre.settle_days")
+
+
+def test_cluster_sections_are_read(written: Path) -> None:
+    cluster = '\n[cluster]\nreceiver = "centre"\nreplicas = 1\nquorum = 1\n[nodes.n1]\nstore = "/srv/n1"\n'
+    settings = load_text(written, SOUND + cluster)
+    assert settings.cluster is not None
+    assert settings.cluster.slots == 10_000
+    assert settings.nodes["n1"].store == "file:///srv/n1"
+    (found,) = problems(written, SOUND + cluster.replace("quorum = 1", "quorum = 2"))
+    assert "cluster.quorum = 2: cannot be more than replicas (1)" in found
+
+
+def test_lines_are_found_past_comments_and_long_texts() -> None:
+    text = '# [no.table]\n[a]\nx = """\n[b]\ny = 1\n"""\nz.w = 2 # [c]\n[ d . "e f" ] # x\nk=1\n'
+    assert dict(lines_of(text)) == {("a",): 2, ("a", "x"): 3, ("a", "z", "w"): 7, ("d", "e f"): 8, ("d", "e f", "k"): 9}
+
+
+@given(st.integers(1, 10**6), st.sampled_from(sorted(values._UNITS)))
+def test_bandwidth_in_any_unit_is_bytes_a_second(number: int, unit: str) -> None:
+    assert values.bandwidth(f"{number} {unit}/s") == number * values._UNITS[unit]
+    assert values.bandwidth(f"{number}{unit}/s") == values.bandwidth(f" {number} {unit}/s ")
+
+
+@pytest.mark.parametrize(
+    "line", ["* * * * *", "*/15 0-6,22 1,15 JAN-mar mon-fri", "0 0 * * 7", "@daily", "5/10 * * * *", ""]
+)
+def test_good_cron_lines(line: str) -> None:
+    assert values.cron(line) == line
+
+
+@pytest.mark.parametrize(
+    "line", ["* * * *", "* 24 * * *", "*/0 * * * *", "5-1 * * * *", "* * 0 * *", "* * * 13 *", "a * * * *", "1- * * * *"]
+)
+def test_bad_cron_lines(line: str) -> None:
+    with pytest.raises(ValueError):
+        values.cron(line)
