@@ -1,0 +1,98 @@
+"""Proof, joined: what the ledger says, what lies on the receiver's disk, what the site still has.
+
+`status` and `coverage` ask no site, so they answer when a site does not.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy.engine import Connection
+
+from tidemark.errors import NotFoundError, UsageError
+from tidemark.flows.app import App
+from tidemark.ledger.database import now
+from tidemark.ledger.landing_rows import sites as known_sites
+from tidemark.ledger.leases import is_alive, lease_clock
+from tidemark.ledger.proof_rows import file_checks, put_file_checks, report
+from tidemark.proof.bytes_check import Recorded, check_files
+from tidemark.proof.coverage import Coverage
+from tidemark.proof.gather import link_facts
+from tidemark.proof.site_coverage import Scene, Site, cover_site
+from tidemark.proof.status import LinkFacts, StatusReport, link_status
+from tidemark.settings import ReceiverSettings
+
+LEFT_OUT = "left out"
+"""How the reason of a file begins that the link's own patterns leave behind."""
+
+
+def status(app: App) -> StatusReport:
+    """One line a link, from the ledger alone; links of the settings that never ran are `new`."""
+    with app.ledger.read() as connection:
+        found = link_facts(connection, is_alive, lease_clock(connection), site_names(app, connection), LEFT_OUT)
+    known = {facts.link for facts in found}
+    found += [
+        LinkFacts(link.name, link.site, link.receiver) for link in app.settings.links.values() if link.name not in known
+    ]
+    return StatusReport(tuple(link_status(facts, app.clock()) for facts in sorted(found, key=lambda f: f.link)))
+
+
+def coverage(
+    app: App, receiver: ReceiverSettings, site: str = "", since: str | None = None, until: str | None = None
+) -> Coverage:
+    """Device × day (UTC) of a receiver whose files are on this machine. `since` is inclusive, `until` exclusive.
+
+    Raises UsageError for a remote receiver and for what is no time, NotFoundError for a site that nobody knows.
+    """
+    root = local_root(app, receiver)
+    with app.ledger.read() as connection:
+        wanted = [s for s in sites_of(app, connection, receiver) if site in ("", s.name, s.site_id)]
+        if site and not wanted:
+            raise NotFoundError(f"receiver {receiver.name} knows no site {site!r}", hint="./tidemark status", subject=site)
+        recorded, remembered = _recorded(connection, receiver.name), file_checks(connection, receiver.name)
+    checked = check_files(root, recorded, remembered)  # takes a while: outside of any transaction
+    with app.ledger.read() as connection:
+        scene = Scene(receiver.name, root, site_names(app, connection), checked.wrong, since, until)
+        covered = tuple(cover_site(connection, scene, s) for s in wanted)
+    with app.ledger.write() as connection:
+        put_file_checks(connection, receiver.name, checked.fresh, now(connection))
+    return Coverage(covered, receiver.name)
+
+
+def local_root(app: App, receiver: ReceiverSettings) -> Path:
+    """The receiver's folder here. Raises UsageError where it is remote."""
+    root = app.receiver_root(receiver)
+    if root is None:
+        raise UsageError(
+            f"receiver {receiver.name} is remote: only the Tidemark beside its files can tell",
+            hint=f"run it where {receiver.store} is a file:// store; here: ./tidemark status",
+        )
+    return root
+
+
+def site_names(app: App, connection: Connection) -> dict[str, str]:
+    """{site id: name}, the settings' names before those that manifests told."""
+    told = {site_id: row.name for site_id, row in known_sites(connection).items()}
+    return told | {s.id: s.name for s in app.settings.sites.values()}
+
+
+def sites_of(app: App, connection: Connection, receiver: ReceiverSettings) -> list[Site]:
+    """The sites a receiver heard of, and those whose links lead to it, by name."""
+    names = site_names(app, connection)
+    units = {s.id: s.time_unit for s in app.settings.sites.values()}
+    units |= {site_id: row.time_unit for site_id, row in known_sites(connection).items()}
+    links = {app.site(x.site).id: x.name for x in app.settings.links.values() if x.receiver == receiver.name}
+    told = {r["site_id"] for r in report(connection, "sites_at_receiver", receiver=receiver.name)}
+    return sorted(
+        (Site(s, names.get(s, s), units.get(s, "ms"), links.get(s, "")) for s in told | set(links)), key=lambda s: s.name
+    )
+
+
+def _recorded(connection: Connection, receiver: str) -> list[Recorded]:
+    """Every file that readers see, with what the ledger says of its bytes."""
+    recorded = []
+    for r in report(connection, "visible_bytes", receiver=receiver):
+        recorded.append(Recorded(r["location"], int(r["size"]), r["sha256"]))
+        if r["mods_location"]:
+            recorded.append(Recorded(r["mods_location"], 0, r["mods_sha256"]))
+    return recorded

@@ -1,0 +1,74 @@
+"""Named report queries (`sql/queries/<name>.sql`) and what proof writes down.
+
+The queries are plain files so that an auditor can read them and run them by hand; each begins with what it answers and
+the parameters it takes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from tidemark.ledger.migrations import FOLDER
+
+Row = Mapping[str, Any]
+
+
+def report(connection: Connection, name: str, **parameters: object) -> Sequence[Row]:
+    """The rows of a named query, as mappings by column. FileNotFoundError for a name that has no file."""
+    found = connection.execute(_query(name), parameters).mappings()
+    return [dict(row) for row in found]
+
+
+@functools.cache
+def _query(name: str) -> sa.TextClause:
+    return sa.text("\n".join(line for line in _lines(name) if not line.startswith("--")))
+
+
+def _lines(name: str) -> list[str]:
+    return (FOLDER / "queries" / f"{name}.sql").read_text(encoding="utf-8").splitlines()
+
+
+@dataclass(frozen=True)
+class FileCheck:
+    """A data file whose digest was computed. Size and time (ns) and inode unchanged: the digest still holds."""
+
+    location: str
+    size: int
+    mtime_ns: int
+    inode: int
+    sha256: str
+
+
+def file_checks(connection: Connection, receiver: str) -> dict[str, FileCheck]:
+    """What is remembered, by location."""
+    found = connection.execute(
+        sa.text("SELECT location, size, mtime_ns, inode, sha256 FROM file_check WHERE receiver = :receiver"),
+        {"receiver": receiver},
+    )
+    return {row.location: FileCheck(**row._mapping) for row in found}
+
+
+def put_file_checks(connection: Connection, receiver: str, checks: Iterable[FileCheck], at: float) -> None:
+    values = [{**asdict(check), "receiver": receiver, "checked": at} for check in checks]
+    if values:
+        connection.execute(
+            sa.text(
+                "INSERT INTO file_check (receiver, location, size, mtime_ns, inode, sha256, checked)"
+                " VALUES (:receiver, :location, :size, :mtime_ns, :inode, :sha256, :checked)"
+                " ON CONFLICT (receiver, location) DO UPDATE SET size = excluded.size, mtime_ns = excluded.mtime_ns,"
+                " inode = excluded.inode, sha256 = excluded.sha256, checked = excluded.checked"
+            ),
+            values,
+        )
+
+
+def forget_file_checks(connection: Connection, receiver: str, locations: Iterable[str]) -> None:
+    values = [{"receiver": receiver, "location": location} for location in locations]
+    if values:
+        connection.execute(sa.text("DELETE FROM file_check WHERE receiver = :receiver AND location = :location"), values)

@@ -1,0 +1,77 @@
+"""Are the catalog's files on this disk what the ledger recorded?
+
+The digest of a file is computed once and remembered with size, modification time and inode; while those are unchanged,
+a report trusts it. `verify` trusts nothing and reads every byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.ledger.proof_rows import FileCheck
+
+_THREADS = 2  # hashing leaves the interpreter alone; more than two only fight for the disk
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What the ledger says of one file: bytes, digest, and what to call it."""
+
+    location: str  # relative to the receiver's root
+    size: int  # 0 where it was not recorded (mods files)
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Checked:
+    """`wrong`: location → what is wrong. `fresh`: digests computed now, to be remembered."""
+
+    wrong: Mapping[str, str]
+    fresh: tuple[FileCheck, ...]
+    files: int
+
+
+def check_files(root: Path, recorded: Iterable[Recorded], remembered: Mapping[str, FileCheck]) -> Checked:
+    """Compare each file below `root` with its record; `remembered` is empty where nothing may be trusted."""
+    wanted = {r.location: r for r in recorded}
+    wrong: dict[str, str] = {}
+    fresh: list[FileCheck] = []
+    with ThreadPoolExecutor(_THREADS) as pool:
+        looked = pool.map(lambda r: _look(root, r, remembered.get(r.location)), wanted.values())
+        for location, (why, check) in zip(wanted, looked, strict=True):
+            if why:
+                wrong[location] = why
+            if check is not None:
+                fresh.append(check)
+    return Checked(wrong, tuple(fresh), len(wanted))
+
+
+def _look(root: Path, record: Recorded, before: FileCheck | None) -> tuple[str, FileCheck | None]:
+    path = root / record.location
+    try:
+        stat = path.lstat()
+        if record.size and stat.st_size != record.size:
+            return f"{record.location} has {stat.st_size} bytes, {record.size} were recorded", None
+        seen = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
+        if before is not None and (before.size, before.mtime_ns, before.inode) == seen:
+            digest, fresh = before.sha256, None
+        else:
+            digest = sha256_of(path)
+            fresh = FileCheck(record.location, *seen, digest)
+    except FileNotFoundError:
+        return f"{record.location} is missing", None
+    except OSError as broken:
+        return f"{record.location} cannot be read: {broken.strerror}", None
+    if digest != record.sha256:
+        return f"{record.location} has digest {digest[:12]}…, {record.sha256[:12]}… was recorded", fresh
+    return "", fresh
+
+
+def sha256_of(path: Path) -> str:
+    """Hex digest of a local file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

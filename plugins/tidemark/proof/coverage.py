@@ -1,0 +1,164 @@
+"""Device × day: what the site has against what readers see. Pure; see CONTRACT §1 "coverage".
+
+Days are kept as stretches, not one by one: a file whose times reach from 1970 to 2262 costs as much as any other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from typing import Any
+
+from tidemark.proof.days import day_of, day_text
+from tidemark.proof.presence import CatalogView, Expected, why_absent
+from tidemark.tsfiles.resource import ANY_DEVICE
+
+RED_SHOWN = 10_000
+"""Red cells listed one by one; `red_cells` counts all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A file that should be readable for a device from day `first` to day `last`; `why` is '' when it is."""
+
+    device: str
+    first: int
+    last: int
+    path: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Consecutive days of a device with the same files: `expected` of them, `present` of them readable."""
+
+    device: str
+    first: int
+    last: int
+    expected: int
+    present: int
+    whys: tuple[str, ...]  # one a missing file, with its path
+
+    @property
+    def days(self) -> int:
+        return self.last - self.first + 1
+
+    @property
+    def red(self) -> bool:
+        return self.present < self.expected
+
+
+@dataclass(frozen=True)
+class SiteCoverage:
+    """`gaps`: what is missing without being known by device and day: landings that never came, papers unreadable."""
+
+    site: str
+    stretches: tuple[Stretch, ...]
+    gaps: tuple[str, ...] = ()
+
+    @property
+    def cells(self) -> int:
+        return sum(s.days for s in self.stretches)
+
+    @property
+    def red_cells(self) -> int:
+        return sum(s.days for s in self.stretches if s.red)
+
+
+@dataclass(frozen=True)
+class Coverage:
+    sites: tuple[SiteCoverage, ...] = ()
+    receiver: str = ""
+    basis: str = "catalog"  # "receipts": the receiver is remote, its answers are all we know
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def cells(self) -> int:
+        return sum(s.cells for s in self.sites)
+
+    @property
+    def red_cells(self) -> int:
+        return sum(s.red_cells for s in self.sites)
+
+    @property
+    def complete(self) -> bool:
+        return not self.red_cells and not any(s.gaps for s in self.sites)
+
+    @property
+    def share(self) -> float:
+        """Green cells of all, 0 to 1; below 1 also where a landing is missing and so the cells are not all known."""
+        total = self.cells + sum(len(s.gaps) for s in self.sites)
+        return 1.0 if total == 0 else (self.cells - self.red_cells) / total
+
+    def as_json(self) -> dict[str, Any]:
+        red = [r for site in self.sites for r in red_list(site)]
+        return {
+            "receiver": self.receiver,
+            "basis": self.basis,
+            "cells": self.cells,
+            "complete": self.complete,
+            "share": math.floor(self.share * 1e6) / 1e6,  # never rounded up to 1
+            "red_cells": self.red_cells,
+            "red": red[:RED_SHOWN],
+            "notes": list(self.notes),
+        }
+
+
+def claims(expected: Iterable[Expected], view: CatalogView, unit: str) -> Iterator[Claim]:
+    """One claim a device of each file. A .resource without devices claims `**`: every device of the file."""
+    for file in expected:
+        why = why_absent(file, view)
+        for device, start, end in file.extent:
+            name = "(all devices)" if device == ANY_DEVICE else device
+            yield Claim(name, day_of(start, unit), day_of(end, unit), file.path, why)
+
+
+def stretches(found: Iterable[Claim], first: int | None = None, last: int | None = None) -> tuple[Stretch, ...]:
+    """The claims of a site as stretches of days, by device and day, within [`first`, `last`] where given."""
+    cut = (_cut(c, first, last) for c in found)
+    by_device = sorted((c for c in cut if c is not None), key=lambda c: (c.device, c.first, c.last, c.path))
+    return tuple(s for device, group in groupby(by_device, key=lambda c: c.device) for s in _sweep(device, list(group)))
+
+
+def red_list(site: SiteCoverage) -> Iterator[dict[str, Any]]:
+    """The red cells as CONTRACT §1 lists them, at most RED_SHOWN; a gap has no device and no day."""
+    for gap in site.gaps:
+        yield {"site": site.site, "device": "*", "day": "*", "expected": 1, "present": 0, "why": gap}
+    left = RED_SHOWN
+    for stretch in site.stretches:
+        if not stretch.red:
+            continue
+        why = "; ".join(stretch.whys[:3]) + (f"; and {len(stretch.whys) - 3} more" if len(stretch.whys) > 3 else "")
+        for day in range(stretch.first, min(stretch.last, stretch.first + left - 1) + 1):
+            left -= 1
+            yield {
+                "site": site.site,
+                "device": stretch.device,
+                "day": day_text(day),
+                "expected": stretch.expected,
+                "present": stretch.present,
+                "why": why,
+            }
+
+
+def _cut(claim: Claim, first: int | None, last: int | None) -> Claim | None:
+    start = claim.first if first is None else max(claim.first, first)
+    end = claim.last if last is None else min(claim.last, last)
+    return None if start > end else Claim(claim.device, start, end, claim.path, claim.why)
+
+
+def _sweep(device: str, found: list[Claim]) -> Iterator[Stretch]:
+    borders = sorted({c.first for c in found} | {c.last + 1 for c in found})
+    waiting = iter(found)
+    upcoming = next(waiting, None)
+    active: list[Claim] = []
+    for start, after in pairwise(borders):
+        active = [c for c in active if c.last >= start]
+        while upcoming is not None and upcoming.first <= start:
+            active.append(upcoming)
+            upcoming = next(waiting, None)
+        if active:
+            whys = tuple(f"{c.path}: {c.why}" for c in active if c.why)
+            yield Stretch(device, start, after - 1, len(active), len(active) - len(whys), whys)

@@ -1,0 +1,137 @@
+"""One line a link: what it does, what waits and why. Pure: decided from the ledger alone, so it works when the site does
+not answer.
+
+| state | means |
+|---|---|
+| `new` | never ran |
+| `running` | a run holds the link now |
+| `interrupted` | a run stopped without ending (killed, power); the next one goes on where it stopped |
+| `window` | the link's window closed; the run goes on in the next one |
+| `failed` | the newest run ended with an error; it goes on next time |
+| `guard` | drops wait for the operator; transfers go on |
+| `gap` | the receiver misses a landing of the sequence, or cannot accept one |
+| `landed` | landed, and the receiver has not answered yet |
+| `partial` | files are refused or in quarantine; all else is done |
+| `idle` | nothing to do but wait for the schedule |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from tidemark.errors import WindowOverError
+
+
+@dataclass(frozen=True)
+class LinkFacts:
+    """What the ledger says of a link; times in seconds since 1970. `holder` is '' where no living process has it."""
+
+    link: str
+    site: str
+    receiver: str
+    run: str = ""
+    run_state: str = ""
+    step: str = ""
+    started: float | None = None
+    ended: float | None = None
+    last_success: float | None = None
+    error_kind: int | None = None
+    error: str = ""
+    hint: str = ""
+    guard: str = ""
+    guard_run: str = ""
+    holder: str = ""
+    host: str = ""
+    backlog_files: int = 0
+    backlog_bytes: int = 0
+    oldest_unsent: float | None = None  # its mtime
+    oldest_path: str = ""
+    skipped: int = 0
+    unanswered: int = 0
+    unloaded: int = 0
+    behind_gap: int = 0
+    rejected: int = 0
+    landing_reason: str = ""
+    quarantined: int = 0
+    refused: int = 0
+    pending_drops: int = 0
+
+
+@dataclass(frozen=True)
+class LinkStatus:
+    facts: LinkFacts
+    state: str
+    reason: str
+    next: str
+    lag: float  # seconds the oldest unsent file has waited, 0 with no backlog
+
+    def as_json(self) -> dict[str, Any]:
+        f = self.facts
+        return {
+            "name": f.link,
+            "site": f.site,
+            "receiver": f.receiver,
+            "state": self.state,
+            "reason": self.reason,
+            "next": self.next,
+            "last_run": f.run or None,
+            "last_run_state": f.run_state or None,
+            "last_run_started": iso(f.started),
+            "last_run_ended": iso(f.ended),
+            "last_success": iso(f.last_success),
+            "lag": round(self.lag, 3),
+            "backlog_files": f.backlog_files,
+            "backlog_bytes": f.backlog_bytes,
+            "oldest_unsent": iso(f.oldest_unsent),
+            "oldest_unsent_path": f.oldest_path or None,
+            "guard": f.guard or None,
+            "receipt": {"unanswered": f.unanswered, "refused": f.refused, "quarantined": f.quarantined},
+            "landings": {"unloaded": f.unloaded, "behind_gap": f.behind_gap, "rejected": f.rejected},
+            "skipped": f.skipped,
+            "pending_drops": f.pending_drops,
+        }
+
+
+@dataclass(frozen=True)
+class StatusReport:
+    links: tuple[LinkStatus, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        return {"links": [link.as_json() for link in self.links]}
+
+
+def link_status(facts: LinkFacts, clock: float) -> LinkStatus:
+    """Decide the state; `clock` is now, in seconds since 1970."""
+    state, reason, following = _state(facts)
+    lag = max(0.0, clock - facts.oldest_unsent) if facts.oldest_unsent is not None else 0.0
+    return LinkStatus(facts, state, reason, following, lag)
+
+
+def iso(moment: float | None) -> str | None:
+    """Seconds since 1970 as ISO 8601 in UTC."""
+    return None if moment is None else datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _state(f: LinkFacts) -> tuple[str, str, str]:
+    sync = f"./tidemark sync {f.link}"
+    if f.holder:
+        return "running", f"run {f.holder} on {f.host}, at {f.step or 'its start'}", f"./tidemark why {f.holder}"
+    if not f.run:
+        return "new", "it never ran", sync
+    if f.run_state == "running":
+        return "interrupted", f"run {f.run} stopped at {f.step} without ending", sync
+    if f.run_state == "failed" and f.error_kind == WindowOverError.kind:
+        return "window", f.error, "nothing: it goes on in the next window"
+    if f.run_state == "failed":
+        return "failed", f.error, f.hint or sync
+    if f.guard:
+        return "guard", f.guard, f"./tidemark approve {f.guard_run or f.run}"
+    if f.behind_gap or f.rejected:
+        return "gap", f.landing_reason, f"./tidemark why {f.link}"
+    if f.quarantined or f.refused:
+        return "partial", f"{f.quarantined} in quarantine, {f.refused} refused", "./tidemark quarantine list"
+    if f.unanswered or f.unloaded:
+        return "landed", f"{max(f.unanswered, f.unloaded)} landings are not loaded yet", "./tidemark load"
+    return "idle", "", ""
