@@ -64,7 +64,7 @@ class Disk:
                         if entry.is_file(follow_symlinks=False):
                             try:
                                 info = entry.stat(follow_symlinks=False)
-                                row = (entry.name.decode(), info.st_size, int(info.st_mtime // 1), info.st_ino)
+                                row = (entry.name.decode(), info.st_size, info.st_mtime_ns // 1_000_000_000, info.st_ino)
                             except FileNotFoundError:
                                 continue  # went away while we looked
                             except UnicodeDecodeError:
@@ -101,7 +101,7 @@ class Disk:
             if error.errno in _NO_FILE:
                 return None
             raise
-        return (info.st_size, int(info.st_mtime // 1), info.st_ino) if modes.S_ISREG(info.st_mode) else None
+        return (info.st_size, info.st_mtime_ns // 1_000_000_000, info.st_ino) if modes.S_ISREG(info.st_mode) else None
 
     def pieces(self, path: str, offset: int, length: int | None, size: int = PIECE) -> Iterator[bytes]:
         """Bytes from `offset` in pieces of at most `size`; with a `length`, ERANGE when the file ends before it."""
@@ -122,10 +122,7 @@ class Disk:
 
     def read(self, path: str, offset: int, length: int | None) -> bytes:
         """Bytes from `offset`, fewer where the file ends."""
-        try:
-            handle = self._open(path)
-        except UnicodeEncodeError:
-            raise FileNotFoundError(errno.ENOENT, "No such file") from None
+        handle = self._open(path)
         try:
             size = max(0, os.fstat(handle).st_size - offset)
             return os.pread(handle, size if length is None else min(length, size), offset)
@@ -139,7 +136,7 @@ class Disk:
             for piece in self.pieces(path, offset, length):
                 total.update(piece)
         except OSError as error:
-            if error.errno in _NO_FILE or error.errno == errno.ERANGE:
+            if error.errno in (errno.ENOENT, errno.ERANGE):
                 return None
             raise
         return total.hexdigest()
@@ -185,7 +182,12 @@ class Disk:
         return room.f_bavail * room.f_frsize
 
     def _open(self, path: str) -> int:
-        handle = os.open(self.locate(path), _READ)
+        try:
+            handle = os.open(self.locate(path), _READ)
+        except OSError as error:
+            if error.errno in _NO_FILE:
+                raise FileNotFoundError(errno.ENOENT, "No such file") from error
+            raise
         if modes.S_ISREG(os.fstat(handle).st_mode):
             return handle
         os.close(handle)

@@ -217,9 +217,18 @@ def decode_receipt(data: bytes) -> Receipt:
 def check_path(path: str) -> str:
     """Return `path` when it stays below its folder; CorruptionError when empty, with `.` or `..` components or a NUL."""
     parts = path.lstrip("/").split("/")
-    if not path or "\0" in path or any(p in ("", ".", "..") for p in parts):
+    if not path or "\0" in path or any(p in ("", ".", "..") for p in parts) or not _is_utf8(path):
         raise CorruptionError(f"path leaves its folder or is not a path: {path!r}", subject=path)
     return path
+
+
+def _is_utf8(path: str) -> bool:
+    """Half a surrogate pair, as JSON can smuggle in, is no name on a disk."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _object(data: bytes, what: str, newest: int) -> Mapping[str, Any]:

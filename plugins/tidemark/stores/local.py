@@ -9,7 +9,7 @@ from tidemark.stores import durable
 from tidemark.stores.disk import Disk
 from tidemark.stores.landing import check_path
 from tidemark.stores.protocol import Entry, Listing, Range, StoreProperties, Tier
-from tidemark.stores.translation import translated
+from tidemark.stores.translation import Where, translated
 
 
 class LocalStore:
@@ -17,6 +17,7 @@ class LocalStore:
 
     def __init__(self, root: str) -> None:
         self._disk = Disk(root)
+        self._where = Where("", root)
         self.url = "file://" + (root.rstrip("/") or "/")
         self.properties = StoreProperties(tier=Tier.LOCAL, hard_links=True, fsync=True, inodes=True)
 
@@ -24,13 +25,13 @@ class LocalStore:
         entries: list[Entry] = []
         missing: list[str] = []
         odd: list[tuple[str, str]] = []
-        with translated("", self.url):
+        with translated(self._where, ""):
             for prefix, rows in self._disk.walk([check_folder(f) for f in folders], missing, odd):
                 entries += [Entry(prefix + name, size, mtime, inode) for name, size, mtime, inode in rows]
         return finish_listing(entries, missing, odd)
 
     def list_folder(self, folder: str) -> Sequence[str]:
-        with translated("", folder):
+        with translated(self._where, folder):
             return self._disk.names(check_folder(folder))
 
     def stat(self, path: str) -> Entry | None:
@@ -39,7 +40,7 @@ class LocalStore:
     def stat_many(self, paths: Sequence[str]) -> Sequence[Entry | None]:
         found: list[Entry | None] = []
         for path in paths:
-            with translated("", check_path(path)):
+            with translated(self._where, check_path(path)):
                 facts = self._disk.stat(path)
             found.append(Entry(path, *facts) if facts else None)
         return found
@@ -47,7 +48,7 @@ class LocalStore:
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         data = self._read(path, offset, length)
         if data is None:
-            raise gone(self.url, path)
+            raise gone(self._where, path)
         return data
 
     def read_many(self, paths: Sequence[str], lengths: Sequence[int] | None = None) -> Iterator[tuple[str, bytes | None]]:
@@ -55,64 +56,64 @@ class LocalStore:
             yield path, self._read(path, 0, None if lengths is None else lengths[number])
 
     def chunks(self, path: str, offset: int, length: int, size: int) -> Iterator[bytes]:
-        with translated("", check_path(path), reading=True):
+        with translated(self._where, check_path(path), reading=True):
             yield from self._disk.pieces(path, offset, length, size)
 
     def sha256(self, path: str, length: int | None = None) -> str:
         digest = self.digests([Range(path, 0, length)])[0]
         if digest is None:
-            raise gone(self.url, path, length)
+            raise gone(self._where, path, length)
         return digest
 
     def digests(self, ranges: Sequence[Range]) -> Sequence[str | None]:
         found = []
         for path, offset, length in ranges:
-            with translated("", check_path(path), reading=True):
+            with translated(self._where, check_path(path), reading=True):
                 found.append(self._disk.digest(path, offset, length))
         return found
 
     def publish(self, path: str, data: bytes) -> None:
-        with translated("", check_path(path)):
+        with translated(self._where, check_path(path)):
             durable.publish(self._disk.locate(path), data)
 
     def write_part(self, path: str, offset: int, pieces: Iterable[bytes], sync: bool = False) -> int:
-        with translated("", check_path(path)):
+        with translated(self._where, check_path(path)):
             return durable.write_part(self._disk.locate(path), offset, pieces, sync)
 
     def write_parts(self, files: Sequence[tuple[str, bytes]]) -> None:
         for path, data in files:
-            with translated("", check_path(path)):
+            with translated(self._where, check_path(path)):
                 durable.write_part(self._disk.locate(path), 0, (data,))
 
     def seal_parts(self, renames: Sequence[tuple[str, str]]) -> None:
-        with translated("", renames[0][1] if renames else ""):
+        with translated(self._where, renames[0][1] if renames else ""):
             parts = self._disk.locate_all([check_path(part) for part, _ in renames])
             finals = self._disk.locate_all([check_path(final) for _, final in renames])
             durable.seal(list(zip(parts, finals, strict=True)))
 
     def link(self, pairs: Sequence[tuple[str, str]]) -> Sequence[str]:
-        with translated("", pairs[0][1] if pairs else ""):
+        with translated(self._where, pairs[0][1] if pairs else ""):
             return self._disk.link([(check_path(source), check_path(target)) for source, target in pairs])
 
     def make_folders(self, folders: Sequence[str]) -> None:
         for folder in folders:
-            with translated("", folder):
+            with translated(self._where, folder):
                 durable.make_folder(self._disk.locate(check_folder(folder)))
 
     def remove(self, paths: Sequence[str]) -> None:
-        with translated("", paths[0] if paths else ""):
+        with translated(self._where, paths[0] if paths else ""):
             self._disk.remove([check_path(path) for path in paths])
 
     def remove_tree(self, folder: str) -> None:
-        with translated("", folder):
+        with translated(self._where, folder):
             self._disk.remove_tree(check_path(folder))
 
     def rename(self, source: str, target: str) -> None:
-        with translated("", check_path(source)):
+        with translated(self._where, check_path(source)):
             durable.rename(self._disk.locate(source), self._disk.locate(check_path(target)))
 
     def free_bytes(self, folder: str = "") -> int | None:
-        with translated("", folder):
+        with translated(self._where, folder):
             return self._disk.free_bytes(check_folder(folder))
 
     def close(self) -> None:
@@ -120,7 +121,7 @@ class LocalStore:
 
     def _read(self, path: str, offset: int, length: int | None) -> bytes | None:
         try:
-            with translated("", check_path(path)):
+            with translated(self._where, check_path(path)):
                 return self._disk.read(path, offset, length)
         except SourceVanishedError:
             return None
@@ -138,6 +139,6 @@ def finish_listing(entries: list[Entry], missing: list[str], odd: list[tuple[str
     return Listing(entries, tuple(sorted(missing)), tuple(sorted(odd)))
 
 
-def gone(url: str, path: str, length: int | None = None) -> SourceVanishedError:
+def gone(where: Where, path: str, length: int | None = None) -> SourceVanishedError:
     what = "is gone" if length is None else f"is gone or has fewer than {length} bytes"
-    return SourceVanishedError(f"{url}: {path} {what}", hint="the next run lists again", subject=path)
+    return SourceVanishedError(f"{where.name(path)} {what}", hint="the next run lists again", subject=path)

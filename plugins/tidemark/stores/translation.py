@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from tidemark.errors import (
     CorruptionError,
@@ -24,21 +25,32 @@ _AGAIN = {errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EBUSY, errno.EMFILE
 _NO_LINK = {errno.EXDEV, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK}
 
 
+@dataclass(frozen=True)
+class Where:
+    """Which store an error is about: `host` is "" for this machine, `root` the store's folder there."""
+
+    host: str
+    root: str
+
+    def name(self, path: str) -> str:
+        """`path` as an operator looks for it: absolute, behind its host."""
+        place = path if path.startswith("/") else f"{self.root.rstrip('/')}/{path}"
+        return f"{self.host}:{place}" if self.host else place
+
+
 @contextmanager
-def translated(host: str, path: str, *, reading: bool = False) -> Iterator[None]:
-    """Raise what `os_error` makes of an OSError inside the block. `host` is "" for this machine."""
+def translated(where: Where, path: str, *, reading: bool = False) -> Iterator[None]:
+    """Raise what `os_error` makes of an OSError inside the block."""
     try:
         yield
     except OSError as error:
-        raise os_error(error, host, path, reading=reading) from error
+        raise os_error(error, where, path, reading=reading) from error
 
 
-def os_error(error: OSError, host: str, path: str, *, reading: bool = False) -> TidemarkError:
-    """`error` at `path` on `host`. `reading`: a file that ends early has changed under us; else its part has a hole."""
+def os_error(error: OSError, where: Where, path: str, *, reading: bool = False) -> TidemarkError:
+    """`error` at `path`. `reading`: a file that ends early has changed under us; otherwise a part would get a hole."""
     number = error.errno or 0
-    place = path if error.filename is None else os.fsdecode(error.filename)
-    if host:
-        place = f"{host}:{place}"
+    place = where.name(path if error.filename is None else os.fsdecode(error.filename))
     said = error.strerror or os.strerror(number)
     if number in _VANISHED:
         return SourceVanishedError(f"{place} is gone", hint="the next run lists again", subject=path)
@@ -50,7 +62,7 @@ def os_error(error: OSError, host: str, path: str, *, reading: bool = False) -> 
             f"{place} is a symlink or lies below one; none is followed", hint="name the real folder", subject=path
         )
     if number in _DENIED:
-        who = "the login" if host else f"the user id {os.geteuid()}"
+        who = "the login" if where.host else f"the user id {os.geteuid()}"
         return PermissionDeniedError(
             f"{place}: {said}", hint=f"give {who} access to it, then run again; ./tidemark doctor checks", subject=path
         )
