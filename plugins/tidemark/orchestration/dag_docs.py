@@ -24,7 +24,7 @@ something triggers `tidemark_load`.
 | `recover` | continues an unfinished run, or opens one | another run holds the link: it is retried; see *lease held* |
 | `select_files` | lists, plans, pins by hard links | site unreachable or its host key changed: `./tidemark doctor` |
 | `sync_schema` | ships the schema logs' new bytes | the named log is not readable at the site |
-| `transfer_deletes` | tells of vanished files | too many vanished: `./tidemark plan {link.name}`, then `./tidemark approve RUN` |
+| `transfer_deletes` | tells of vanished files | too many vanished: see `./tidemark plan {link.name}`, then `approve RUN` |
 | `transfer_files` | sends in batches, resumes within a file | disk full, permission: mend it there, then clear the task |
 | `finish` | closes the landing by its manifest | receiver unreachable: it is retried, then clear it |
 | `cleanup` | removes pins, reads receipts | its log lists what is left for you to decide |

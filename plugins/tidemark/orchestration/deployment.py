@@ -196,9 +196,10 @@ def _stop_signals() -> Iterator[Callable[[], bool]]:
 
 
 def _main() -> None:
-    from tidemark.orchestration.standing_settings import read
+    from tidemark.settings_file import find
 
-    up(read(os.environ), port=int(sys.argv[1]), triggerer="--no-triggerer" not in sys.argv)
+    settings = Settings(path=find(None, os.environ)[0])  # Airflow needs their place only; DAGs show what is wrong in them
+    up(settings, port=int(sys.argv[1]), triggerer="--no-triggerer" not in sys.argv)
 
 
 if __name__ == "__main__":

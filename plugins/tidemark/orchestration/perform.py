@@ -1,4 +1,4 @@
-"""What every task does around its flow: open an App, try again what heals in seconds, say Tidemark's errors in Airflow's words.
+"""What every task does around its flow: open an App, try again what heals in seconds, say errors in Airflow's words.
 
 A closed window is a skip, not a failure. Everything else keeps its class, so that the retry policy can read it, and is
 logged with the next command.

@@ -53,7 +53,7 @@ def housekeep_dag(settings: Settings) -> DAG:
 def _dag(dag_id: str, room: str, doc: str, schedule: Any, params: Mapping[str, Param] | None = None) -> DAG:
     return DAG(
         dag_id=dag_id,
-        description=doc.split("\n\n")[1].split(". ")[0].replace("\n", " ") + ".",
+        description=doc.split("\n\n")[1].split(". ", maxsplit=1)[0].replace("\n", " ") + ".",
         doc_md=doc,
         schedule=schedule,
         catchup=False,

@@ -1,0 +1,89 @@
+"""Settings that stand: a broken edit neither hides nor stops the links that were sound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tidemark.errors import UsageError
+from tidemark.orchestration.standing_settings import EDITION, read, standing
+
+SOUND = """
+[receivers.centre]
+store = "centre"
+
+[sites.plant1]
+id = "5d0f6a1e-7c5b-4f0e-9a57-2f6f3a1c7e01"
+store = "plant1"
+
+[links.plant1]
+site = "plant1"
+schedule = "*/15 * * * *"
+"""
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "tidemark.toml").write_text(SOUND)
+    return {"TIDEMARK_CONFIG": str(tmp_path / "tidemark.toml"), "AIRFLOW_HOME": str(tmp_path / "home")}
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], object]:
+    return (tmp_path / "tidemark.toml").write_text
+
+
+def test_a_broken_edit_leaves_the_last_sound_edition_in_force(
+    environ: dict[str, str], write: Callable[[str], object], tmp_path: Path
+) -> None:
+    before = standing(environ)
+    write(SOUND.replace("schedule", "shedule"))
+    assert standing(environ) == before
+    assert before.receivers["centre"].store == f"file://{tmp_path}/centre", "relative paths stay below the settings' folder"
+
+
+def test_the_error_is_still_told_with_its_line(environ: dict[str, str], write: Callable[[str], object]) -> None:
+    standing(environ)
+    write(SOUND.replace("schedule", "shedule"))
+    with pytest.raises(UsageError, match=r"tidemark.toml:11.*shedule"):
+        read(environ)
+
+
+def test_a_mended_file_is_taken_at_once(environ: dict[str, str], write: Callable[[str], object]) -> None:
+    standing(environ)
+    write("[links")
+    standing(environ)
+    write(SOUND.replace("*/15", "*/5"))
+    assert standing(environ).links["plant1"].schedule == "*/5 * * * *"
+
+
+def test_settings_that_never_were_sound_stand_for_nothing(environ: dict[str, str], write: Callable[[str], object]) -> None:
+    write("[links")
+    with pytest.raises(UsageError):
+        standing(environ)
+
+
+def test_a_broken_variable_is_outlived_too(environ: dict[str, str]) -> None:
+    before = standing(environ)
+    assert standing(environ | {"TIDEMARK__LINKS__PLANT1__RETRIES": "many"}) == before
+
+
+def test_an_edition_of_another_file_or_torn_is_not_taken(
+    environ: dict[str, str], write: Callable[[str], object], tmp_path: Path
+) -> None:
+    standing(environ)
+    (tmp_path / "other.toml").write_text("[links")
+    with pytest.raises(UsageError):
+        standing(environ | {"TIDEMARK_CONFIG": str(tmp_path / "other.toml")})
+    write("[links")
+    Path(environ["AIRFLOW_HOME"], EDITION).write_bytes(b"\x80\x04torn")
+    with pytest.raises(UsageError):
+        standing(environ)
+
+
+def test_a_home_that_cannot_be_written_is_no_trouble(environ: dict[str, str], tmp_path: Path) -> None:
+    assert standing(environ | {"AIRFLOW_HOME": str(tmp_path / "no" / "home")}).links
+    assert standing({"TIDEMARK_CONFIG": environ["TIDEMARK_CONFIG"]}).links
