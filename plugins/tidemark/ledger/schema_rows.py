@@ -53,13 +53,12 @@ def series_of(connection: Connection, receiver: str, series: Iterable[str]) -> l
     return found
 
 
-def series_below(connection: Connection, receiver: str, site_id: str, database: str) -> list[SeriesRow]:
-    """The site's series of one database."""
+def series_of_site(connection: Connection, receiver: str, site_id: str) -> list[SeriesRow]:
+    """Every series a site declared."""
     query = sa.text(
-        f"SELECT {', '.join(_COLUMNS)} FROM schema_series WHERE receiver = :receiver AND site_id = :site "
-        "AND database_name = :database ORDER BY series"
+        f"SELECT {', '.join(_COLUMNS)} FROM schema_series WHERE receiver = :receiver AND site_id = :site ORDER BY series"
     )
-    found = connection.execute(query, {"receiver": receiver, "site": site_id, "database": database})
+    found = connection.execute(query, {"receiver": receiver, "site": site_id})
     return [_series(row) for row in found.mappings()]
 
 

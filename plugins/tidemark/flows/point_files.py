@@ -1,0 +1,78 @@
+"""Write what a read gives as `.parquet` or `.csv`, in batches, durably: a temp file that gets its name when it is whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pa_parquet
+
+from tidemark.errors import DiskFullError, PermissionDeniedError, UsageError
+from tidemark.stores import durable
+
+BATCH_ROWS = 65_536
+ENDINGS = (".parquet", ".csv")
+
+
+class PointFile:
+    """An open result file; a context manager that publishes it at the end, or removes it when something went wrong.
+
+    Rows are gathered and written `BATCH_ROWS` at a time. CSV tells a null (nothing) from an empty text (`""`).
+    """
+
+    def __init__(self, place: Path, schema: pa.Schema) -> None:
+        check_ending(place)
+        self._place = place
+        self._temp = place.with_name(f"{place.name}.{os.getpid()}.tmp")
+        self._schema = schema
+        self._gathered: list[pa.RecordBatch] = []
+        self._waiting = 0
+        self.rows = 0
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            self._writer: Any = (
+                pa_parquet.ParquetWriter(self._temp, schema, compression="zstd")
+                if place.suffix == ".parquet"
+                else pa_csv.CSVWriter(str(self._temp), schema)
+            )
+        except PermissionError as refused:
+            raise PermissionDeniedError(f"cannot write {place}: {refused}", subject=str(place)) from refused
+
+    def add(self, columns: Sequence[pa.Array]) -> None:
+        """More rows: one array a field of the schema."""
+        batch = pa.RecordBatch.from_arrays(list(columns), schema=self._schema)
+        self._gathered.append(batch)
+        self._waiting += batch.num_rows
+        self.rows += batch.num_rows
+        if self._waiting >= BATCH_ROWS:
+            self._flush()
+
+    def __enter__(self) -> PointFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is None:
+            self._flush()
+            self._writer.close()
+            durable.seal([(os.fsencode(self._temp), os.fsencode(self._place))])
+            return
+        self._writer.close()
+        durable.remove_quietly(os.fsencode(self._temp))
+        if isinstance(error, OSError) and error.errno == 28:
+            raise DiskFullError(f"no space left for {self._place}", subject=str(self._place)) from error
+
+    def _flush(self) -> None:
+        if self._waiting:
+            table = pa.Table.from_batches(self._gathered, self._schema).combine_chunks()
+            self._writer.write_table(table)
+            self._gathered, self._waiting = [], 0
+
+
+def check_ending(place: Path) -> None:
+    if place.suffix not in ENDINGS:
+        raise UsageError(f"--out {place}: the name must end in .parquet or .csv", subject=str(place))

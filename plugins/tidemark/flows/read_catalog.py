@@ -1,0 +1,205 @@
+"""`tidemark read`: what readers of the catalog see, as a file. Device by device, so memory holds one device at a time.
+
+One read transaction fixes the list of files; retired files keep their bytes for a grace, so the list stays readable while
+loads and merges go on. Source: CONTRACT §1 `read`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidemark.errors import PartialError, UsageError
+from tidemark.flows.app import App, Progress, Tick, silent
+from tidemark.flows.load_landings import local_root, site_of
+from tidemark.flows.point_files import PointFile, check_ending
+from tidemark.ledger import catalog_rows, landing_rows, owner_rows
+from tidemark.load.view import CatalogReader, SeenDevice, points, seen_devices
+from tidemark.settings import ReceiverSettings
+from tidemark.tsfiles.codes import DataType
+from tidemark.tsfiles.column import Column, overlay
+from tidemark.tsfiles.devices import matches
+
+_TALL = pa.schema(
+    [
+        ("device", pa.string()),
+        ("measurement", pa.string()),
+        ("time", pa.int64()),
+        ("type", pa.string()),
+        ("value", pa.string()),
+    ]
+)
+_ARROW = {
+    DataType.BOOLEAN: pa.bool_(),
+    DataType.INT32: pa.int32(),
+    DataType.INT64: pa.int64(),
+    DataType.FLOAT: pa.float32(),
+    DataType.DOUBLE: pa.float64(),
+    DataType.TIMESTAMP: pa.int64(),
+}
+"""Types that a wide column keeps; the others, and columns whose files disagree, are canonical text."""
+
+_PER_SECOND = {"ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+@dataclass(frozen=True)
+class Query:
+    """What to read. `site`: name or UUID; `device`: pattern; `start` inclusive, `end` exclusive, ISO 8601 or an integer."""
+
+    site: str = ""
+    device: str = "**"
+    start: str = ""
+    end: str = ""
+    tall: bool = False
+
+
+@dataclass(frozen=True)
+class ReadResult:
+    """`undecodable`: `device.measurement` or file → why it is not among the rows."""
+
+    rows: int
+    devices: int
+    undecodable: Mapping[str, str]
+
+    @property
+    def exit_code(self) -> int:
+        return PartialError.kind if self.undecodable else 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "ok": not self.undecodable,
+            "rows": self.rows,
+            "devices": self.devices,
+            "undecodable": dict(self.undecodable),
+        }
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """Site → time bound in the site's own unit; None: no bound."""
+
+    start: Mapping[str, int | None]
+    end: Mapping[str, int | None]
+
+
+def read(app: App, receiver: ReceiverSettings, query: Query, out: Path, progress: Progress = silent) -> ReadResult:
+    """Write what readers see to `out` (`.parquet` or `.csv`).
+
+    Tall: CONTRACT §1. Wide: time, device, then every measurement by name, typed. What cannot be decoded is left out and
+    named in the result, whose exit code is 23 then. Raises UsageError, NotFoundError for a site nobody knows.
+    """
+    check_ending(out)
+    root = local_root(app, receiver)
+    site_id = site_of(app, query.site)
+    with app.ledger.read() as connection:
+        files = catalog_rows.visible_files(connection, receiver.name, site_id)
+        held = catalog_rows.devices_of_files(connection, [file.file_id for file in files])
+        owners = {row.device: row.site_id for row in owner_rows.all_owners(connection, receiver.name)}
+        widths = catalog_rows.table_widths(connection, receiver.name)
+        sites = landing_rows.sites(connection)
+    bounds = _Bounds(
+        {s: moment(query.start, row.time_unit) for s, row in sites.items()},
+        {s: moment(query.end, row.time_unit) for s, row in sites.items()},
+    )
+    devices = [d for d in seen_devices(files, held, owners, widths) if matches(query.device, d.name)]
+    with CatalogReader(root) as reader:
+        shape = _Tall() if query.tall else _Wide.of(reader, devices, progress)
+        seen = 0
+        with PointFile(out, shape.schema) as target:
+            for number, device in enumerate(devices, 1):
+                before = target.rows
+                shape.write(target, reader, device, bounds)
+                seen += target.rows > before
+                progress(Tick("read", done=number, total=len(devices)))
+        return ReadResult(target.rows, seen, dict(sorted(reader.unread.found.items())))
+
+
+def moment(text: str, unit: str) -> int | None:
+    """A time bound in `unit` (ms, us, ns) since 1970: an integer as it is, ISO 8601 taken as UTC where it has no zone."""
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is neither an integer nor an ISO 8601 time such as 2026-01-31T12:00:00Z") from None
+    at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
+    since = at - datetime(1970, 1, 1, tzinfo=UTC)
+    micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    return micros * _PER_SECOND[unit] // 1_000_000
+
+
+class _Tall:
+    schema = _TALL
+
+    def write(self, target: PointFile, reader: CatalogReader, device: SeenDevice, bounds: _Bounds) -> None:
+        for measurement, columns in reader.columns(device, bounds.start, bounds.end):
+            found = points(columns)
+            count = len(found.times)
+            if count:
+                target.add(
+                    [
+                        pa.repeat(device.name, count),
+                        pa.repeat(measurement, count),
+                        pa.array(found.times),
+                        pa.array(found.types, pa.string()),
+                        pa.array(found.texts, pa.string()),
+                    ]
+                )
+
+
+@dataclass(frozen=True)
+class _Wide:
+    """One row a device and time; `types`: measurement → type of its column, None for canonical text."""
+
+    types: Mapping[str, DataType | None]
+
+    @property
+    def schema(self) -> pa.Schema:
+        fields = [("time", pa.int64()), ("device", pa.string())]
+        names = (("measurement." + n if n in ("time", "device") else n, t) for n, t in self.types.items())
+        return pa.schema(fields + [(n, _ARROW[t] if t in _ARROW else pa.string()) for n, t in names])
+
+    @staticmethod
+    def of(reader: CatalogReader, devices: Sequence[SeenDevice], progress: Progress) -> _Wide:
+        types: dict[str, set[DataType]] = {}
+        for number, device in enumerate(devices, 1):
+            for measurement, found in reader.series_types(device).items():
+                types.setdefault(measurement, set()).update(found)
+            progress(Tick("columns", done=number, total=len(devices)))
+        return _Wide({m: next(iter(types[m])) if len(types[m]) == 1 else None for m in sorted(types)})
+
+    def write(self, target: PointFile, reader: CatalogReader, device: SeenDevice, bounds: _Bounds) -> None:
+        series = {m: columns for m, columns in reader.columns(device, bounds.start, bounds.end) if columns}
+        if not series:
+            return
+        times = np.unique(np.concatenate([column.times for columns in series.values() for column in columns]))
+        arrays = [pa.array(times), pa.repeat(device.name, len(times))]
+        arrays += [self._spread(times, series.get(m, []), t) for m, t in self.types.items()]
+        target.add(arrays)
+
+    @staticmethod
+    def _spread(times: NDArray[np.int64], columns: Sequence[Column], data_type: DataType | None) -> pa.Array:
+        """One value or null for each of `times`."""
+        typed = data_type in _ARROW
+        if not columns:
+            return pa.nulls(len(times), _ARROW[data_type] if data_type in _ARROW else pa.string())
+        if typed and data_type is not None:
+            whole = overlay(columns)
+            at, values = whole.times, pa.array(whole.values, _ARROW[data_type])
+        else:
+            found = points(columns)
+            at, values = found.times, pa.array(found.texts, pa.string())
+        places = np.searchsorted(at, times)
+        present = (places < len(at)) & (at[np.minimum(places, len(at) - 1)] == times)
+        return values.take(pa.array(places, mask=~present))

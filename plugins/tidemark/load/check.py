@@ -1,0 +1,143 @@
+"""Is a landed file what its manifest says, and can it be read? One file a task, in whatever process the engine gives.
+
+TsFiles carry no checksums (research/iotdb.md "What to know first" 10): size and SHA-256 against the manifest come first,
+then structure and statistics. Nothing here changes anything; a task may run twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tidemark.errors import CorruptionError, PermissionDeniedError, RetryableError, TidemarkError
+from tidemark.stores.landing import LandedFile, Part, landed_path
+from tidemark.tsfiles.mods import parse_mods
+from tidemark.tsfiles.statistics import FileFacts, describe
+from tidemark.tsfiles.structure import check_structure
+
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class ExamineTask:
+    """`folder`: absolute folder with the landed files under their source paths; `database`: from the source path."""
+
+    folder: str
+    file: LandedFile
+    database: str
+
+    @property
+    def subject(self) -> str:
+        return self.file.path
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What a task found. `trouble` is empty for a sound file, else says what is wrong (`kind`: its exit code).
+
+    `facts` is None for troubled files and for mods that travel alone. `came`: whether any of its bytes are there.
+    """
+
+    path: str
+    generation: int
+    facts: FileFacts | None = None
+    trouble: str = ""
+    kind: int = 0
+    came: bool = True
+
+
+def examine(task: ExamineTask) -> Examined:
+    """Check one file with its companions. Raises RetryableError when the disk does not answer: that is no verdict."""
+    file = task.file
+    try:
+        for part in parts(file):
+            check_part(Path(task.folder), part)
+        if file.mods:
+            place = Path(task.folder, landed_path(file.mods.path))
+            parse_mods(place.read_bytes(), mods_form(file.mods.path), file.mods.path)
+        if file.tsfile is None:
+            return Examined(file.path, file.generation)
+        place = Path(task.folder, landed_path(file.tsfile.path))
+        check_structure(str(place))
+        return Examined(file.path, file.generation, describe(str(place), task.database))
+    except TidemarkError as broken:
+        if not isinstance(broken, CorruptionError):
+            raise
+        return _troubled(task, broken.message, broken.kind)
+    except OSError as broken:
+        raise RetryableError(f"cannot read {task.folder}: {file.path}: {broken}", subject=file.path) from broken
+    except (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, RecursionError) as broken:
+        # A decoder stumbled over bytes it did not expect: the file goes to quarantine with that, the rest goes on.
+        return _troubled(task, f"cannot be read: {type(broken).__name__}: {broken}", CorruptionError.kind)
+
+
+def _troubled(task: ExamineTask, trouble: str, kind: int) -> Examined:
+    came = any(_is_plain(Path(task.folder), landed_path(part.path)) for part in parts(task.file))
+    return Examined(task.file.path, task.file.generation, trouble=trouble, kind=kind, came=came)
+
+
+def _is_plain(folder: Path, relative: str) -> bool:
+    try:
+        return plain_file(folder, relative) is not None
+    except CorruptionError:
+        return False  # a symlink or a folder: examined already, and what it is stands in the trouble
+
+
+def parts(file: LandedFile) -> list[Part]:
+    """The companions that travelled, the TsFile first."""
+    return [part for part in (file.tsfile, file.mods, file.resource) if part is not None]
+
+
+def mods_form(path: str) -> Literal["mods", "mods2"]:
+    """`mods` (text, up to 1.3) or `mods2` (2.x), by the name's end."""
+    return "mods2" if path.endswith(".mods2") else "mods"
+
+
+def check_part(folder: Path, part: Part) -> None:
+    """Size and digest of one landed file; CorruptionError says how they differ."""
+    place = plain_file(folder, landed_path(part.path))
+    if place is None:
+        raise CorruptionError(f"missing: the manifest names {part.path}, it is not in the landing", subject=part.path)
+    size = place.stat().st_size
+    if size != part.size:
+        raise CorruptionError(f"{part.path} has {size} bytes, the manifest says {part.size}", subject=part.path)
+    digest = sha256_of(place)
+    if digest != part.sha256:
+        raise CorruptionError(
+            f"{part.path} has SHA-256 {digest[:16]}…, the manifest says {part.sha256[:16]}…: its bytes changed on the way",
+            subject=part.path,
+        )
+
+
+def plain_file(folder: Path, relative: str) -> Path | None:
+    """The regular file at `relative` below `folder`, None where there is none; CorruptionError when a symlink is on the way.
+
+    Links are never followed: a landing comes from elsewhere and may not point out of itself.
+    """
+    place = folder
+    names = relative.split("/")
+    for position, name in enumerate(names):
+        place = place / name
+        try:
+            mode = os.lstat(place).st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except PermissionError as refused:
+            raise PermissionDeniedError(f"cannot look at {place}: {refused}", subject=str(place)) from refused
+        if stat.S_ISLNK(mode):
+            raise CorruptionError(f"{relative} is or lies below a symlink; links are not followed", subject=relative)
+        if position == len(names) - 1 and not stat.S_ISREG(mode):
+            raise CorruptionError(f"{relative} is not a regular file", subject=relative)
+    return place
+
+
+def sha256_of(place: Path) -> str:
+    digest = hashlib.sha256()
+    with place.open("rb", buffering=0) as opened:
+        while block := opened.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()

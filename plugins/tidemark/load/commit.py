@@ -1,0 +1,157 @@
+"""Write what was decided about files into the ledger: catalog, owners, refusals, quarantine. Inside one transaction.
+
+The bytes of everything recorded here are durable under their places before (`place.put`). Readers see all of a landing
+or nothing of it. Source: DESIGN §3 "Running and recovering are one path", "Sources and merges".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sqlalchemy.engine import Connection
+
+from tidemark.ledger import catalog_rows, merge_rows, owner_rows, trouble_rows
+from tidemark.ledger.events import record_many
+from tidemark.ledger.owner_rows import OwnerRow, RefusalRow
+from tidemark.ledger.trouble_rows import QuarantineRow
+from tidemark.load.admit import Admission, Hold, Known, Load, Origin, Refusal, Waiting
+from tidemark.load.owners import Owner, Refused, refusal_reason
+from tidemark.stores.landing import Answer, LandedFile, decode_entry, encode_entry
+
+
+@dataclass(frozen=True)
+class SiteNames:
+    """Names for messages: site id → the site's name."""
+
+    names: Mapping[str, str]
+
+    def of(self, site_id: str) -> str:
+        return self.names.get(site_id, site_id)
+
+
+def known_before(connection: Connection, origin: Origin, files: Iterable[LandedFile], devices: Iterable[str]) -> Known:
+    """What `admit` must know of these paths and devices."""
+    paths = [file.path for file in files]
+    rows = catalog_rows.sources_of_paths(
+        connection, origin.receiver, origin.site_id, paths, ("live", "retired", "reclaimed")
+    )
+    newest = {row.path: row for row in rows}  # ordered by generation: the last of a path is its newest
+    alone = [file.path for file in files if file.tsfile is None]
+    bases = [newest[path].file_id for path in alone if path in newest]
+    return Known(
+        newest=newest,
+        devices=catalog_rows.devices_of_files(connection, bases),
+        owners={
+            row.device: Owner(row.site_id, row.since)
+            for row in owner_rows.owners_of(connection, origin.receiver, devices).values()
+        },
+        waiting=_waiting(connection, origin, alone) if alone else {},
+    )
+
+
+def write_admission(
+    connection: Connection, origin: Origin, admission: Admission, names: SiteNames, at: float
+) -> tuple[Answer, ...]:
+    """Record every outcome; returns the answers for the receipt, in path order. `at` in seconds since 1970."""
+    new_ids = [_load(connection, origin, load, at) for load in admission.loads]
+    replaced = [load.replaces for load in admission.loads if load.replaces is not None]
+    catalog_rows.retire_files(connection, replaced, at)
+    merge_rows.unmerge(connection, origin.receiver, [*new_ids, *replaced], at)
+    _widen(connection, origin, admission.loads)
+    answers = [Answer(file.path, file.generation, "loaded") for file in admission.known]
+    answers += [Answer(load.file.path, load.file.generation, "loaded") for load in admission.loads]
+    answers += [_refuse(connection, origin, refusal, names, at) for refusal in admission.refusals]
+    answers += [_hold(connection, origin, hold, at) for hold in admission.holds]
+    _tell(connection, origin, admission, answers)
+    return tuple(sorted(answers, key=lambda a: a.path))
+
+
+def _load(connection: Connection, origin: Origin, load: Load, at: float) -> int:
+    file_id = catalog_rows.add_file(connection, load.row, load.devices)
+    owners = [OwnerRow(device, origin.site_id, at, origin.landing) for device in load.claims]
+    owner_rows.put_owners(connection, origin.receiver, owners)
+    place = (origin.receiver, origin.site_id, load.file.path, load.file.generation)
+    owner_rows.supersede_refusals(connection, *place)
+    trouble_rows.supersede_quarantine(connection, *place)
+    return file_id
+
+
+def _refuse(connection: Connection, origin: Origin, refusal: Refusal, names: SiteNames, at: float) -> Answer:
+    file, refused = refusal.file, refusal.refused
+    owner_rows.supersede_refusals(connection, origin.receiver, origin.site_id, file.path, file.generation)
+    owner_rows.add_refusal(
+        connection,
+        RefusalRow(
+            receiver=origin.receiver,
+            site_id=origin.site_id,
+            path=file.path,
+            generation=file.generation,
+            landing=origin.landing,
+            device=refused.device,
+            owner_site=refused.owner.site_id,
+            owner_since=refused.owner.since,
+            location=refusal.location,
+            entry=encode_entry(file, origin.data),
+            at=at,
+        ),
+    )
+    reason = refusal_reason(refused, names.of(origin.site_id), names.of(refused.owner.site_id), origin.receiver)
+    return Answer(file.path, file.generation, "refused", reason, refused.device, refused.owner.site_id)
+
+
+def _hold(connection: Connection, origin: Origin, hold: Hold, at: float) -> Answer:
+    file = hold.file
+    if hold.joins is not None:  # the older generation's TsFile lies beside the new mods now
+        trouble_rows.supersede_quarantine(connection, origin.receiver, origin.site_id, file.path, file.generation)
+    trouble_rows.add_quarantine(
+        connection,
+        QuarantineRow(
+            receiver=origin.receiver,
+            site_id=origin.site_id,
+            path=file.path,
+            generation=file.generation,
+            landing=origin.landing,
+            reason=hold.reason,
+            error_kind=hold.kind,
+            location=hold.location,
+            entry=encode_entry(file, origin.data),
+            at=at,
+        ),
+    )
+    return Answer(file.path, file.generation, "quarantined", hold.reason)
+
+
+def _widen(connection: Connection, origin: Origin, loads: Iterable[Load]) -> None:
+    widths: dict[tuple[str, str], int] = {}
+    for load in loads:
+        for table, tags in (load.facts.tables if load.facts else {}).items():
+            key = (load.row.database, table)
+            widths[key] = max(tags, widths.get(key, 0))
+    catalog_rows.widen_tables(connection, origin.receiver, origin.site_id, widths)
+
+
+def _waiting(connection: Connection, origin: Origin, paths: Iterable[str]) -> dict[str, Waiting]:
+    """Refused or held TsFiles that grown mods of these paths may join; the newest generation of each path."""
+    wanted = set(paths)
+    found: dict[str, Waiting] = {}
+    for held in trouble_rows.quarantined(connection, origin.receiver):
+        if held.site_id == origin.site_id and held.path in wanted and held.location:
+            found[held.path] = Waiting(held.location, decode_entry(held.entry)[0], None)
+    for row in owner_rows.refusals(connection, origin.receiver, site_id=origin.site_id):
+        if row.path in wanted and row.location:
+            refused = Refused(row.device, Owner(row.owner_site, row.owner_since))
+            found[row.path] = Waiting(row.location, decode_entry(row.entry)[0], refused)
+    return found
+
+
+def _tell(connection: Connection, origin: Origin, admission: Admission, answers: Iterable[Answer]) -> None:
+    """One event a file, one a newly owned device."""
+    place = {"site_id": origin.site_id, "landing": origin.landing}
+    loaded = [{**place, "path": o.file.path, "generation": o.file.generation} for o in admission.loads]
+    claimed = [{**place, "path": device} for load in admission.loads for device in load.claims]
+    told = [(a, {**place, "path": a.path, "generation": a.generation, "reason": a.reason}) for a in answers]
+    record_many(connection, "file.loaded", loaded)
+    record_many(connection, "device.claimed", claimed)
+    record_many(connection, "file.refused", [event for a, event in told if a.outcome == "refused"])
+    record_many(connection, "file.quarantined", [event for a, event in told if a.outcome == "quarantined"])

@@ -1,0 +1,105 @@
+"""When a vanished file may leave the catalog: pure decisions.
+
+A *superseded* file leaves in the transaction in which the last of the files that cover it is in the catalog, so readers
+never miss a point. A *dropped* file stays, marked, or leaves, as the link's `deletes` says. A file whose bytes were
+reclaimed after settling stands in a merged file: it leaves with that merged file, or waits for the operator.
+Source: DESIGN §3 "Vanished files", "Sources and merges".
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+
+class Presence(enum.StrEnum):
+    """What the receiver has of a source path at its newest generation."""
+
+    LOADED = "loaded"  # live in the catalog
+    SETTLED = "settled"  # its points stand in a merged file that stands alone
+    ABSENT = "absent"  # not in the catalog
+
+
+@dataclass(frozen=True)
+class PathState:
+    """`covered_by` is set where the path was itself superseded, `dropped` where the site dropped it; `trouble` says why
+    it is absent (in quarantine, refused, not come yet)."""
+
+    presence: Presence
+    covered_by: tuple[str, ...] | None = None
+    dropped: bool = False
+    trouble: str = ""
+
+
+@dataclass(frozen=True)
+class Vanished:
+    path: str
+    generation: int
+    kind: str  # superseded | dropped
+    covered_by: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`action`: leave (out of the catalog), mark (kept and marked), wait (`reason`), ask (the operator decides; `reason`),
+    leave_settled (its merged file may go once this holds for all of that file's sources)."""
+
+    vanished: Vanished
+    action: str
+    reason: str = ""
+
+
+def judge_dropped(vanished: Vanished, state: PathState, deletes: str) -> Verdict:
+    """A file that no other file of the site covers; `deletes` is the link's: keep | apply."""
+    if deletes != "apply":
+        return Verdict(vanished, "mark")
+    if state.presence is Presence.SETTLED:
+        return Verdict(
+            vanished,
+            "ask",
+            f"{vanished.path} was dropped at the site after its points had settled into a merged file; approve decides",
+        )
+    return Verdict(vanished, "leave")
+
+
+def judge_superseded(vanished: Vanished, states: Mapping[str, PathState]) -> Verdict:
+    """A file that others cover. `states` knows it, its covering paths and, where those are superseded, theirs."""
+    blocking = _blocking(vanished.covered_by, states, frozenset({vanished.path}))
+    if blocking is None:
+        settled = states[vanished.path].presence is Presence.SETTLED
+        return Verdict(vanished, "leave_settled" if settled else "leave")
+    path, state = blocking
+    if state.dropped:
+        return Verdict(
+            vanished,
+            "ask",
+            f"it was superseded by {path}, which the site dropped before it ever came; approve decides",
+        )
+    return Verdict(vanished, "wait", f"it waits for {path}, which covers it: {state.trouble or 'not loaded yet'}")
+
+
+def covering_closure(vanished: Iterable[Vanished], covered_by: Mapping[str, tuple[str, ...]]) -> set[str]:
+    """Every path that `judge_superseded` may ask about, following covers that were superseded themselves."""
+    closed: set[str] = set()
+    todo = [path for v in vanished for path in (v.path, *v.covered_by)]
+    while todo:
+        path = todo.pop()
+        if path not in closed:
+            closed.add(path)
+            todo.extend(covered_by.get(path, ()))
+    return closed
+
+
+def _blocking(paths: Iterable[str], states: Mapping[str, PathState], seen: frozenset[str]) -> tuple[str, PathState] | None:
+    """The first covering path that is not in the catalog, neither itself nor by what covers it in turn."""
+    for path in sorted(paths):
+        state = states.get(path, PathState(Presence.ABSENT))
+        if state.presence is not Presence.ABSENT or path in seen:
+            continue
+        if state.covered_by is None:
+            return path, state
+        deeper = _blocking(state.covered_by, states, seen | {path})
+        if deeper is not None:
+            return deeper
+    return None

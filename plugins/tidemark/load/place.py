@@ -1,0 +1,109 @@
+"""Where loaded, refused and quarantined files lie at the receiver, and how they get there.
+
+Placing is a hard link from the landing (a copy where the disk has none): the bytes are durable under their place before
+the ledger speaks of it, and the landing still has them until the receipt is written. Source: CONTRACT §3, DESIGN §3.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from tidemark.errors import DiskFullError, PermanentError, PermissionDeniedError, SourceVanishedError
+from tidemark.stores.landing import landed_path
+from tidemark.stores.protocol import Store
+
+_LONGEST = 200  # bytes of one folder's name; file systems allow 255
+_COPY_BLOCK = 4 << 20
+UNITS_PER_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
+PART = ".part"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The file at `source` gets the name `target` too; both relative to the receiver's root.
+
+    `optional`: a source that is not there is passed over (what came of a file for the quarantine may be incomplete).
+    """
+
+    source: str
+    target: str
+    optional: bool = False
+
+
+def data_location(database: str, partition: int, site_id: str, sha256: str, path: str) -> str:
+    """The place of a source file that readers see: content in the name, so another generation has another place."""
+    return f"data/{folder_name(database)}/{partition}/{site_id[:8]}-{sha256[:12]}-{path.rpartition('/')[2]}"
+
+
+def mods_location(location: str, mods_sha256: str, mods_path: str) -> str:
+    """Beside its TsFile; the mods' own digest in the name, so that grown mods replace nothing."""
+    return f"{location}.{mods_sha256[:12]}.{'mods2' if mods_path.endswith('.mods2') else 'mods'}"
+
+
+def quarantine_location(site_id: str, landing: str, path: str) -> str:
+    return f"quarantine/{site_id}/{landing}/{landed_path(path)}"
+
+
+def refused_location(site_id: str, landing: str, path: str) -> str:
+    return f"refused/{site_id}/{landing}/{landed_path(path)}"
+
+
+def schema_location(site_id: str, path: str, epoch: int) -> str:
+    return f"schema/{site_id}/{landed_path(path)}.{epoch}"
+
+
+def folder_name(database: str) -> str:
+    """A database's folder: percent-encoded; one that is too long for a file system is cut and carries its digest."""
+    encoded = quote(database, safe="")
+    if encoded in ("", ".", ".."):
+        encoded = encoded.replace(".", "%2E") or "%"
+    if len(encoded) > _LONGEST:
+        encoded = f"{encoded[:_LONGEST]}~{hashlib.sha256(database.encode()).hexdigest()[:8]}"
+    return encoded
+
+
+def catalog_partition(start: int, interval_ms: int, time_unit: str) -> int:
+    """The catalog's time partition of a time in the site's unit; rounds down before 1970 too (DESIGN §1)."""
+    return start // (interval_ms * UNITS_PER_MS[time_unit])
+
+
+def put(store: Store, placements: Iterable[Placement]) -> None:
+    """Make every placement durable under its target name, all in one bundle. What is in place already stays.
+
+    SourceVanishedError where neither the source nor the target of a placement that is not optional is there.
+    """
+    wanted = list({p.target: p for p in placements}.values())
+    sources = store.stat_many([p.source for p in wanted])
+    targets = store.stat_many([p.target for p in wanted])
+    missing: list[tuple[Placement, int]] = []
+    placed: list[Placement] = []
+    for p, source, target in zip(wanted, sources, targets, strict=True):
+        if source is not None and (target is None or target.size != source.size):
+            missing.append((p, source.size))
+        elif target is None and not p.optional:
+            raise SourceVanishedError(f"{p.source} is gone from the receiver", hint="./tidemark load", subject=p.source)
+        elif target is not None:
+            placed.append(p)
+    # CRASH WINDOW: links named .part without a record; the next load finds its landing unanswered and makes them again.
+    _link_or_copy(store, missing)
+    # CRASH WINDOW: some have their final names, the ledger knows none of them: the next load finds them and goes on.
+    # Those in place are sealed once more: their names may not have reached the disk before an earlier load died.
+    store.seal_parts([(p.target + PART, p.target) for p in (*(p for p, _ in missing), *placed)])
+
+
+def _link_or_copy(store: Store, placements: Sequence[tuple[Placement, int]]) -> None:
+    """Give each source its target's `.part` name too; a copy (size in bytes) where the disk knows no hard links."""
+    if store.properties.hard_links:
+        try:
+            store.link([(p.source, p.target + PART) for p, _ in placements])
+        except PermanentError as unlinkable:
+            if isinstance(unlinkable, DiskFullError | PermissionDeniedError):
+                raise
+        else:
+            return
+    for p, size in placements:
+        store.remove([p.target + PART])  # it may be a link: writing into it would write into the landing
+        store.write_part(p.target + PART, 0, store.chunks(p.source, 0, size, _COPY_BLOCK))

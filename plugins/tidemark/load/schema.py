@@ -1,0 +1,220 @@
+"""Keep the sites' schema logs and the series they and the files declare; name where two of them disagree.
+
+Bytes of a log are appended durably first, its position is recorded with the landing. Nothing wrong with a schema log ever
+stops data: it is named in the result and the log goes on when its missing bytes come. Source: issue's part 7, seed 000
+("direct incremental synchronization"), research/iotdb.md §1.8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sqlalchemy.engine import Connection
+
+from tidemark.errors import CorruptionError
+from tidemark.ledger import schema_rows
+from tidemark.ledger.database import Ledger
+from tidemark.ledger.events import record_many
+from tidemark.ledger.schema_rows import ReceivedLog, SeriesRow
+from tidemark.load.admit import Load, Origin
+from tidemark.load.check import check_part
+from tidemark.load.place import schema_location
+from tidemark.stores.landing import Answer, LandedSchema, Manifest, landed_path
+from tidemark.stores.protocol import Store
+from tidemark.tsfiles.devices import matches, split_nodes
+from tidemark.tsfiles.schema_log import SchemaRecord, decode_log, form_of
+
+_COPY_BLOCK = 4 << 20
+
+
+@dataclass(frozen=True)
+class KeptLog:
+    """A schema log after a landing's bytes were appended. `records`: those not recorded before; `trouble`: why not all."""
+
+    log: ReceivedLog
+    records: tuple[SchemaRecord, ...] = ()
+    trouble: str = ""
+
+
+def append_logs(ledger: Ledger, store: Store, root: Path, origin: Origin, manifest: Manifest) -> list[KeptLog]:
+    """Append what the landing brings to the logs kept at the receiver, and decode what is new. One entry a log."""
+    if not manifest.schema:
+        return []
+    with ledger.read() as connection:
+        known = schema_rows.received_logs(connection, origin.receiver, origin.site_id)
+    kept: dict[str, KeptLog] = {path: KeptLog(log) for path, log in known.items()}
+    for part in sorted(manifest.schema, key=lambda s: (s.path, s.epoch, s.start)):
+        before = kept.get(part.path, KeptLog(ReceivedLog(part.path, part.epoch, 0, 0)))
+        if part.epoch > before.log.epoch:  # the log began anew at the site
+            before = KeptLog(ReceivedLog(part.path, part.epoch, 0, 0))
+        kept[part.path] = _append(store, root, origin, before, part)
+    told = {part.path for part in manifest.schema}
+    return [_decode(store, origin, log) for path, log in sorted(kept.items()) if path in told]
+
+
+def write_schema(connection: Connection, origin: Origin, logs: Sequence[KeptLog], loads: Iterable[Load]) -> tuple[str, ...]:
+    """Record positions and series; returns the clashes that came up with this landing, one sentence each."""
+    schema_rows.put_received(connection, origin.receiver, origin.site_id, [kept.log for kept in logs])
+    declared = declared_series(connection, origin, logs)
+    observed = _of_files(origin, loads)
+    if not declared and not observed:
+        return ()
+    names = {row.series for row in (*declared, *observed)}
+    before = schema_rows.series_of(connection, origin.receiver, names)
+    after, clashes = merge_series(before, declared, observed)
+    schema_rows.put_series(connection, after)
+    record_many(
+        connection,
+        "schema.clash",
+        [{"site_id": origin.site_id, "landing": origin.landing, "path": row.series, "types": row.clash} for row in clashes],
+    )
+    return tuple(f"{row.series}: {row.type} by {row.source}, but {row.clash}" for row in clashes)
+
+
+def answers(logs: Iterable[KeptLog]) -> tuple[Answer, ...]:
+    """What the receipt says of schema logs that did not come whole; those that did need no answer."""
+    return tuple(Answer(k.log.path, k.log.epoch, "schema", k.trouble) for k in logs if k.trouble)
+
+
+def merge_series(
+    before: Iterable[SeriesRow], declared: Iterable[SeriesRow], observed: Iterable[SeriesRow]
+) -> tuple[list[SeriesRow], list[SeriesRow]]:
+    """(rows that changed, those of them that clash newly). Pure.
+
+    A schema log says what a series is; a file only where no log has. `before` holds every site's rows of the series.
+    """
+    rows = {(row.site_id, row.series): row for row in before}
+    first = dict(rows)
+    clash: dict[tuple[str, str], set[str]] = {}
+    for row in declared:
+        rows[(row.site_id, row.series)] = row
+    for row in observed:
+        key = (row.site_id, row.series)
+        mine = rows.setdefault(key, row)
+        if mine.type != row.type and mine.state == "live":
+            clash.setdefault(key, set()).add(f"{row.type} in {row.source}")
+    by_series: dict[str, list[SeriesRow]] = {}
+    for row in rows.values():
+        by_series.setdefault(row.series, []).append(row)
+    for same in by_series.values():
+        for mine in same:
+            others = {f"{o.type} at site {o.site_id}" for o in same if o.type != mine.type and o.state == "live"}
+            clash.setdefault((mine.site_id, mine.series), set()).update(others)
+    for key, row in rows.items():
+        words = "; ".join(sorted(clash.get(key, ())))
+        if not words and key in first and _stands(first[key], row):
+            words = first[key].clash or ""
+        rows[key] = replace(row, clash=words or None)
+    changed = [row for key, row in sorted(rows.items()) if first.get(key) != row]
+    return changed, [row for row in changed if row.clash and (row.site_id, row.series) not in _clashing(first, row)]
+
+
+def _stands(before: SeriesRow, now: SeriesRow) -> bool:
+    """Whether a clash found earlier is still one: nothing new was declared since."""
+    return before.type == now.type and before.state == now.state == "live"
+
+
+def _clashing(before: dict[tuple[str, str], SeriesRow], row: SeriesRow) -> set[tuple[str, str]]:
+    key = (row.site_id, row.series)
+    return {key} if key in before and before[key].clash == row.clash else set()
+
+
+def declared_series(connection: Connection, origin: Origin, logs: Iterable[KeptLog]) -> list[SeriesRow]:
+    """What the new records of the logs make of the site's series, in the logs' order; one row a series."""
+    rows: dict[str, SeriesRow] = {}
+    for kept in logs:
+        databases = [record.series for record in kept.records if record.kind == "create_database"]
+        for record in kept.records:
+            if record.kind == "create":
+                rows[record.series] = SeriesRow(
+                    receiver=origin.receiver,
+                    site_id=origin.site_id,
+                    series=record.series,
+                    database_name=_database(kept.log.path, record.series, databases),
+                    type=record.type,
+                    encoding=record.encoding,
+                    compression=record.compression,
+                    aligned=record.aligned,
+                    source=kept.log.path,
+                )
+            elif record.kind in ("delete", "delete_database"):
+                pattern = record.series + (".**" if record.kind == "delete_database" else "")
+                for row in [*_matching(connection, origin, pattern), *rows.values()]:
+                    if matches(pattern, row.series):
+                        rows[row.series] = replace(rows.get(row.series, row), state="deleted", clash=None)
+    return list(rows.values())
+
+
+def _matching(connection: Connection, origin: Origin, pattern: str) -> list[SeriesRow]:
+    """The site's rows that a deletion may mean, as recorded before."""
+    if "*" in pattern:
+        return schema_rows.series_of_site(connection, origin.receiver, origin.site_id)
+    rows = schema_rows.series_of(connection, origin.receiver, [pattern])
+    return [row for row in rows if row.site_id == origin.site_id]
+
+
+def _database(log_path: str, series: str, databases: Iterable[str]) -> str:
+    """The database of a series: the log's folder from 1.x on, else the longest one created in the log, else two nodes."""
+    folders = log_path.split("/")[:-1]
+    if len(folders) >= 2 and folders[-1].isdigit():
+        return folders[-2]
+    known = [database for database in databases if series.startswith(database + ".")]
+    return max(known, key=len) if known else ".".join(split_nodes(series)[:2])
+
+
+def _of_files(origin: Origin, loads: Iterable[Load]) -> list[SeriesRow]:
+    """The series that loaded files declare; the newest file of a series speaks for it."""
+    rows: dict[str, SeriesRow] = {}
+    for load in sorted(loads, key=lambda load: load.row.rank):
+        for device in load.facts.devices if load.facts else ():
+            for measurement, facts in device.series.items():
+                series = f"{device.device}.{measurement}"
+                rows[series] = SeriesRow(
+                    receiver=origin.receiver,
+                    site_id=origin.site_id,
+                    series=series,
+                    database_name=load.row.database,
+                    type=facts.type.name,
+                    encoding=facts.encoding,
+                    compression=facts.compression,
+                    aligned=device.aligned,
+                    source=load.file.path,
+                )
+    return list(rows.values())
+
+
+def _append(store: Store, root: Path, origin: Origin, kept: KeptLog, part: LandedSchema) -> KeptLog:
+    log, end = kept.log, part.start + part.part.size
+    if kept.trouble or part.epoch < log.epoch or end <= log.position:
+        return kept
+    if part.start > log.position:
+        missing = f"bytes {log.position} to {part.start} of schema log {part.path} have not come"
+        return replace(kept, trouble=missing)
+    try:
+        check_part(root / origin.folder, part.part)
+    except CorruptionError as broken:
+        return replace(kept, trouble=f"schema log {part.path}: {broken.message}")
+    location = schema_location(origin.site_id, part.path, part.epoch)
+    if store.stat(location) is None:
+        store.publish(location, b"")  # so that the name itself is durable
+    skip = log.position - part.start
+    source = f"{origin.folder}/{landed_path(part.part.path)}"
+    # CRASH WINDOW: bytes appended, position not recorded: the next load writes them again at the recorded position.
+    store.write_part(location, log.position, store.chunks(source, skip, part.part.size - skip, _COPY_BLOCK), sync=True)
+    return replace(kept, log=replace(log, position=end))
+
+
+def _decode(store: Store, origin: Origin, kept: KeptLog) -> KeptLog:
+    """The whole records between what was decoded before and what is kept now."""
+    log = kept.log
+    form = form_of(log.path)
+    if form is None or log.decoded >= log.position:
+        return kept
+    data = store.read(schema_location(origin.site_id, log.path, log.epoch), log.decoded, log.position - log.decoded)
+    try:
+        records, end = decode_log(data, form, log.path)
+    except CorruptionError as broken:
+        return replace(kept, trouble=kept.trouble or f"schema log {log.path} cannot be decoded: {broken.message}")
+    return replace(kept, records=tuple(records), log=replace(log, decoded=log.decoded + end))

@@ -1,0 +1,73 @@
+"""Remove what nobody needs any more: a landing's bytes once it is answered, refused and held bytes once they are settled.
+
+Only after the record says so; a removal that a crash cut short is made by the next load. Manifest and receipt stay.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+from tidemark.ledger import owner_rows, trouble_rows
+from tidemark.ledger.database import Ledger
+from tidemark.ledger.leases import Lease, check_in
+from tidemark.load.check import parts
+from tidemark.load.manifests import Folder
+from tidemark.stores.landing import MANIFEST, RECEIPT, LandedFile, Manifest, decode_entry, landed_path
+from tidemark.stores.protocol import Store
+
+_LEFTOVER = (".part", ".part.blocks")  # of files that were left out of the landing
+
+
+def clean_landing(store: Store, folder: Folder, manifest: Manifest) -> None:
+    """Remove the files that the manifest names, and leftovers of transfers; what it does not name stays."""
+    named = _named(manifest)
+    found = store.list_files([folder.path])
+    prefix = folder.path + "/"
+    paths = [e.path for e in found.entries if (n := e.path.removeprefix(prefix)) in named or n.endswith(_LEFTOVER)]
+    store.remove(paths)
+    kept = [e.path for e in found.entries if e.path not in set(paths)] + [path for path, _ in found.odd]
+    for name in store.list_folder(folder.path):
+        place = f"{folder.path}/{name}"
+        if name not in (MANIFEST, RECEIPT) and not any(k == place or k.startswith(place + "/") for k in kept):
+            store.remove_tree(place)
+
+
+def unnamed_files(root: Path, folder: Folder, manifest: Manifest) -> list[str]:
+    """Files in the landing that its manifest does not name, relative to it; they are left where they are."""
+    named = _named(manifest) | {MANIFEST, RECEIPT}
+    place = root / folder.path
+    found = (PurePosixPath(p.relative_to(place)).as_posix() for p in place.rglob("*") if p.is_symlink() or p.is_file())
+    return sorted(n for n in found if n not in named and not n.endswith(_LEFTOVER))
+
+
+def sweep_waiting(ledger: Ledger, store: Store, receiver: str, lease: Lease) -> None:
+    """Remove bytes of refused files that were replayed and of held files that were released, dropped or superseded."""
+    with ledger.read() as connection:
+        refused = owner_rows.refusals_to_sweep(connection, receiver)
+        held = trouble_rows.quarantine_to_sweep(connection, receiver)
+    if not refused and not held:
+        return
+    # CRASH WINDOW: bytes gone, the row still names them: the next load removes nothing and clears the row.
+    places = [(row.location, row.entry) for row in refused] + [(row.location, row.entry) for row in held]
+    store.remove([path for location, entry in places for path in waiting_files(location, entry)])
+    with ledger.write() as connection:
+        check_in(connection, lease)
+        owner_rows.forget_bytes(connection, [row.refusal_id for row in refused])
+        trouble_rows.forget_bytes(connection, [row.quarantine_id for row in held])
+
+
+def waiting_files(location: str, entry: str) -> list[str]:
+    """All files that wait with one refused or held TsFile, relative to the receiver's root."""
+    file, _ = decode_entry(entry)
+    folder = waiting_folder(location, file)
+    return [f"{folder}/{landed_path(part.path)}" for part in parts(file)]
+
+
+def waiting_folder(location: str, file: LandedFile) -> str:
+    """The folder below which a refused or held file lies under its source path."""
+    return location.removesuffix("/" + landed_path(file.path))
+
+
+def _named(manifest: Manifest) -> set[str]:
+    files = {landed_path(part.path) for file in manifest.files for part in parts(file)}
+    return files | {landed_path(log.part.path) for log in manifest.schema}
