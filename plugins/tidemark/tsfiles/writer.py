@@ -1,0 +1,193 @@
+"""Writes TsFiles (V4): tree model, aligned or not, and table model, one device after another.
+
+Durable when closed: everything goes to `<name>.tmp`, is synced, renamed, and the folder is synced; a writer that is not
+closed leaves nothing under the final name. Memory holds one device and the index. What a file looks like stands in
+`footer`, `index`, `series` and `chunks`, which read it. Source: `TsFileIOWriter`, `MetadataIndexConstructor` of the TsFile
+library, seen in the real data folders.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from tidemark.tsfiles.codes import Compression, DataType
+from tidemark.tsfiles.column import Column
+from tidemark.tsfiles.devices import is_table
+from tidemark.tsfiles.footer import MAGIC, SEPARATOR
+from tidemark.tsfiles.index import Segments
+from tidemark.tsfiles.writer_index import DeviceEntry, SeriesEntry, device_id, encode_index
+from tidemark.tsfiles.writer_pages import Chunk, aligned_chunks, row_times, series_chunks
+from tidemark.tsfiles.writer_values import ENCODINGS, statistics, uvarint, var_string, varint
+
+_GROUP = 0
+_TAG, _FIELD = 0, 1
+_BUFFER = 1 << 20
+_PROPERTIES = (("encryptLevel", "0"), ("encryptKey", None), ("encryptType", "org.apache.tsfile.encrypt.UNENCRYPTED"))
+_OPEN_FILTER = uvarint(32) + b"\xff" * 32 + uvarint(256) + uvarint(5)  # a bloom filter that says "maybe" to every path
+
+
+class TsFileWriter:
+    """A new TsFile at `path`. `tables`: names of the tag columns of each table whose devices will come.
+
+    `write` devices in ascending order of `device_order`; then `close`. As a context manager it closes when the block
+    ends and abandons the file when it raises.
+    """
+
+    def __init__(
+        self, path: Path, tables: Mapping[str, Sequence[str]] | None = None, compression: Compression = Compression.LZ4
+    ) -> None:
+        self.path = path
+        self.tables = {name: tuple(tags) for name, tags in (tables or {}).items()}
+        self.compression = compression
+        self.points = 0
+        self._fields: dict[str, dict[str, DataType]] = {name: {} for name in self.tables}
+        self._devices: list[DeviceEntry] = []
+        self._digest = hashlib.sha256()
+        self._position = 0
+        self._temporary = path.with_name(path.name + ".tmp")
+        self._file = self._temporary.open("wb", buffering=_BUFFER)
+        self._put(MAGIC + b"\x04")
+
+    def write(self, segments: Segments, columns: Mapping[str, Column], aligned: bool) -> None:
+        """One device with its series. Series without points are left out; a device without any is not written.
+
+        Tree model: segments as `tree_segments` gives them. Table model: the table and its tags, always aligned. Times of a
+        column ascend strictly. ValueError: devices out of order, an unknown table, one column with two types.
+        """
+        filled = {name: column for name, column in sorted(columns.items(), key=_by_name) if len(column)}
+        if not filled:
+            return
+        if self._devices and device_order(segments) <= device_order(self._devices[-1].segments):
+            raise ValueError(f"device {segments} comes after {self._devices[-1].segments}")
+        if is_table(segments):
+            self._declare(segments, filled)
+        device = DeviceEntry(segments)
+        self._put(bytes((_GROUP,)) + device_id(segments))
+        if aligned or is_table(segments):
+            self._put_aligned(device, filled)
+        else:
+            self._put_series(device, filled)
+        self._devices.append(device)
+        self.points += sum(len(column) for column in filled.values())
+
+    def close(self) -> None:
+        """Write the index and the footer, make the file durable under its name. ValueError when no device was written."""
+        if not self._devices:
+            self.abandon()
+            raise ValueError(f"{self.path}: a TsFile needs a device with points")
+        self._put_metadata()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        # CRASH WINDOW: a `.tmp` that is whole but not renamed is no file to anybody; the next batch removes it.
+        self._temporary.replace(self.path)
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def abandon(self) -> None:
+        """Forget what was written; nothing stays on disk."""
+        self._file.close()
+        self._temporary.unlink(missing_ok=True)
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far; of the whole file once closed."""
+        return self._position
+
+    @property
+    def sha256(self) -> str:
+        """Hex digest of all bytes written so far; of the whole file once closed."""
+        return self._digest.hexdigest()
+
+    def __enter__(self) -> TsFileWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
+    def _put(self, data: bytes) -> None:
+        self._file.write(data)
+        self._digest.update(data)
+        self._position += len(data)
+
+    def _put_series(self, device: DeviceEntry, columns: Mapping[str, Column]) -> None:
+        for name, column in columns.items():
+            for chunk in series_chunks(name, column, self.compression):
+                self._put_chunk(device, chunk)
+            device.series[name].statistics = statistics(column.type, column.times, column.values)
+
+    def _put_aligned(self, device: DeviceEntry, columns: Mapping[str, Column]) -> None:
+        times = row_times(columns)
+        for number, group in enumerate(aligned_chunks(times, columns, self.compression)):
+            if number:
+                self._put(bytes((_GROUP,)) + device_id(device.segments))
+            for chunk in group:
+                self._put_chunk(device, chunk)
+        device.series[""].statistics = statistics(DataType.VECTOR, times, times)
+        for name, column in columns.items():
+            device.series[name].statistics = statistics(column.type, column.times, column.values)
+
+    def _put_chunk(self, device: DeviceEntry, chunk: Chunk) -> None:
+        entry = device.series.setdefault(chunk.name, SeriesEntry(chunk.name, chunk.type, chunk.column))
+        entry.chunks.append((self._position, chunk.statistics))
+        self._put(chunk.data)
+
+    def _declare(self, segments: Segments, columns: Mapping[str, Column]) -> None:
+        """Note the columns of a table for its schema."""
+        table = segments[0] or ""
+        if table not in self.tables:
+            raise ValueError(f"table {table!r} is not declared")
+        if len(segments) - 1 > len(self.tables[table]):
+            raise ValueError(f"device {segments} has more tags than table {table!r}: {self.tables[table]}")
+        for name, column in columns.items():
+            known = self._fields[table].setdefault(name, column.type)
+            if known != column.type:
+                raise ValueError(f"column {name!r} of table {table!r} is {known.name} and {column.type.name}")
+
+    def _put_metadata(self) -> None:
+        chunks_end = self._position
+        self._put(bytes((SEPARATOR,)))
+        index, roots = encode_index(self._devices, self._position)
+        self._put(index)
+        begin = self._position
+        self._put(uvarint(len(roots)) + b"".join(var_string(table) + node for table, node in roots))
+        schemas = [(table, fields) for table, fields in sorted(self._fields.items()) if fields]
+        self._put(uvarint(len(schemas)) + b"".join(self._schema(table, fields) for table, fields in schemas))
+        self._put(struct.pack(">q", chunks_end) + _OPEN_FILTER)
+        self._put(varint(len(_PROPERTIES)))
+        self._put(b"".join(var_string(name) + var_string(value) for name, value in _PROPERTIES))
+        self._put(struct.pack(">i", self._position - begin) + MAGIC)
+
+    def _schema(self, table: str, fields: Mapping[str, DataType]) -> bytes:
+        tags = [(name, DataType.STRING, _TAG) for name in self.tables[table]]
+        columns = tags + [(name, of_type, _FIELD) for name, of_type in sorted(fields.items(), key=_by_name)]
+        parts = [var_string(table), uvarint(len(columns))]
+        for name, of_type, category in columns:
+            data = name.encode()
+            codes = bytes((of_type, ENCODINGS[of_type], self.compression))
+            parts += [struct.pack(">i", len(data)), data, codes, struct.pack(">ii", 0, category)]
+        return b"".join(parts)
+
+
+def device_order(segments: Segments) -> tuple[tuple[bool, bytes], ...]:
+    """The order of devices in the index: segment by segment, null first, as Java compares strings (UTF-16)."""
+    return tuple((segment is not None, _utf16(segment or "")) for segment in segments)
+
+
+def _by_name(item: tuple[str, object]) -> bytes:
+    return _utf16(item[0])
+
+
+def _utf16(text: str) -> bytes:
+    return text.encode("utf-16-be", "surrogatepass")
