@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tidemark.errors import UnsupportedError
 from tidemark.tsfiles.codes import Compression, DataType, Encoding
 from tidemark.tsfiles.filebytes import FileBytes
-from tidemark.tsfiles.series import Series, Statistics, data_type, parse_statistics
+from tidemark.tsfiles.series import TIME_COLUMN, Series, Statistics, data_type, parse_statistics
 from tidemark.tsfiles.wire import Cursor
 
 _SEVERAL_PAGES, _ONE_PAGE = 1, 5
@@ -22,7 +22,7 @@ _COLUMN_BITS = 0xC0
 
 @dataclass(frozen=True, slots=True)
 class ChunkHeader:
-    """`data_offset` and `data_size` say where the pages lie."""
+    """`column` is PLAIN_SERIES, or TIME_COLUMN or VALUE_COLUMN in an aligned device; the pages lie at `data_offset`."""
 
     offset: int
     name: str
@@ -60,14 +60,14 @@ def read_header(file: FileBytes, offset: int, series: Series, chunks_end: int) -
     of_type = data_type(cursor)
     compression, encoding = _compression(cursor), _encoding(cursor)
     data_offset = offset + cursor.position
-    if name != series.name or (of_type != series.type and not series.type == DataType.VECTOR):
+    if name != series.name or (of_type != series.type and not series.is_time):
         raise cursor.fail(f"a chunk of {name!r} ({of_type.name}) where the index has {series.name!r}", 0)
-    if kind & _COLUMN_BITS != series.column:
-        raise cursor.fail(f"the chunk of {name!r} and the index differ on whether it is aligned", 0)
+    if (kind & _COLUMN_BITS == TIME_COLUMN) != series.is_time or kind & _COLUMN_BITS == _COLUMN_BITS:
+        raise cursor.fail(f"the chunk of {name!r} and the index differ on whether it holds times", 0)
     if data_offset + size > chunks_end:
         raise cursor.fail(f"the pages of {name!r} reach beyond the chunks", 0)
     one_page = kind & ~_COLUMN_BITS == _ONE_PAGE
-    return ChunkHeader(offset, name, series.column, one_page, of_type, encoding, compression, data_offset, size)
+    return ChunkHeader(offset, name, kind & _COLUMN_BITS, one_page, of_type, encoding, compression, data_offset, size)
 
 
 def pages(file: FileBytes, header: ChunkHeader) -> Iterator[Page]:

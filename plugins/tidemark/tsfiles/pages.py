@@ -22,7 +22,7 @@ from tidemark.tsfiles.column import Column
 from tidemark.tsfiles.compression import BadPageError, decompress
 from tidemark.tsfiles.decoders import can_decode, decode
 from tidemark.tsfiles.filebytes import FileBytes
-from tidemark.tsfiles.series import ChunkPlace, Series, Statistics
+from tidemark.tsfiles.series import PLAIN_SERIES, TIME_COLUMN, VALUE_COLUMN, ChunkPlace, Series, Statistics
 from tidemark.tsfiles.wire import Cursor, corrupt
 
 Times = NDArray[np.int64]
@@ -50,7 +50,7 @@ class ChunkReader:
 
     def plain(self, series: Series, place: ChunkPlace, span: Span, label: str) -> Iterator[Column]:
         """The points of a chunk of a series that is not aligned, a column a page; pages outside `span` are left out."""
-        header = self._header(series, place, label)
+        header = self._header(series, place, label, PLAIN_SERIES)
         for page in pages(self._file, header):
             statistics = page.statistics or place.statistics
             if page.data is None or not span.touches(statistics):
@@ -63,7 +63,7 @@ class ChunkReader:
 
     def times(self, series: Series, place: ChunkPlace, label: str) -> list[tuple[Statistics, Times]]:
         """The times of a chunk of the time column, an array a page."""
-        header = self._header(series, place, label, DataType.INT64)
+        header = self._header(series, place, label, TIME_COLUMN)
         found = []
         for page in pages(self._file, header):
             statistics = page.statistics or place.statistics
@@ -76,7 +76,7 @@ class ChunkReader:
         self, series: Series, place: ChunkPlace, times: list[tuple[Statistics, Times]], span: Span, label: str
     ) -> Iterator[Column]:
         """The points of a chunk of a value column, a column a page; `times` are those of the rows, page by page."""
-        header = self._header(series, place, label)
+        header = self._header(series, place, label, VALUE_COLUMN)
         found = list(pages(self._file, header))
         if len(found) not in (0, len(times)):
             raise corrupt(self._file.path, f"{label} has {len(found)} pages for {len(times)} of times", header.offset)
@@ -87,9 +87,11 @@ class ChunkReader:
                 present, values = _rows(header, page, len(of_page))
             yield Column(series.type, of_page[present], values)
 
-    def _header(self, series: Series, place: ChunkPlace, label: str, values_as: DataType | None = None) -> ChunkHeader:
+    def _header(self, series: Series, place: ChunkPlace, label: str, column: int) -> ChunkHeader:
         header = read_header(self._file, place.offset, series, self._chunks_end)
-        kind = values_as or series.type
+        if header.column != column:
+            raise corrupt(self._file.path, f"{label}: chunk and index differ on whether it is aligned", place.offset)
+        kind = DataType.INT64 if column == TIME_COLUMN else series.type
         if not can_decode(kind, header.encoding, header.compression):
             coded = f"{kind.name} {header.encoding.name} {header.compression.name}"
             raise UnsupportedError(

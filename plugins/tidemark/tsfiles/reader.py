@@ -17,7 +17,7 @@ from tidemark.tsfiles.footer import read_footer
 from tidemark.tsfiles.index import Child, IndexWalk
 from tidemark.tsfiles.mods import Deletion, deleted
 from tidemark.tsfiles.pages import ChunkReader, Span, Times
-from tidemark.tsfiles.series import TIME_COLUMN, ChunkPlace, Series, Statistics, parse_series
+from tidemark.tsfiles.series import ChunkPlace, Series, Statistics, parse_series
 from tidemark.tsfiles.wire import corrupt
 
 
@@ -98,7 +98,7 @@ class TsFile:
     def _chunk_columns(self, device: str, series: Series, index: int, span: Span, label: str) -> Iterator[Column]:
         of_device = self._device(device)
         place = series.chunks[index]
-        if of_device.time is None or series.column == 0:
+        if of_device.time is None:
             if span.touches(place.statistics):
                 yield from self._chunks.plain(series, place, span, label)
             return
@@ -126,7 +126,7 @@ class TsFile:
         for child in self._places[device]:
             for part in walk.series_ranges(child):
                 for series in parse_series(walk.read(part)):
-                    if series.column == TIME_COLUMN:
+                    if series.is_time:
                         loaded.time = series
                     else:
                         name = series.name if is_table(child.name) else measurement_name(series.name)

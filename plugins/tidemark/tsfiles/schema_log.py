@@ -162,7 +162,7 @@ _BINARY: dict[int, Callable[[Cursor], list[SchemaRecord]]] = {
     100: _create_table_devices,
 }
 _BINARY_OTHER = frozenset({5, 28, 29, 40, *range(64, 71), *range(101, 109)})
-"""Time to live, offset of tags, alias, device without series, marks before a deletion, views; for the table model attributes,
+"""Time to live, tag offsets, alias, device without series, marks before a deletion, views; of the table model attributes,
 node locations and deleted devices."""
 
 

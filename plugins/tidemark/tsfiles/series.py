@@ -12,7 +12,9 @@ from tidemark.errors import UnsupportedError
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.wire import Cursor
 
-TIME_COLUMN, VALUE_COLUMN = 0x80, 0x40
+PLAIN_SERIES, TIME_COLUMN, VALUE_COLUMN = 0, 0x80, 0x40
+"""What a chunk holds, in the two highest bits of its first byte; the last two only in aligned devices."""
+
 _FIXED_STATISTICS = {
     DataType.BOOLEAN: 10,
     DataType.INT32: 24,
@@ -46,11 +48,11 @@ class ChunkPlace:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """`column` is TIME_COLUMN or VALUE_COLUMN in an aligned device, 0 otherwise."""
+    """`is_time`: the column of times of an aligned device; all other series of such a device are columns of values."""
 
     name: str
     type: DataType
-    column: int
+    is_time: bool
     statistics: Statistics
     chunks: tuple[ChunkPlace, ...]
 
@@ -94,11 +96,11 @@ def _one_series(cursor: Cursor) -> Series:
     if length > cursor.left():
         raise cursor.fail(f"the chunks of {name!r} need {length} bytes where {cursor.left()} are left")
     end = cursor.position + length
-    several = bool(flags & 0x3F)
+    several = bool(flags & 0x3F)  # the two bits above tell time and value columns, but not every writer sets them
     chunks = []
     while cursor.position < end:
         offset = cursor.i64()
         chunks.append(ChunkPlace(offset, parse_statistics(cursor, kind) if several else statistics))
     if cursor.position != end:
         raise cursor.fail(f"the chunks of {name!r} end in the middle of a field")
-    return Series(name, kind, flags & (TIME_COLUMN | VALUE_COLUMN), statistics, tuple(chunks))
+    return Series(name, kind, kind == DataType.VECTOR, statistics, tuple(chunks))

@@ -11,7 +11,7 @@ from tidemark.tsfiles.decoders import can_decode
 from tidemark.tsfiles.devices import file_device, is_table, measurement_name
 from tidemark.tsfiles.filebytes import FileBytes
 from tidemark.tsfiles.footer import read_footer
-from tidemark.tsfiles.series import TIME_COLUMN, Series
+from tidemark.tsfiles.series import Series, Statistics
 from tidemark.tsfiles.structure import walk_series
 
 
@@ -69,10 +69,9 @@ class FileFacts:
 class _Gathered:
     """What is known of a device while its series are walked."""
 
-    starts: list[int] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
+    time: Statistics | None = None  # of the time column, where it is aligned
+    spans: list[Statistics] = field(default_factory=list)  # of its series that hold points
     series: dict[str, SeriesFacts] = field(default_factory=dict)
-    aligned: bool = False
 
 
 def describe(path: Path | str, database: str = "") -> FileFacts:
@@ -93,7 +92,8 @@ def describe(path: Path | str, database: str = "") -> FileFacts:
             chunks = [read_header(file, place.offset, series, metadata.chunks_end) for place in series.chunks]
             problems = _gather(gathered.setdefault(device, _Gathered()), name, series, chunks)
             undecodable += [f"{device}.{name}: {problem}" for problem in problems]
-    devices = tuple(_device_facts(device, known) for device, known in sorted(gathered.items()) if known.starts)
+    found = (_device_facts(device, known) for device, known in sorted(gathered.items()))
+    devices = tuple(facts for facts in found if facts is not None)
     model = "mixed" if len(kinds) == 2 else "table" if True in kinds or (not kinds and metadata.tables) else "tree"
     tables = {table: len(tags) for table, tags in metadata.tables.items()}
     return FileFacts(metadata.version, model, devices, tables, tuple(undecodable))
@@ -102,12 +102,11 @@ def describe(path: Path | str, database: str = "") -> FileFacts:
 def _gather(known: _Gathered, name: str, series: Series, chunks: list[ChunkHeader]) -> list[str]:
     """Add a series to what is known of its device; returns what of it cannot be decoded."""
     statistics = series.statistics
-    if statistics.count and (series.column in (0, TIME_COLUMN)):
-        known.starts.append(statistics.start)
-        known.ends.append(statistics.end)
-    if series.column == TIME_COLUMN:
-        known.aligned = True
+    if series.is_time:
+        known.time = statistics
         return []
+    if statistics.count:
+        known.spans.append(statistics)
     encodings = tuple(dict.fromkeys(chunk.encoding for chunk in chunks))
     compressions = tuple(dict.fromkeys(chunk.compression for chunk in chunks))
     known.series[name] = SeriesFacts(series.type, encodings, compressions, statistics.count)
@@ -118,6 +117,11 @@ def _gather(known: _Gathered, name: str, series: Series, chunks: list[ChunkHeade
     ]
 
 
-def _device_facts(device: str, known: _Gathered) -> DeviceFacts:
+def _device_facts(device: str, known: _Gathered) -> DeviceFacts | None:
+    """None for a device without points."""
+    spans = [known.time] if known.time is not None and known.time.count else known.spans
+    if not spans:
+        return None
     points = sum(series.points for series in known.series.values())
-    return DeviceFacts(device, min(known.starts), max(known.ends), points, known.series, known.aligned)
+    start, end = min(span.start for span in spans), max(span.end for span in spans)
+    return DeviceFacts(device, start, end, points, known.series, known.time is not None)
