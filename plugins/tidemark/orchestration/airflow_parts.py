@@ -90,6 +90,7 @@ def wait_healthy(ui: str, parts: Parts, home: AirflowHome, stopped: Callable[[],
     while not stopped():
         check_alive(parts, home)
         if _healthy(ui):
+            _wake_execution_api(ui)
             return True
         if time.monotonic() > deadline:
             raise silent(home)
@@ -104,6 +105,12 @@ def _healthy(ui: str) -> bool:
     except (urllib.error.URLError, OSError, ValueError):
         return False
     return all((health.get(part) or {}).get("status") == "healthy" for part in HEALTHY)
+
+
+def _wake_execution_api(ui: str) -> None:
+    """The API server builds what tasks talk to at its first request, for 3 s; the first sync should not wait for it."""
+    with contextlib.suppress(urllib.error.URLError, OSError):
+        urllib.request.urlopen(f"{ui}/execution/health", timeout=30).close()
 
 
 def check_alive(parts: Parts, home: AirflowHome) -> None:

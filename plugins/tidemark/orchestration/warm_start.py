@@ -1,0 +1,38 @@
+"""Airflow listener: before the scheduler forks its workers it imports what tasks import, so that no task pays for it.
+
+A task is a fork of a worker, a worker a fork of the scheduler. A sync run has seven short tasks; each would import the
+ledger, the stores and the flows anew. Only the scheduler does this: the other parts run no tasks.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+
+from airflow.listeners import hookimpl
+
+log = logging.getLogger(__name__)
+
+TASK_MODULES = (
+    "tidemark.flows.sync_link",
+    "tidemark.flows.load_landings",
+    "tidemark.flows.merge_catalog",
+    "tidemark.stores.sftp",
+    "tidemark.ledger.migrations",
+    "tidemark.settings_file",
+    "tidemark.orchestration.link_dag",
+    "tidemark.orchestration.receiver_dags",
+    "tenacity",
+)
+
+
+@hookimpl
+def on_starting(component: object) -> None:
+    """Called in each of Airflow's parts as it starts; `component` is the part's job."""
+    if getattr(component, "job_type", "") != "SchedulerJob":
+        return
+    for module in TASK_MODULES:
+        try:
+            importlib.import_module(module)
+        except ImportError:
+            log.exception("a task module cannot be imported; its tasks will say so: %s", module)

@@ -1,0 +1,14 @@
+"""The only file of plugins/ that Airflow imports itself (see .airflowignore): Tidemark's plugin. Every part loads it: keep it light."""
+
+from __future__ import annotations
+
+from airflow.plugins_manager import AirflowPlugin
+
+from tidemark.orchestration import warm_start
+
+
+class TidemarkPlugin(AirflowPlugin):
+    """Its listener makes the scheduler import what tasks need, once, before it forks the workers that run them."""
+
+    name = "tidemark"
+    listeners = [warm_start]  # noqa: RUF012 - Airflow's own way
