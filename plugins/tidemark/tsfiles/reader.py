@@ -52,6 +52,7 @@ class TsFile:
         self.path = str(path)
         self.version = metadata.version
         self.tables = {table: len(tags) for table, tags in metadata.tables.items()}
+        self.tag_columns = metadata.tables
         self._chunks_end = metadata.chunks_end
         self._chunks = ChunkReader(self._file, metadata.chunks_end)
         self._current: tuple[str, _Device] | None = None
@@ -67,6 +68,10 @@ class TsFile:
     def type_of(self, device: str, measurement: str) -> DataType:
         """The type of a series."""
         return self._series(device, measurement).type
+
+    def points(self, device: str, measurement: str) -> int:
+        """The points of a series by its statistics: before deletions, and before later chunks of the file win."""
+        return self._series(device, measurement).statistics.count
 
     def aligned(self, device: str) -> bool:
         """Whether the series of a device share one column of times."""
