@@ -1,0 +1,70 @@
+"""One invocation: its arguments, and what a verb needs of its surroundings, made when first asked for."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidemark.cli.screen import Screen
+from tidemark.errors import UsageError
+from tidemark.settings import ReceiverSettings, Settings
+from tidemark.settings_file import load
+
+if TYPE_CHECKING:
+    from tidemark.flows.app import App
+
+ROOT = Path(__file__).resolve().parents[3]  # of the checkout: the launcher, sql/, tests/, bench/, demo/
+
+
+@dataclass
+class Call:
+    arguments: argparse.Namespace
+    screen: Screen
+    rest: list[str] = field(default_factory=list)  # options that belong to another program (pytest, a benchmark)
+    opened: list[App] = field(default_factory=list)
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Read once. Raises UsageError that names every wrong line."""
+        return load(self.arguments.config, os.environ)
+
+    @cached_property
+    def app(self) -> App:
+        """Settings, ledger and identity, opened once and closed by `close`."""
+        from tidemark.flows.app import open_app
+
+        app = open_app(self.settings)
+        self.opened.append(app)
+        return app
+
+    @property
+    def receiver(self) -> ReceiverSettings:
+        """`--receiver R`, or the only one. Raises UsageError where it must be said."""
+        named = getattr(self.arguments, "receiver", None) or ""
+        if not named and len(self.settings.receivers) != 1:
+            names = ", ".join(sorted(self.settings.receivers)) or "none"
+            raise UsageError(f"which receiver? the settings have: {names}", hint="say --receiver NAME")
+        return self.app.receiver(named)
+
+    @property
+    def var(self) -> Path:
+        """Where what is written by the way belongs: tracebacks, benchmark results."""
+        settings = self.__dict__.get("settings")
+        return (settings.root if settings else Path.cwd()) / "var"
+
+    def confirm(self, question: str) -> None:
+        """Ask before what cannot be taken back; only where a person sits at stdin, and not with `--yes`."""
+        if self.arguments.yes or self.arguments.json or not sys.stdin.isatty():
+            return
+        self.screen.fail(f"{question} [y/N] ")
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise UsageError("not done", hint="answer y, or say --yes")
+
+    def close(self) -> None:
+        for app in self.opened:
+            app.ledger.close()

@@ -1,0 +1,60 @@
+"""What the tests need beside the environment: their wheels, a Java for Spark, and system packages where that is wanted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+
+from tidemark.cli.call import ROOT
+from tidemark.cli.screen import Screen
+from tidemark.errors import PermanentError
+
+PACKAGES = (  # (a program, its Debian package, only with --all)
+    ("sshd", "openssh-server", False),
+    ("ssh", "openssh-client", False),
+    ("rsync", "rsync", False),
+    ("chromium", "chromium", True),
+)
+
+
+def in_ci() -> bool:
+    return os.environ.get("CI", "").lower() == "true"
+
+
+def prepare(everything: bool, install: bool, screen: Screen) -> None:
+    """Install the tests' locked set, with `install` system packages too. Raises PermanentError where it cannot."""
+    launcher = ROOT / "tidemark"
+    if launcher.exists() and subprocess.call([_python(), str(launcher), "--ensure", "test"], stdout=subprocess.DEVNULL):
+        raise PermanentError("the tests' packages could not be installed", hint="the words above say what is missing")
+    if install:
+        _install(missing(everything), screen)
+
+
+def missing(everything: bool) -> list[str]:
+    """Debian packages of the programs that are not here."""
+    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+    return [
+        package for program, package, full in PACKAGES if (everything or not full) and not shutil.which(program, path=path)
+    ]
+
+
+def _install(packages: Sequence[str], screen: Screen) -> None:
+    """By apt-get, as root or with sudo. What cannot be had is said; the tests of it then skip, or fail where CI=true."""
+    if not packages:
+        return
+    if shutil.which("apt-get") is None:
+        screen.fail(f"no apt-get here to install {' '.join(packages)}; install them your system's way")
+        return
+    sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    screen.tell(f"installing {' '.join(packages)}")
+    for words in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *packages]):
+        done = subprocess.run([*sudo, "apt-get", *words], env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            screen.fail(f"apt-get {' '.join(words)} failed: {(done.stderr or done.stdout).strip()[-500:]}")
+
+
+def _python() -> str:
+    return shutil.which("python3") or "python3"

@@ -1,0 +1,112 @@
+"""From the command line to an exit code (CONTRACT §1)."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from tidemark.cli.call import Call
+from tidemark.cli.parser import VERBS, parse, wants
+from tidemark.cli.screen import Screen
+from tidemark.cli.verb import Answer
+from tidemark.errors import TidemarkError
+
+
+class Stopped(BaseException):
+    """SIGTERM came: like Ctrl-C, everything is closed and the next run goes on from there."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Do what `words` say (default: the command line); returns the exit code. Help raises SystemExit(0) as argparse does."""
+    words = sys.argv[1:] if words is None else words
+    screen = Screen(as_json=wants("json", words), quiet=wants("quiet", words))
+    call: Call | None = None
+    try:
+        with _sigterm_stops():
+            arguments, rest = parse(words)
+            call = Call(arguments, screen, rest)
+            try:
+                answer = VERBS[arguments.verb].run(call)
+            finally:
+                call.close()
+    except TidemarkError as error:
+        return _failed(screen, error.as_json(), error.hint)
+    except (KeyboardInterrupt, Stopped) as stop:
+        code = 143 if isinstance(stop, Stopped) else 130
+        return _failed(screen, _failure(code, "stopped", "the same command goes on from there"), "")
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read our stdout has gone; nothing is left to say
+        return 1
+    except Exception as unexpected:
+        return _unexpected(screen, call, unexpected)
+    return _shown(screen, answer)
+
+
+def _shown(screen: Screen, answer: Answer) -> int:
+    """Print a result. One that needs somebody (a guard, files left out) says so as an error does."""
+    if answer.said:
+        return answer.code
+    if screen.as_json:
+        trouble = {"kind": answer.code} if answer.code else {}
+        screen.result({**trouble, **answer.json, "ok": answer.code == 0})
+    else:
+        answer.show(screen)
+    for key, before in (("error", "tidemark: "), ("hint", "  next: ")):
+        if answer.code and answer.json.get(key):
+            screen.fail(f"{before}{answer.json[key]}")
+    return answer.code
+
+
+def _failed(screen: Screen, answer: dict[str, Any], hint: str) -> int:
+    screen.fail(f"tidemark: {answer['error']}")
+    if hint:
+        screen.fail(f"  next: {hint}")
+    if screen.as_json:
+        screen.result(answer)
+    return int(answer["kind"])
+
+
+def _failure(kind: int, error: str, hint: str) -> dict[str, Any]:
+    return {"ok": False, "kind": kind, "error": error, "hint": hint}
+
+
+def _unexpected(screen: Screen, call: Call | None, error: Exception) -> int:
+    """A fault of ours: a short message, the traceback in a file that can be sent along."""
+    said = f"{type(error).__name__}: {error}".strip()
+    where = _keep_traceback(call)
+    hint = f"this is a fault in Tidemark; the whole story is in {where}"
+    return _failed(screen, _failure(1, f"unexpected: {said}", hint), hint)
+
+
+def _keep_traceback(call: Call | None) -> str:
+    text = traceback.format_exc()
+    folder = call.var if call else Path.cwd() / "var"
+    path = folder / "errors" / f"{time.strftime('%Y%m%dT%H%M%S')}-{time.time_ns() % 10**9:09d}.txt"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{' '.join(sys.argv)}\n\n{text}")
+    except OSError:
+        sys.stderr.write(text)  # no place to keep it: here is better than nowhere
+        return "the lines above"
+    return str(path)
+
+
+@contextmanager
+def _sigterm_stops() -> Iterator[None]:
+    """Within the block SIGTERM raises `Stopped` in the main thread, so that `finally` blocks run and leases are let go."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise Stopped
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,133 @@
+"""Verbs, options and their help. Every verb's help ends with an example."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from collections.abc import Sequence
+from typing import NoReturn
+
+from tidemark.cli import verbs_deploy, verbs_operate, verbs_prove, verbs_setup, verbs_transfer
+from tidemark.cli.verb import Verb
+from tidemark.errors import UsageError
+
+GROUPS: Sequence[tuple[str, Sequence[Verb]]] = (
+    ("to begin", verbs_setup.VERBS),
+    ("to run it in Airflow", verbs_deploy.VERBS),
+    ("to move files", verbs_transfer.VERBS),
+    ("to see and to prove", verbs_prove.VERBS),
+    ("to decide", verbs_operate.VERBS),
+)
+VERBS = {verb.name: verb for _group, verbs in GROUPS for verb in verbs}
+
+LATER = ("cluster",)
+
+EXIT_CODES = """\
+exit codes: 0 ok, 1 unexpected, 2 usage or settings, 3 not found, 5 try again, 6 needs somebody, 7 corruption,
+9 nothing to do (--fail-if-nothing), 10 window over, 20 differences, 21 ownership, 22 approval needed, 23 partial,
+24 source vanished, 130 and 143 stopped by Ctrl-C and SIGTERM (the next run goes on from there)"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with wrong usage as our UsageError, so that `--json` answers with JSON there too."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, hint=f"{self.prog} --help")
+
+
+def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The arguments, `.verb` among them, and the words left for another program. Raises UsageError, SystemExit for help."""
+    wanted = _verb_of(words)
+    parser = _root()
+    chosen = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser, help=argparse.SUPPRESS)
+    for verb in [VERBS[wanted]] if wanted else VERBS.values():
+        _add(chosen, verb)
+    ours, rest = _split(words, VERBS[wanted]) if wanted else (list(words), [])
+    arguments = parser.parse_args(ours)
+    if arguments.verb is None:
+        raise UsageError("say what to do", hint="./tidemark --help")
+    return arguments, rest
+
+
+def _verb_of(words: Sequence[str]) -> str:
+    """The first word that is no option: a verb, or "" where there is none. Raises UsageError for one that does not exist."""
+    before = ""
+    for word in words:
+        if not word.startswith("-") and before != "--config":
+            if word in VERBS:
+                return word
+            if word in LATER:
+                raise UsageError(
+                    f"{word} comes with a later release of Tidemark", hint="./tidemark --help shows what there is"
+                )
+            near = difflib.get_close_matches(word, VERBS, n=1)
+            raise UsageError(f"no verb {word!r}" + (f"; did you mean {near[0]}?" if near else ""), hint="./tidemark --help")
+        before = word
+    return ""
+
+
+def _split(words: Sequence[str], verb: Verb) -> tuple[list[str], list[str]]:
+    """For a verb that hands words on: its own flags, and everything else behind it in the order given."""
+    if not verb.flags:
+        return list(words), []
+    start = list(words).index(verb.name) + 1
+    own = {*verb.flags, "--json", "--yes", "--help", "-h"}
+    behind = words[start:]
+    return [*words[:start], *(w for w in behind if w in own)], [w for w in behind if w not in own]
+
+
+def _root() -> _Parser:
+    parser = _Parser(
+        prog="./tidemark",
+        usage="./tidemark [--config FILE] VERB … [--json] [--quiet] [--yes]",
+        description="Keeps a data centre in step with its edge sites: every sealed TsFile, once, unchanged, provably.",
+        epilog=_overview() + "\n\n" + EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _common(parser, first=True)
+    return parser
+
+
+def _common(parser: argparse.ArgumentParser, first: bool = False) -> None:
+    """Options that may stand before or after the verb. Only the outer parser sets defaults, else the inner would win."""
+
+    def default(value: object) -> object:
+        return value if first else argparse.SUPPRESS
+
+    parser.add_argument(
+        "--config", metavar="FILE", default=default(None), help="settings; else $TIDEMARK_CONFIG, else ./tidemark.toml"
+    )
+    parser.add_argument(
+        "--json", action="store_true", default=default(False), help="the last line of stdout is one JSON object"
+    )
+    parser.add_argument("--quiet", action="store_true", default=default(False), help="no progress, no remarks")
+    parser.add_argument("--yes", action="store_true", default=default(False), help="do not ask")
+
+
+def _add(chosen: argparse._SubParsersAction[_Parser], verb: Verb) -> None:
+    parser = chosen.add_parser(
+        verb.name,
+        help=verb.summary,
+        description=verb.summary[0].upper() + verb.summary[1:] + ".",
+        epilog=f"example:\n  {verb.example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.prog = f"./tidemark {verb.name}"
+    verb.arguments(parser)
+    _common(parser)
+
+
+def _overview() -> str:
+    lines = []
+    for group, verbs in GROUPS:
+        lines.append(f"{group}:")
+        lines += [f"  {verb.name:<12}{verb.summary}" for verb in verbs]
+    return "\n".join(lines)
+
+
+def wants(option: str, words: Sequence[str]) -> bool:
+    """Whether `option` stands among the words, for when they could not be parsed."""
+    return any(re.fullmatch(rf"--{option}", word) for word in words)

@@ -1,0 +1,126 @@
+"""approve, quarantine, owners, ledger: the operator's decisions, each written to the audit table."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from tidemark.cli import progress
+from tidemark.cli.call import Call
+from tidemark.cli.screen import Screen
+from tidemark.cli.verb import Answer, Verb
+from tidemark.cli.verbs_transfer import receiver_argument
+
+
+def _approve_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="the run whose drops wait (status and why name it)")
+
+
+def _approve(call: Call) -> Answer:
+    from tidemark.flows.operate import approve
+
+    call.confirm(f"let run {call.arguments.run} drop what it found gone?")
+    return _told(approve(call.app, call.arguments.run).as_json())
+
+
+def _quarantine_arguments(parser: argparse.ArgumentParser) -> None:
+    choices = parser.add_subparsers(dest="action", metavar="list|release|drop", required=True)
+    choices.add_parser("list", help="what is in quarantine, and why")
+    for name, what in (("release", "try to load it again"), ("drop", "give it up; its bytes are removed")):
+        choices.add_parser(name, help=what).add_argument("id", metavar="ID", help="from quarantine list")
+    receiver_argument(parser)
+
+
+def _quarantine(call: Call) -> Answer:
+    from tidemark.flows import operate
+
+    asked = call.arguments
+    if asked.action == "list":
+        found = operate.quarantine_list(call.app, call.receiver).as_json()
+        return Answer(found, lambda screen: _list(screen, found, "nothing is in quarantine"))
+    if asked.action == "release":
+        result = operate.quarantine_release(call.app, call.receiver, asked.id)
+    else:
+        call.confirm(f"remove {asked.id} from quarantine for good?")
+        result = operate.quarantine_drop(call.app, call.receiver, asked.id)
+    return _told(result.as_json())
+
+
+def _owners_arguments(parser: argparse.ArgumentParser) -> None:
+    choices = parser.add_subparsers(dest="action", metavar="list|transfer", required=True)
+    choices.add_parser("list", help="which site owns which device, since when")
+    transfer = choices.add_parser("transfer", help="give a device to another site; what was refused is loaded")
+    transfer.add_argument("device", metavar="DEVICE")
+    transfer.add_argument("--to", required=True, metavar="SITE", help="the new owner")
+    receiver_argument(parser)
+
+
+def _owners(call: Call) -> Answer:
+    from tidemark.flows import operate
+
+    asked = call.arguments
+    if asked.action == "list":
+        found = operate.owners_list(call.app, call.receiver).as_json()
+        return Answer(found, lambda screen: _list(screen, found, "no device has an owner yet"))
+    call.confirm(f"give {asked.device} to {asked.to}?")
+    return _told(operate.owners_transfer(call.app, call.receiver, asked.device, asked.to).as_json())
+
+
+def _ledger_arguments(parser: argparse.ArgumentParser) -> None:
+    choices = parser.add_subparsers(dest="action", metavar="backup|rebuild|upgrade", required=True)
+    backup = choices.add_parser("backup", help="a copy of the ledger while it is in use")
+    backup.add_argument("out", nargs="?", metavar="F", help="where to (default: var/backup/, named by the time)")
+    choices.add_parser("rebuild", help="a new ledger from manifests, receipts and files")
+    choices.add_parser("upgrade", help="bring the database to this version")
+
+
+def _ledger(call: Call) -> Answer:
+    from tidemark.flows import ledger_care
+
+    asked = call.arguments
+    if asked.action == "backup":
+        return _told(ledger_care.backup(call.app, Path(asked.out) if asked.out else None).as_json())
+    if asked.action == "upgrade":
+        return _told(ledger_care.upgrade(call.settings).as_json())
+    call.confirm("make a new ledger from what lies at the receivers?")
+    with progress.shown(call.screen) as beat:
+        return _told(ledger_care.rebuild(call.settings, beat).as_json())
+
+
+def _told(found: dict[str, Any]) -> Answer:
+    return Answer(
+        found, lambda screen: screen.pairs((key.replace("_", " "), value) for key, value in found.items() if key != "ok")
+    )
+
+
+def _list(screen: Screen, found: dict[str, Any], empty: str) -> None:
+    rows = next((value for value in found.values() if isinstance(value, list)), [])
+    columns = list(rows[0]) if rows else []
+    screen.table(columns, [[row.get(column) for column in columns] for row in rows], empty=empty)
+
+
+VERBS = (
+    Verb(
+        "approve",
+        "let a run drop what its guard holds back",
+        "./tidemark approve 20261121T120000-1a2b",
+        _approve,
+        _approve_arguments,
+    ),
+    Verb(
+        "quarantine",
+        "list, release or drop what could not be loaded",
+        "./tidemark quarantine list",
+        _quarantine,
+        _quarantine_arguments,
+    ),
+    Verb(
+        "owners",
+        "list owners of devices, or transfer one",
+        "./tidemark owners transfer root.f.d1 --to plant2",
+        _owners,
+        _owners_arguments,
+    ),
+    Verb("ledger", "back up, rebuild or upgrade the ledger", "./tidemark ledger backup", _ledger, _ledger_arguments),
+)

@@ -1,0 +1,178 @@
+"""status, coverage, verify, why, read: to see and to prove."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from tidemark.cli import progress
+from tidemark.cli.call import Call
+from tidemark.cli.screen import Screen, size
+from tidemark.cli.verb import Answer, Verb
+from tidemark.cli.verbs_transfer import SHOWN, receiver_argument
+from tidemark.errors import DIFFERENCES_FOUND
+
+
+def _status(call: Call) -> Answer:
+    from tidemark.flows.prove import status
+
+    found = status(call.app).as_json()
+    return Answer(found, lambda screen: _show_status(screen, found["links"]))
+
+
+def _show_status(screen: Screen, links: list[dict[str, Any]]) -> None:
+    columns = ["link", "state", "last run", "last success", "files>", "bytes>", "oldest unsent", "why"]
+    rows = [
+        (
+            link["name"],
+            link["state"],
+            link["last_run"],
+            link.get("last_success"),
+            link["backlog_files"],
+            size(link["backlog_bytes"]),
+            link["oldest_unsent"],
+            link.get("reason"),
+        )
+        for link in links
+    ]
+    screen.table(columns, rows, empty="no links in the settings")
+    for link in links:
+        if link.get("next"):
+            screen.line(f"  {link['name']}: {link['next']}")
+
+
+def _span(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--site", metavar="S", help="only this site")
+    parser.add_argument(
+        "--from", dest="since", metavar="T", help="from here on, included: ISO 8601 or an integer of the site's unit"
+    )
+    parser.add_argument("--to", dest="until", metavar="T", help="up to here, not included")
+    receiver_argument(parser)
+
+
+def _coverage_arguments(parser: argparse.ArgumentParser) -> None:
+    _span(parser)
+    parser.add_argument("--html", metavar="F", help="write a heat map as one HTML file")
+
+
+def _coverage(call: Call) -> Answer:
+    from tidemark.flows.prove import coverage
+
+    asked = call.arguments
+    report = coverage(call.app, call.receiver, asked.site or "", asked.since, asked.until)
+    found = report.as_json()
+    if asked.html:
+        from tidemark.proof.heat_map import page
+
+        Path(asked.html).write_text(page(report), encoding="utf-8")
+    code = 0 if report.complete else DIFFERENCES_FOUND
+    return Answer(found, lambda screen: _show_coverage(screen, found), code)
+
+
+def _show_coverage(screen: Screen, found: dict[str, Any]) -> None:
+    complete = "complete" if found["complete"] else "NOT COMPLETE"
+    screen.line(f"{found['receiver']}: {complete}, {found['cells']:,} cells (device × day)")
+    red = found["red"]
+    columns = ["site", "device", "day", "expected>", "present>", "why"]
+    screen.table(columns, [[cell.get(key.rstrip(">")) for key in columns] for cell in red[:SHOWN]])
+    if len(red) > SHOWN:
+        screen.line(f"… {len(red) - SHOWN:,} more: --json, or --html FILE")
+    for note in found.get("notes", ()):
+        screen.line(f"  {note}")
+
+
+def _verify_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--site", metavar="S", help="only this site")
+    parser.add_argument("--deep", action="store_true", help="compare every point, not only digests")
+    parser.add_argument("--repair", action="store_true", help="send or derive again what differs")
+    receiver_argument(parser)
+
+
+def _verify(call: Call) -> Answer:
+    from tidemark.flows.prove import verify
+
+    asked = call.arguments
+    with progress.shown(call.screen) as beat:
+        result = verify(call.app, call.receiver, asked.site or "", asked.deep, asked.repair, beat)
+    found = result.as_json()
+    return Answer(found, lambda screen: _show_verify(screen, found), result.exit_code)
+
+
+def _show_verify(screen: Screen, found: dict[str, Any]) -> None:
+    differences = found["differences"]
+    screen.line(f"checked {found['checked']:,}; {len(differences):,} differences")
+    if differences and isinstance(differences[0], dict):
+        columns = list(differences[0])
+        screen.table(columns, [[difference.get(key) for key in columns] for difference in differences[:SHOWN]])
+
+
+def _why_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("subject", metavar="SUBJECT", help="a file, run, site, link, device or landing")
+    receiver_argument(parser)
+
+
+def _why(call: Call) -> Answer:
+    from tidemark.flows.prove import why
+
+    found = why(call.app, call.arguments.subject).as_json()
+    return Answer(found, lambda screen: _show_why(screen, found))
+
+
+def _show_why(screen: Screen, found: dict[str, Any]) -> None:
+    evidence = found.get("evidence") or []
+    screen.pairs((key.replace("_", " "), found.get(key)) for key in ("subject", "state", "cause"))
+    for line in evidence if isinstance(evidence, list) else [evidence]:
+        screen.line(f"  {line}")
+    screen.pairs([("next", found.get("next")), ("if you wait", found.get("if_you_wait"))])
+
+
+def _read_arguments(parser: argparse.ArgumentParser) -> None:
+    _span(parser)
+    parser.add_argument("--device", default="**", metavar="GLOB", help='a device pattern such as "root.factory.*.d1"')
+    parser.add_argument("--tall", action="store_true", help="a row a point, values as canonical text")
+    parser.add_argument("--out", required=True, metavar="F", help="FILE.parquet or FILE.csv")
+
+
+def _read(call: Call) -> Answer:
+    from tidemark.flows.read_catalog import Query, read
+
+    asked = call.arguments
+    query = Query(asked.site or "", asked.device, asked.since or "", asked.until or "", asked.tall)
+    with progress.shown(call.screen) as beat:
+        result = read(call.app, call.receiver, query, Path(asked.out), beat)
+    found = result.as_json()
+    return Answer(found, lambda screen: _show_read(screen, found, asked.out), result.exit_code)
+
+
+def _show_read(screen: Screen, found: dict[str, Any], out: str) -> None:
+    screen.line(f"{found['rows']:,} rows of {found['devices']:,} devices in {out}")
+    for what, reason in (found.get("undecodable") or {}).items():
+        screen.line(f"  not read: {what}: {reason}")
+
+
+VERBS = (
+    Verb("status", "per link: state, last run, lag, backlog, guard", "./tidemark status", _status),
+    Verb(
+        "coverage",
+        "device × day, expected against present",
+        "./tidemark coverage --html coverage.html",
+        _coverage,
+        _coverage_arguments,
+    ),
+    Verb(
+        "verify",
+        "compare source, landing and catalog by digest, or by points",
+        "./tidemark verify --deep",
+        _verify,
+        _verify_arguments,
+    ),
+    Verb("why", "explain what is not in its final state", "./tidemark why plant1", _why, _why_arguments),
+    Verb(
+        "read",
+        "what readers of the catalog see, as Parquet or CSV",
+        "./tidemark read --tall --out points.parquet",
+        _read,
+        _read_arguments,
+    ),
+)

@@ -1,0 +1,178 @@
+"""init, doctor, demo, test, bench: to begin with."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tidemark.cli.call import ROOT, Call
+from tidemark.cli.screen import Screen
+from tidemark.cli.verb import Answer, Verb
+from tidemark.errors import NotFoundError, UsageError
+from tidemark.settings_file import DEFAULT
+
+
+def _init_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "dir", nargs="?", default=".", metavar="DIR", help="folder to write tidemark.toml into (default: here)"
+    )
+
+
+def _init(call: Call) -> Answer:
+    from tidemark.settings_file import load, template
+
+    target = Path(call.arguments.dir) / DEFAULT
+    if target.exists():
+        raise UsageError(
+            f"{target} exists already; nothing was written", hint=f"edit it, then ./tidemark --config {target} doctor"
+        )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("x", encoding="utf-8") as file:
+        file.write(template.fresh())
+    load(target, {})
+    option = "" if target == Path(DEFAULT) else f"--config {target} "
+
+    def show(screen: Screen) -> None:
+        screen.line(str(target))
+        screen.tell(f"  next: edit it (sites, receivers, links), then ./tidemark {option}doctor")
+
+    return Answer({"config": str(target)}, show)
+
+
+def _doctor(call: Call) -> Answer:
+    from tidemark.flows.doctor import doctor
+
+    report = doctor(call.arguments.config, os.environ)
+
+    def show(screen: Screen) -> None:
+        screen.table(["", "check", "found"], [("ok" if c.ok else "BAD", c.name, c.detail) for c in report.checks])
+        for check in report.checks:
+            if not check.ok and check.hint:
+                screen.line(f"  {check.name}: {check.hint}")
+
+    return Answer(report.as_json(), show, report.exit_code)
+
+
+def _demo_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dir", default="var/demo", metavar="D", help="where the deployment is made (default: var/demo)")
+    parser.add_argument("--no-ui", action="store_true", help="leave Airflow out")
+
+
+def _demo(call: Call) -> Answer:
+    asked = call.arguments
+    words = ["--dir", str(Path(asked.dir).resolve()), *(["--no-ui"] if asked.no_ui else [])]
+    return _hand_over(call, "demo", words)
+
+
+def _test_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--all", action="store_true", help="also real servers, a running Airflow, a browser, a Spark cluster"
+    )
+    parser.add_argument("--soak", action="store_true", help="also long sweeps")
+    parser.add_argument("--install", action="store_true", help="system packages too (CI=true does the same)")
+    parser.usage = "./tidemark test [--all] [--soak] [--install] [PYTEST ARGS]"
+
+
+def _test(call: Call) -> Answer:
+    from tidemark.cli import for_tests
+
+    asked = call.arguments
+    for_tests.prepare(everything=asked.all, install=asked.install or for_tests.in_ci(), screen=call.screen)
+    chosen = [f"--{name}" for name in ("all", "soak") if getattr(asked, name)]
+    command = [sys.executable, "-m", "pytest", *chosen, *call.rest]
+    code = subprocess.call(command, cwd=ROOT, env=_environment())
+    return Answer({"pytest": code}, lambda _screen: None, code)
+
+
+def _bench_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help=f"one of: {', '.join(_benchmarks())}")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds; sizes stay")
+
+
+def _bench(call: Call) -> Answer:
+    from tidemark.cli import for_tests
+
+    name = call.arguments.name
+    if name not in _benchmarks():
+        raise NotFoundError(f"no benchmark {name!r}; there are: {', '.join(_benchmarks())}", hint="./tidemark bench --help")
+    for_tests.prepare(everything=False, install=for_tests.in_ci(), screen=call.screen)
+    return _hand_over(call, f"bench.{name}", ["--quick"] if call.arguments.quick else [])
+
+
+def _benchmarks() -> list[str]:
+    """Modules of bench/ that can be run: those with a `main`."""
+    return sorted(
+        path.stem for path in (ROOT / "bench").glob("[!_]*.py") if "\ndef main(" in path.read_text(encoding="utf-8")
+    )
+
+
+def _hand_over(call: Call, module: str, words: list[str]) -> Answer:
+    """Run a program of the checkout that prints its own words, and with `--json` its own object as the last line."""
+    if not call.screen.as_json:
+        code = subprocess.call([sys.executable, "-m", module, *words], cwd=ROOT, env=_environment())
+        return Answer({}, lambda _screen: None, code)
+    done = subprocess.run(
+        [sys.executable, "-m", module, *words, "--json"],
+        cwd=ROOT,
+        env=_environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    lines = done.stdout.strip().splitlines()
+    for line in lines[:-1]:
+        call.screen.line(line)
+    return Answer(_object(lines, module, done.returncode), lambda _screen: None, done.returncode)
+
+
+def _object(lines: list[str], module: str, code: int) -> dict[str, Any]:
+    try:
+        found = json.loads(lines[-1])
+    except (IndexError, ValueError):
+        found = None
+    if isinstance(found, dict):
+        return found
+    return {
+        "ok": False,
+        "kind": code or 1,
+        "error": f"{module} ended with {code} and no result",
+        "hint": "its words are on stderr",
+    }
+
+
+def _environment() -> dict[str, str]:
+    paths = [str(ROOT / "plugins"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+
+
+VERBS = (
+    Verb("init", "write a commented tidemark.toml", "./tidemark init", _init, _init_arguments),
+    Verb("doctor", "check settings, ledger, stores, host keys, tools, clocks, disks", "./tidemark doctor", _doctor),
+    Verb(
+        "demo",
+        "a whole deployment on real TsFiles that checks its own answers",
+        "./tidemark demo --no-ui",
+        _demo,
+        _demo_arguments,
+    ),
+    Verb(
+        "test",
+        "set up what the tests need and run them",
+        "./tidemark test --all -k sshd",
+        _test,
+        _test_arguments,
+        flags=("--all", "--soak", "--install"),
+    ),
+    Verb(
+        "bench",
+        "a benchmark with its peers side by side, as JSON in var/bench/",
+        "./tidemark bench plan --quick",
+        _bench,
+        _bench_arguments,
+    ),
+)

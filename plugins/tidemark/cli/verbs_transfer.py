@@ -1,0 +1,230 @@
+"""plan, sync, load, merge, adopt: what moves files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from tidemark.cli import progress
+from tidemark.cli.call import Call
+from tidemark.cli.screen import Screen, size
+from tidemark.cli.verb import Answer, Verb
+from tidemark.errors import NOTHING_TO_DO, NotFoundError, UsageError
+
+SHOWN = 20  # files of a list for people; --json and --out have all
+
+
+def receiver_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--receiver", metavar="R", help="which receiver, where the settings have several")
+
+
+def _link_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("link", metavar="LINK", help="a [links.NAME] of the settings")
+
+
+def _plan_arguments(parser: argparse.ArgumentParser) -> None:
+    _link_argument(parser)
+    parser.add_argument("--out", metavar="F", help="write the plan as JSON, for sync --plan")
+
+
+def _plan(call: Call) -> Answer:
+    from tidemark.flows.plan_link import plan
+
+    with progress.shown(call.screen) as beat:
+        found = plan(call.app, call.arguments.link, beat).as_json()
+    if call.arguments.out:
+        _write_json(Path(call.arguments.out), found)
+    return Answer(found, lambda screen: _show_plan(screen, found))
+
+
+def _show_plan(screen: Screen, plan: dict[str, Any]) -> None:
+    screen.pairs([("state", plan["state"]), ("files", plan["files"]), ("bytes", size(plan["bytes"]))])
+    for key, title in (
+        ("send", "send"),
+        ("superseded", "superseded"),
+        ("drop", "drop"),
+        ("skipped", "skipped"),
+        ("conflicts", "conflicts"),
+    ):
+        found = plan.get(key) or []
+        if found:
+            screen.line(f"\n{title} ({len(found):,})")
+        for item in found[:SHOWN]:
+            screen.line("  " + _item(item))
+        if len(found) > SHOWN:
+            screen.line(f"  … {len(found) - SHOWN:,} more: --json, or --out FILE")
+
+
+def _item(item: Any) -> str:
+    if not isinstance(item, dict):
+        return str(item)
+    told = [
+        size(value) if key == "bytes" else str(value)
+        for key, value in item.items()
+        if key != "path" and value not in (None, "")
+    ]
+    return "  ".join([str(item.get("path", "")), *told]).strip()
+
+
+def _write_json(path: Path, found: dict[str, Any]) -> None:
+    try:
+        path.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    except OSError as broken:
+        raise UsageError(f"cannot write {path}: {broken.strerror}", subject=str(path)) from broken
+
+
+def _sync_arguments(parser: argparse.ArgumentParser) -> None:
+    _link_argument(parser)
+    parser.add_argument("--plan", metavar="F", help="do exactly what this plan says (from plan --out)")
+    parser.add_argument("--no-load", action="store_true", help="leave the landing for a later load")
+    parser.add_argument(
+        "--only", metavar="GLOB", action="append", default=[], help="only these source paths; may be repeated"
+    )
+    parser.add_argument("--again", action="store_true", help="also files that were acknowledged before")
+    parser.add_argument("--fail-if-nothing", action="store_true", help="exit 9 where there was nothing to do")
+
+
+def _sync(call: Call) -> Answer:
+    from tidemark.flows.sync_link import Options, run_sync
+
+    asked = call.arguments
+    options = Options(
+        only_paths=tuple(asked.only), send_all_again=asked.again, plan=_read_plan(asked.plan), no_load=asked.no_load
+    )
+    with progress.shown(call.screen) as beat:
+        result = run_sync(call.app, asked.link, options, beat)
+    found = result.as_json()
+    code = result.exit_code
+    if asked.fail_if_nothing and code == 0 and result.state == "nothing":
+        code = NOTHING_TO_DO
+    return Answer(found, lambda screen: _show_run(screen, found), code)
+
+
+def _read_plan(path: str | None) -> Any:
+    """The plan file as the sync flow takes it. Raises UsageError for what is no plan."""
+    if path is None:
+        return None
+    from tidemark.flows.sync_link import Plan
+
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        return Plan(
+            send=tuple((item["path"], int(item["bytes"])) for item in found["send"]),
+            drop=tuple(item["path"] for item in found["drop"]),
+            superseded=tuple(item["path"] for item in found["superseded"]),
+        )
+    except FileNotFoundError:
+        raise NotFoundError(f"no plan {path}", hint="./tidemark plan LINK --out F writes one", subject=path) from None
+    except (OSError, ValueError, KeyError, TypeError) as broken:
+        raise UsageError(f"{path} is no plan of ./tidemark plan --out: {broken}", subject=path) from broken
+
+
+def _show_run(screen: Screen, run: dict[str, Any]) -> None:
+    sizes = ("bytes", "sent_bytes")
+    keys = (
+        "run",
+        "state",
+        "files",
+        "bytes",
+        "sent_bytes",
+        "dropped",
+        "pending",
+        "schema",
+        "loaded",
+        "refused",
+        "quarantined",
+    )
+    screen.pairs((key.replace("_", " "), size(run[key]) if key in sizes else _brief(run[key])) for key in keys if key in run)
+    for left in run["left_out"][:SHOWN]:
+        screen.line("  left out: " + _item(left))
+
+
+def _brief(value: Any) -> Any:
+    return len(value) if isinstance(value, (list, tuple, dict)) else value
+
+
+def _load_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--site", default="", metavar="S", help="only landings of this site")
+    parser.add_argument("--fail-if-nothing", action="store_true", help="exit 9 where there was nothing to load")
+    receiver_argument(parser)
+
+
+def _load(call: Call) -> Answer:
+    from tidemark.flows.load_landings import load
+
+    with progress.shown(call.screen) as beat:
+        result = load(call.app, call.receiver, call.arguments.site, progress=beat)
+    code = result.exit_code
+    if call.arguments.fail_if_nothing and code == 0 and not result.landings:
+        code = NOTHING_TO_DO
+    found = result.as_json()
+    return Answer(found, lambda screen: _show_load(screen, found), code)
+
+
+def _show_load(screen: Screen, found: dict[str, Any]) -> None:
+    screen.pairs(
+        (key, found[key]) for key in ("receiver", "landings", "loaded", "quarantined", "refused", "waiting", "rejected")
+    )
+    for trouble in found["troubles"][:SHOWN]:
+        screen.line(f"  {trouble['what']}: {trouble['path']}: {trouble['reason']}")
+
+
+def _merge_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--database", default="", metavar="D", help="only this database")
+    parser.add_argument("--partition", type=int, metavar="P", help="only this time partition")
+    receiver_argument(parser)
+
+
+def _merge(call: Call) -> Answer:
+    from tidemark.flows.merge_catalog import merge
+
+    asked = call.arguments
+    with progress.shown(call.screen) as beat:
+        result = merge(call.app, call.receiver, asked.database, asked.partition, progress=beat)
+    found = result.as_json()
+    keys = ("groups", "files_in", "files_out", "rows", "seconds")
+    return Answer(found, lambda screen: screen.pairs((key.replace("_", " "), found[key]) for key in keys), result.exit_code)
+
+
+def _adopt_arguments(parser: argparse.ArgumentParser) -> None:
+    _link_argument(parser)
+    parser.add_argument(
+        "dir", metavar="DIR", help="folder of an original Sync Tool, or files that are at the receiver already"
+    )
+
+
+def _adopt(call: Call) -> Answer:
+    from tidemark.flows.adopt import adopt
+
+    with progress.shown(call.screen) as beat:
+        found = adopt(call.app, call.arguments.link, Path(call.arguments.dir), beat).as_json()
+    return Answer(found, lambda screen: screen.pairs((key, _brief(value)) for key, value in found.items()))
+
+
+VERBS = (
+    Verb("plan", "what a sync would do; changes nothing", "./tidemark plan plant1 --out plan.json", _plan, _plan_arguments),
+    Verb(
+        "sync",
+        "one whole run of a link; continues an unfinished one first",
+        "./tidemark sync plant1",
+        _sync,
+        _sync_arguments,
+    ),
+    Verb("load", "load landings that are not loaded yet", "./tidemark load --site plant1", _load, _load_arguments),
+    Verb(
+        "merge",
+        "merge what overlaps in the catalog, and wait for it",
+        "./tidemark merge --database root.factory",
+        _merge,
+        _merge_arguments,
+    ),
+    Verb(
+        "adopt",
+        "take over from an original Sync Tool, or files already there",
+        "./tidemark adopt plant1 /opt/sync-client/data",
+        _adopt,
+        _adopt_arguments,
+    ),
+)
