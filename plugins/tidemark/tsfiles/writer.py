@@ -17,7 +17,7 @@ from types import TracebackType
 
 from tidemark.tsfiles.codes import Compression, DataType
 from tidemark.tsfiles.column import Column
-from tidemark.tsfiles.devices import is_table
+from tidemark.tsfiles.devices import is_table, split_nodes
 from tidemark.tsfiles.footer import MAGIC, SEPARATOR
 from tidemark.tsfiles.index import Segments
 from tidemark.tsfiles.writer_index import DeviceEntry, SeriesEntry, device_id, encode_index
@@ -178,6 +178,17 @@ class TsFileWriter:
             codes = bytes((of_type, ENCODINGS[of_type], self.compression))
             parts += [struct.pack(">i", len(data)), data, codes, struct.pack(">ii", 0, category)]
         return b"".join(parts)
+
+
+def tree_segments(device: str) -> Segments:
+    """A device of the tree model, by its canonical name, as TsFiles of V4 write it.
+
+    The first three nodes are one segment (all but the last of a device with less than four), then each node is one.
+    Source: `StringArrayDeviceID` of the TsFile library.
+    """
+    nodes = split_nodes(device)
+    head = min(3, len(nodes) - 1) or 1
+    return (".".join(nodes[:head]), *nodes[head:])
 
 
 def device_order(segments: Segments) -> tuple[tuple[bool, bytes], ...]:

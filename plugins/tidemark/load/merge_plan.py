@@ -1,0 +1,171 @@
+"""Which files a merge takes together, and in which pieces. Pure: catalog rows in, tasks out.
+
+A **group** is files of one site and database that overlap, directly or through others, in the times of a device; everything
+in them goes into the merged files that will stand for them. A group is merged when readers still see one of its files, and
+always from sources: what was merged before is derived again. Source: DESIGN §3 "Sources and merges", §7.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile, Rank
+from tidemark.load.merge_task import MergeTask, TaskSource
+
+TASK_POINTS = 2_000_000  # a device is never split; what is left over makes a smaller task
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A file that may be merged, with the extent of its devices."""
+
+    file: CatalogFile
+    devices: tuple[CatalogDevice, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Files to merge, lowest rank first."""
+
+    units: tuple[Unit, ...]
+
+    @property
+    def rank(self) -> Rank:
+        """What the merged files count as: their highest source."""
+        return max(unit.file.rank for unit in self.units)
+
+    @property
+    def points(self) -> int:
+        return sum(unit.file.points for unit in self.units)
+
+    @property
+    def file_ids(self) -> tuple[int, ...]:
+        return tuple(sorted(unit.file.file_id for unit in self.units))
+
+    @property
+    def digest(self) -> str:
+        """Names these very sources: a new generation is another row with another id."""
+        return hashlib.sha256(",".join(str(file_id) for file_id in self.file_ids).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`groups` to merge; `kept`: (group, subject, reason) that must stay as they came, known without reading them."""
+
+    groups: tuple[Group, ...] = ()
+    kept: tuple[tuple[Group, str, str], ...] = ()
+
+
+def plan_merge(units: Iterable[Unit], tried: Collection[str] = (), partition: int | None = None) -> Plan:
+    """What is to merge among these files of one receiver, seen or hidden behind merged files.
+
+    `tried`: digests of groups that are known to stay apart; `partition`: only groups that touch this catalog partition.
+    """
+    places: dict[tuple[str, str], list[Unit]] = defaultdict(list)
+    for unit in units:
+        places[unit.file.site_id, unit.file.database].append(unit)
+    groups: list[Group] = []
+    kept: list[tuple[Group, str, str]] = []
+    for _, mine in sorted(places.items()):
+        for group in overlapping_groups(mine):
+            if not any(unit.file.visible for unit in group.units) or group.digest in tried:
+                continue
+            if partition is not None and not _touches(group, partition):
+                continue
+            obstacle = _obstacle(group)
+            if obstacle:
+                kept.append((group, *obstacle))
+            else:
+                groups.append(group)
+    return Plan(tuple(groups), tuple(kept))
+
+
+def overlapping_groups(units: Sequence[Unit]) -> list[Group]:
+    """Groups of two files or more, by their lowest rank. The files are of one site and database."""
+    leader = list(range(len(units)))
+
+    def find(member: int) -> int:
+        while leader[member] != member:
+            leader[member] = leader[leader[member]]
+            member = leader[member]
+        return member
+
+    extents: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
+    for number, unit in enumerate(units):
+        for device in unit.devices:
+            extents[device.device].append((device.start, device.end, number))
+    for found in extents.values():
+        found.sort()
+        reach, last = found[0][1], found[0][2]
+        for start, end, number in found[1:]:
+            if start <= reach:
+                leader[find(number)] = find(last)
+            if end > reach or start > reach:
+                reach, last = end, number
+    members: dict[int, list[Unit]] = defaultdict(list)
+    for number, unit in enumerate(units):
+        members[find(number)].append(unit)
+    groups = [Group(tuple(sorted(found, key=_by_rank))) for found in members.values() if len(found) > 1]
+    return sorted(groups, key=lambda group: _by_rank(group.units[0]))
+
+
+def tasks_of(group: Group, number: int, root: str, staging: str, interval: int) -> list[MergeTask]:
+    """The group's tasks, ordered by device: each a range of its devices, of about TASK_POINTS points.
+
+    `number`: the group's place in the batch; `staging`: folder below `root` for their outputs; `interval`: of catalog
+    partitions, in the site's unit.
+    """
+    points: dict[str, int] = defaultdict(int)
+    for unit in group.units:
+        for device in unit.devices:
+            points[device.device] += device.points
+    ranges: list[list[str]] = [[]]
+    weight = 0
+    for name, count in sorted(points.items()):
+        if ranges[-1] and weight + count > TASK_POINTS:
+            ranges.append([])
+            weight = 0
+        ranges[-1].append(name)
+        weight += count
+    first = group.units[0].file
+    return [
+        MergeTask(
+            group=number,
+            number=place,
+            root=root,
+            staging=staging,
+            database=first.database,
+            interval=interval,
+            sources=_sources(group, frozenset(devices)),
+            devices=tuple(devices),
+        )
+        for place, devices in enumerate(ranges)
+    ]
+
+
+def _sources(group: Group, devices: frozenset[str]) -> tuple[TaskSource, ...]:
+    return tuple(
+        TaskSource(unit.file.location, unit.file.mods_location)
+        for unit in group.units
+        if any(device.device in devices for device in unit.devices)
+    )
+
+
+def _obstacle(group: Group) -> tuple[str, str] | None:
+    """(subject, reason) why the group cannot be merged, as far as the catalog knows."""
+    for unit in group.units:
+        if unit.file.undecodable:
+            series = ", ".join(unit.file.undecodable[:3])
+            return unit.file.location, f"it holds series that are not decoded here: {series}"
+    return None
+
+
+def _touches(group: Group, partition: int) -> bool:
+    return any(unit.file.partition_from <= partition <= unit.file.partition_to for unit in group.units)
+
+
+def _by_rank(unit: Unit) -> tuple[Rank, int]:
+    return unit.file.rank, unit.file.file_id

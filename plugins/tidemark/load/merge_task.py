@@ -1,0 +1,240 @@
+"""One merge task: the points of some devices from all their sources, newest wins, as new TsFiles in staging.
+
+Runs wherever an engine puts it, in a process of its own; reads the sources, writes below its staging folder and nothing
+else, so it may be run twice. Memory holds one device. What may not be merged without changing a value or a type is
+refused by name, and nothing is written. Source: DESIGN §3 "Who wins", §7; research/spark-tsfile.md §3.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.errors import CorruptionError, RetryableError
+from tidemark.load.check import mods_form
+from tidemark.load.overlay import NOTHING, Counts, Layer, cut, lay, split_counts
+from tidemark.tsfiles.codes import DataType
+from tidemark.tsfiles.column import Column
+from tidemark.tsfiles.devices import split_nodes, table_segments
+from tidemark.tsfiles.mods import Deletion, parse_mods
+from tidemark.tsfiles.reader import TsFile
+from tidemark.tsfiles.statistics import describe
+from tidemark.tsfiles.writer import TsFileWriter, device_order, tree_segments
+
+
+@dataclass(frozen=True)
+class TaskSource:
+    """A source file with its deletions ('' without); locations are relative to the receiver's root."""
+
+    location: str
+    mods_location: str
+
+
+@dataclass(frozen=True)
+class MergeTask:
+    """Devices of one group. `sources` lowest rank first; `interval` of catalog partitions, in the site's unit."""
+
+    group: int
+    number: int
+    root: str
+    staging: str
+    database: str
+    interval: int
+    sources: tuple[TaskSource, ...]
+    devices: tuple[str, ...]
+
+    @property
+    def subject(self) -> str:
+        """What errors call the task."""
+        return f"merge of {len(self.sources)} files of {self.database}, {self.devices[0]} … {self.devices[-1]}"
+
+
+@dataclass(frozen=True)
+class Staged:
+    """An output, whole and synced at `location` (relative to the root). `devices`: (device, start, end, points)."""
+
+    location: str
+    partition: int
+    sha256: str
+    size: int
+    model: str
+    points: int
+    devices: tuple[tuple[str, int, int, int], ...]
+    counts: Counts
+
+
+@dataclass(frozen=True)
+class MergeOutcome:
+    """What a task made. `unplaced`: points of series of which nothing was left to write; `refused`: (subject, reason)."""
+
+    group: int
+    number: int
+    staged: tuple[Staged, ...] = ()
+    unplaced: Counts = NOTHING
+    refused: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A source while it is open."""
+
+    file: TsFile
+    deletions: tuple[Deletion, ...]
+    devices: frozenset[str]
+
+
+@dataclass
+class _Output:
+    """A file of one partition while it is written."""
+
+    location: str
+    writer: TsFileWriter
+    counts: Counts = NOTHING
+
+
+class _RefusedError(Exception):
+    """The group cannot be merged as it is: subject and reason."""
+
+    def __init__(self, subject: str, reason: str) -> None:
+        super().__init__(subject, reason)
+        self.subject = subject
+        self.reason = reason
+
+
+def run_merge_task(task: MergeTask) -> MergeOutcome:
+    """Merge the task's devices; one output a catalog partition that has points.
+
+    Raises CorruptionError (a source that cannot be read, an output that does not hold what was written) and RetryableError
+    (a source that is gone: the catalog moved on).
+    """
+    with ExitStack() as opened:
+        try:
+            sources = [_open(task, source, opened) for source in task.sources]
+        except FileNotFoundError as gone:
+            raise RetryableError(f"{gone.filename} is gone: the catalog changed meanwhile", subject=task.subject) from gone
+        try:
+            tables = _tag_columns(sources)
+            _check_types(task, sources)
+        except _RefusedError as refused:
+            return MergeOutcome(task.group, task.number, refused=(refused.subject, refused.reason))
+        return _merge(task, sources, tables)
+
+
+def _open(task: MergeTask, source: TaskSource, opened: ExitStack) -> _Source:
+    file = opened.enter_context(TsFile(Path(task.root, source.location), task.database))
+    deletions: tuple[Deletion, ...] = ()
+    if source.mods_location:
+        data = Path(task.root, source.mods_location).read_bytes()
+        deletions = parse_mods(data, mods_form(source.mods_location), source.mods_location)
+    return _Source(file, deletions, frozenset(file.devices()))
+
+
+def _tag_columns(sources: Sequence[_Source]) -> dict[str, tuple[str, ...]]:
+    """Table → names of its tag columns, the longest list of all sources: a table gains tags at the end only."""
+    tables: dict[str, tuple[str, ...]] = {}
+    for source in sources:
+        for table, tags in source.file.tag_columns.items():
+            known = tables.get(table, ())
+            longer, shorter = (tags, known) if len(tags) > len(known) else (known, tags)
+            if longer[: len(shorter)] != shorter:
+                raise _RefusedError(table, f"its tag columns are {known} in one file and {tags} in {source.file.path}")
+            tables[table] = longer
+    return tables
+
+
+def _check_types(task: MergeTask, sources: Sequence[_Source]) -> None:
+    """One type a series, and in the table model one type a column: a TsFile holds no more."""
+    types: dict[tuple[str, str], tuple[DataType, str]] = {}
+    for source in sources:
+        for device in task.devices:
+            if device not in source.devices:
+                continue
+            owner = f"{task.database}.{table_segments(device)[0]}" if _of_table(device) else device
+            for measurement in source.file.measurements(device):
+                if not source.file.points(device, measurement):
+                    continue
+                found = source.file.type_of(device, measurement)
+                known, where = types.setdefault((owner, measurement), (found, source.file.path))
+                if known != found:
+                    reason = f"{known.name} in {Path(where).name}, {found.name} in {Path(source.file.path).name}"
+                    raise _RefusedError(f"{device}.{measurement}", reason)
+
+
+def _merge(task: MergeTask, sources: Sequence[_Source], tables: Mapping[str, tuple[str, ...]]) -> MergeOutcome:
+    outputs: dict[int, _Output] = {}
+    unplaced = NOTHING
+    try:
+        for device in sorted(task.devices, key=lambda name: device_order(_segments(name))):
+            holders = [source for source in sources if device in source.devices]
+            rows: dict[int, dict[str, Column]] = {}
+            for measurement, layers in _layers(holders, device).items():
+                column, counts = lay(layers)
+                parts = cut(column, task.interval)
+                for partition, account in split_counts(counts, parts).items():
+                    if partition not in outputs:
+                        outputs[partition] = _output(task, partition, tables)
+                    outputs[partition].counts += account
+                    rows.setdefault(partition, {})[measurement] = parts[partition]
+                unplaced += NOTHING if parts else counts
+            aligned = holders[-1].file.aligned(device)  # as the newest file has it
+            for partition, columns in rows.items():
+                outputs[partition].writer.write(_segments(device), columns, aligned)
+        staged = tuple(_finish(task, partition, outputs[partition]) for partition in sorted(outputs))
+    except BaseException:
+        for output in outputs.values():
+            output.writer.abandon()
+        raise
+    return MergeOutcome(task.group, task.number, staged, unplaced)
+
+
+def _layers(holders: Sequence[_Source], device: str) -> dict[str, list[Layer]]:
+    """Measurement → its points in each file, lowest rank first."""
+    layers: dict[str, list[Layer]] = {}
+    for source in holders:
+        for measurement in source.file.measurements(device):
+            points = source.file.points(device, measurement)
+            if points:
+                layers.setdefault(measurement, []).append(_layer(source, device, measurement, points))
+    return layers
+
+
+def _layer(source: _Source, device: str, measurement: str, points: int) -> Layer:
+    """The points before and after deletions are counted, not computed from each other: the account is a check."""
+    column = source.file.column(device, measurement)
+    if not any(entry.affects(device, measurement) for entry in source.deletions):
+        return Layer(column, points)
+    left = source.file.column(device, measurement, deletions=source.deletions)
+    return Layer(left, points, deleted=len(column) - len(left))
+
+
+def _output(task: MergeTask, partition: int, tables: Mapping[str, tuple[str, ...]]) -> _Output:
+    location = f"{task.staging}/{task.group}-{task.number}-{partition}.tsfile"
+    place = Path(task.root, location)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return _Output(location, TsFileWriter(place, tables))
+
+
+def _finish(task: MergeTask, partition: int, output: _Output) -> Staged:
+    """Close the output and compare what its own statistics say with what was meant."""
+    output.writer.close()
+    facts = describe(Path(task.root, output.location), task.database)
+    counts = output.counts
+    if facts.points != counts.points_out or facts.points != output.writer.points or not counts.balanced:
+        raise CorruptionError(
+            f"{output.location} holds {facts.points} points where the merge counts {counts}",
+            hint="./tidemark verify --deep",
+            subject=task.subject,
+        )
+    devices = tuple((d.device, d.start, d.end, d.points) for d in facts.devices)
+    writer = output.writer
+    return Staged(output.location, partition, writer.sha256, writer.size, facts.model, facts.points, devices, counts)
+
+
+def _of_table(device: str) -> bool:
+    return split_nodes(device)[0] != "root"
+
+
+def _segments(device: str) -> tuple[str | None, ...]:
+    return table_segments(device) if _of_table(device) else tree_segments(device)

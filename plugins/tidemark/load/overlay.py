@@ -1,0 +1,82 @@
+"""Who wins, as arithmetic: the points of one series in several files laid over each other, with every point accounted for.
+
+Pure. Files come lowest rank first; each file's deletions were applied to its own points before; a null is not there and
+overwrites nothing. Source: DESIGN §3 "Who wins", "Sources and merges".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidemark.tsfiles.column import Column, overlay
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Points of a merge: points_in = points_out + overwritten + deleted."""
+
+    points_in: int = 0
+    points_out: int = 0
+    overwritten: int = 0
+    deleted: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.points_in + other.points_in,
+            self.points_out + other.points_out,
+            self.overwritten + other.overwritten,
+            self.deleted + other.deleted,
+        )
+
+    @property
+    def balanced(self) -> bool:
+        return self.points_in == self.points_out + self.overwritten + self.deleted
+
+
+NOTHING = Counts()
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One file's points of a series.
+
+    `column`: after the file's own deletions; `deleted`: how many those took; `points`: by the file's statistics, which
+    also count what later chunks of the same file overwrite.
+    """
+
+    column: Column
+    points: int
+    deleted: int = 0
+
+
+def lay(layers: Sequence[Layer]) -> tuple[Column, Counts]:
+    """The series as readers see it, and where its points went. Layers lowest rank first, all of one type (ValueError)."""
+    column = overlay([layer.column for layer in layers])
+    points = sum(layer.points for layer in layers)
+    deleted = sum(layer.deleted for layer in layers)
+    return column, Counts(points, len(column), points - deleted - len(column), deleted)
+
+
+def cut(column: Column, interval: int) -> dict[int, Column]:
+    """The column by catalog partition, floor(time / interval); `interval` in the unit of its times."""
+    if not len(column):
+        return {}
+    partitions = column.times // interval  # rounds down before 1970 too
+    starts = np.flatnonzero(np.append(True, partitions[1:] != partitions[:-1]))
+    ends = np.append(starts[1:], len(column))
+    return {
+        int(partitions[start]): Column(column.type, column.times[start:end], column.values[start:end])
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+    }
+
+
+def split_counts(counts: Counts, parts: dict[int, Column]) -> dict[int, Counts]:
+    """One balanced account a part; what was overwritten and deleted stands in the first. No parts: no accounts."""
+    accounts = {}
+    for number, (partition, part) in enumerate(parts.items()):
+        gone = (counts.overwritten, counts.deleted) if number == 0 else (0, 0)
+        accounts[partition] = Counts(len(part) + sum(gone), len(part), *gone)
+    return accounts
