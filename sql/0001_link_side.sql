@@ -61,7 +61,7 @@ CREATE TABLE run (
     run_id TEXT PRIMARY KEY,               -- UTC time and six random hex digits; sorts by time
     link TEXT NOT NULL,                    -- the link it belongs to
     state TEXT NOT NULL,                   -- running | finished | failed (ended with an error, continues next time)
-    step TEXT NOT NULL,                    -- recover | select_files | sync_schema | transfer_deletes | transfer_files | finish | cleanup | done
+    step TEXT NOT NULL,                    -- opened | recover | select_files | sync_schema | transfer_deletes | transfer_files | finish | cleanup | done
     fence BIGINT NOT NULL,                 -- fencing number of the lease that writes this run
     started DOUBLE PRECISION NOT NULL,     -- when it was opened
     ended DOUBLE PRECISION,                -- when it finished or failed, NULL while it runs
@@ -99,6 +99,7 @@ CREATE TABLE run_item (
     sha256 TEXT,                           -- digest made at the source, checked at the target
     mods_sha256 TEXT,                      -- digest of the mods prefix, NULL until made
     resource_sha256 TEXT,                  -- digest of .resource, NULL until made
+    verified TEXT,                         -- source: digest made at the source | target: only at the target; NULL before
     covered_by TEXT,                       -- supersede: JSON list of the covering paths
     reason TEXT,                           -- failed, vanished, held: why
     PRIMARY KEY (run_id, path)
@@ -112,6 +113,8 @@ CREATE TABLE sent_landing (
     sequence BIGINT NOT NULL,              -- fixed before the manifest is renamed
     previous TEXT,                         -- landing id before it, NULL for the first
     state TEXT NOT NULL,                   -- closing (manifest about to be renamed) | landed | answered (receipt read)
+    last INTEGER NOT NULL,                 -- 1: the run's last part
+    created DOUBLE PRECISION NOT NULL,     -- goes into the manifest, so that it can be made again byte for byte
     manifest_sha256 TEXT NOT NULL,         -- digest of manifest.json as renamed
     files BIGINT NOT NULL,                 -- files in it
     bytes BIGINT NOT NULL,                 -- their bytes
@@ -132,7 +135,7 @@ CREATE TABLE schema_position (
 );
 
 CREATE TABLE run_schema (
-    run_id TEXT NOT NULL,
+    run_id TEXT NOT NULL,                  -- the run that sent it
     path TEXT NOT NULL,                    -- schema log file at the site
     epoch BIGINT NOT NULL,                 -- the log's epoch, see schema_position
     start BIGINT NOT NULL,                 -- first byte sent

@@ -1,0 +1,107 @@
+"""What a sync of a link would do now. Looks at the site and decides as a run does; changes nothing anywhere."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from tidemark.errors import UsageError
+from tidemark.flows.app import App
+from tidemark.ledger import link_rows, owner_rows, run_rows
+from tidemark.ledger.run_rows import DROP, MODS, SEND, SUPERSEDE, item_bytes
+from tidemark.settings import LinkSettings
+from tidemark.sync.choice import Selection
+from tidemark.sync.schema import Piece, plan_pieces
+from tidemark.sync.selection import look
+from tidemark.sync.work import Options, Plan, Site
+
+
+@dataclass(frozen=True)
+class PlanReport:
+    """The keys of `./tidemark plan` (CONTRACT §1). `bytes` of a path counts its companions.
+
+    `state`: nothing | ready | guard (drops wait) | unfinished (a run that had stopped goes on first).
+    """
+
+    link: str
+    state: str
+    send: tuple[tuple[str, int], ...] = ()
+    drop: tuple[str, ...] = ()
+    superseded: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    skipped: tuple[tuple[str, str], ...] = ()
+    schema: tuple[Piece, ...] = ()
+    conflicts: tuple[tuple[str, str, str], ...] = ()  # (path, device, site that owns it)
+    guard: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "ok": True,
+            "link": self.link,
+            "state": self.state,
+            "send": [{"path": path, "bytes": size} for path, size in self.send],
+            "drop": [{"path": path} for path in self.drop],
+            "superseded": [{"path": path, "by": list(by)} for path, by in self.superseded],
+            "skipped": [{"path": path, "reason": reason} for path, reason in self.skipped],
+            "schema": [{"path": p.path, "from": p.start, "to": p.end, "began_anew": p.began_anew} for p in self.schema],
+            "conflicts": [{"path": path, "device": device, "owner": owner} for path, device, owner in self.conflicts],
+            "files": len(self.send),
+            "bytes": sum(size for _, size in self.send),
+            "guard": self.guard,
+        }
+
+
+def plan(app: App, link: str, options: Options = Options()) -> PlanReport:  # noqa: B008 - frozen
+    """What `sync` would do now. Raises what looking at the site raises (UnreachableError …)."""
+    settings = app.link(link)
+    site = app.site(settings.site)
+    with app.site_store(site) as source:
+        looking = Site(app.ledger, settings, site, source)
+        selection = look(looking, options)
+        pieces = tuple(plan_pieces(looking)) if site.schema else ()
+    with app.ledger.read() as connection:
+        known = link_rows.get_link(connection, link)
+        unfinished = run_rows.unfinished_run(connection, link) if known else None
+    something = selection.items or selection.added or selection.removed or pieces
+    state = "unfinished" if unfinished else "guard" if selection.guard else "ready" if something else "nothing"
+    return PlanReport(
+        link=link,
+        state=state,
+        send=tuple((i.path, item_bytes(i)) for i in selection.items if i.action in (SEND, MODS)),
+        drop=tuple(i.path for i in selection.items if i.action == DROP),
+        superseded=tuple((i.path, i.covered_by) for i in selection.items if i.action == SUPERSEDE),
+        skipped=_skipped(selection),
+        schema=pieces,
+        conflicts=_conflicts(app, settings, selection),
+        guard=selection.guard,
+    )
+
+
+def read_plan(data: bytes) -> Plan:
+    """A plan report written by `plan --out`. Raises UsageError where it is none."""
+    try:
+        raw = json.loads(data)
+        return Plan(
+            send=tuple((str(s["path"]), int(s["bytes"])) for s in raw["send"]),
+            drop=tuple(str(d["path"]) for d in raw["drop"]),
+            superseded=tuple(str(s["path"]) for s in raw["superseded"]),
+        )
+    except (ValueError, KeyError, TypeError) as broken:
+        raise UsageError(
+            f"this is not a plan: {type(broken).__name__} {broken}", hint="make one: ./tidemark plan LINK --out FILE"
+        ) from broken
+
+
+def _skipped(selection: Selection) -> tuple[tuple[str, str], ...]:
+    left_out = {seen.path: seen.reason for seen in selection.seen if seen.reason}
+    return tuple(sorted({**selection.skipped, **left_out}.items()))
+
+
+def _conflicts(app: App, link: LinkSettings, selection: Selection) -> tuple[tuple[str, str, str], ...]:
+    """Devices of the files to send that another site owns, as far as this ledger knows the receiver."""
+    sending = {i.path for i in selection.items if i.action == SEND}
+    devices = {d: path for path, extent in selection.extents.items() if path in sending for d, _, _ in extent}
+    with app.ledger.read() as connection:
+        owners = owner_rows.owners_of(connection, link.receiver, sorted(devices))
+    mine = app.site(link.site).id
+    return tuple((devices[d], d, row.site_id) for d, row in sorted(owners.items()) if row.site_id != mine)

@@ -1,0 +1,131 @@
+"""What a sync did, told from the ledger: the same for the command line, a DAG and a later question."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tidemark.errors import GuardError, NotFoundError, PartialError, RetryableError, worst_exit_code
+from tidemark.ledger import link_rows, run_rows
+from tidemark.ledger.database import Ledger
+from tidemark.ledger.run_rows import DROP, FAILED, HELD, SUPERSEDE, VANISHED
+
+
+@dataclass(frozen=True)
+class SyncResult:
+    """`state`: nothing (no landing) | landed | loaded. Bytes are files' bytes; `sent_bytes` crossed the wire.
+
+    `pending`: drops that wait for approval, superseded files that wait for what covers them, files left to the next run.
+    `left_out`: (path, reason) of the latter. `schema`: bytes of schema logs. `load_kind`: exit code of the load.
+    """
+
+    run: str
+    link: str
+    state: str
+    files: int = 0
+    bytes: int = 0
+    sent_bytes: int = 0
+    dropped: int = 0
+    superseded: int = 0
+    pending: int = 0
+    schema: int = 0
+    landings: int = 0
+    loaded: int = 0
+    refused: int = 0
+    quarantined: int = 0
+    left_out: tuple[tuple[str, str], ...] = ()
+    guard: str = ""
+    load_kind: int = 0
+    waiting_for_load: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        kinds = {self.load_kind}
+        kinds |= {GuardError.kind} if self.guard else set()
+        kinds |= {PartialError.kind} if self.left_out else set()
+        kinds |= {RetryableError.kind} if self.waiting_for_load else set()
+        return worst_exit_code(kinds)
+
+    @property
+    def hint(self) -> str:
+        """The next command, where somebody has to act."""
+        if self.guard:
+            return f"look at ./tidemark plan {self.link}; then ./tidemark approve {self.run}"
+        if self.left_out:
+            return "they go with the next run"
+        if self.waiting_for_load or self.load_kind:
+            return "./tidemark load"
+        return ""
+
+    @property
+    def error(self) -> str:
+        if self.guard:
+            return f"drops wait for approval: {self.guard}"
+        if self.left_out:
+            path, reason = self.left_out[0]
+            more = f" (and {len(self.left_out) - 1} more)" if len(self.left_out) > 1 else ""
+            return f"{path} was left out: {reason}{more}"
+        if self.waiting_for_load:
+            return "the receiver is being loaded by another process"
+        return f"{self.refused} files refused, {self.quarantined} quarantined" if self.load_kind else ""
+
+    def as_json(self) -> dict[str, Any]:
+        out: dict[str, Any] = {"ok": self.exit_code == 0, "kind": self.exit_code}
+        if self.exit_code:
+            out |= {"error": self.error, "hint": self.hint}
+        names = (
+            "run",
+            "link",
+            "state",
+            "files",
+            "bytes",
+            "sent_bytes",
+            "dropped",
+            "superseded",
+            "pending",
+            "schema",
+            "landings",
+            "loaded",
+            "refused",
+            "quarantined",
+            "guard",
+        )
+        out |= {name: getattr(self, name) for name in names}
+        return out | {"left_out": [{"path": path, "reason": reason} for path, reason in self.left_out]}
+
+
+def result_of(ledger: Ledger, run_id: str) -> SyncResult:
+    """What a run has done so far. Raises NotFoundError."""
+    with ledger.read() as connection:
+        run = run_rows.get_run(connection, run_id)
+        if run is None:
+            raise NotFoundError(f"no run {run_id} in this ledger", hint="./tidemark status", subject=run_id)
+        landings = run_rows.landings(connection, run.link, run_id=run_id)
+        counted = run_rows.count_items(connection, run_id)
+        left = [(i.path, i.reason or "") for i in run_rows.items(connection, run_id, FAILED, VANISHED)]
+        link = link_rows.get_link(connection, run.link)
+    return SyncResult(
+        run=run_id,
+        link=run.link,
+        state="landed" if landings else "nothing",
+        files=run.files,
+        bytes=run.bytes,
+        sent_bytes=run.sent_bytes,
+        dropped=run.dropped,
+        superseded=counted.get((SUPERSEDE, "landed"), 0),
+        pending=sum(n for (_, state), n in counted.items() if state in (HELD, FAILED, VANISHED)),
+        schema=run.schema_bytes,
+        landings=len(landings),
+        left_out=tuple(left),
+        guard=(link.guard or "") if link and counted.get((DROP, HELD)) else "",
+    )
+
+
+def total(results: Sequence[SyncResult]) -> SyncResult:
+    """One answer for a continued run and the fresh pass after it; what waits is what waits now."""
+    last = results[-1]
+    amounts = ("files", "bytes", "sent_bytes", "dropped", "superseded", "schema", "landings")
+    summed = {name: sum(getattr(r, name) for r in results) for name in amounts}
+    state = "landed" if any(r.state == "landed" for r in results) else last.state
+    return replace(last, state=state, **summed)

@@ -1,0 +1,255 @@
+"""The link's rows: sites, links, the files a site has and what the receiver has of them, schema positions.
+
+Every function works in the caller's transaction. The `file` table is read as plain tuples, streamed: a site may have a
+million. Tables: sql/0001_link_side.sql.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from tidemark.ledger.database import now
+
+Extent = tuple[tuple[str, int, int], ...]
+_CHUNK = 400  # values in one IN list
+_STREAM = 2_000  # rows fetched at once
+
+
+@dataclass(frozen=True)
+class LinkRow:
+    """A link as the ledger knows it; see the columns of `link`."""
+
+    link: str
+    site_id: str
+    receiver: str
+    next_sequence: int
+    last_landing: str | None
+    last_run: str | None
+    guard: str | None
+    guard_run: str | None
+    approved_run: str | None
+
+
+class Seen(NamedTuple):
+    """A sealed file as a listing showed it, waiting to be acknowledged. `reason`: why it is not sent, None if it is."""
+
+    path: str
+    size: int
+    mtime: int
+    inode: int
+    reason: str | None
+
+
+class Acked(NamedTuple):
+    """What a landing acknowledged of one path."""
+
+    path: str
+    size: int
+    mtime: int
+    inode: int
+    mods_size: int
+    generation: int
+    sha256: str
+    mods_sha256: str
+    landing: str
+
+
+class SchemaPosition(NamedTuple):
+    path: str
+    position: int
+    mtime: int
+    prefix_sha256: str
+    epoch: int
+
+
+def put_site(connection: Connection, site_id: str, name: str, time_unit: str, partition_interval_ms: int) -> None:
+    """The site as the settings describe it today."""
+    connection.execute(
+        sa.text(
+            "INSERT INTO site (site_id, name, time_unit, partition_interval_ms, first_seen)"
+            " VALUES (:id, :name, :unit, :interval, :at) ON CONFLICT (site_id) DO UPDATE SET"
+            " name = excluded.name, time_unit = excluded.time_unit, partition_interval_ms = excluded.partition_interval_ms"
+        ),
+        {"id": site_id, "name": name, "unit": time_unit, "interval": partition_interval_ms, "at": now(connection)},
+    )
+
+
+def add_link(connection: Connection, link: str, site_id: str, receiver: str) -> None:
+    """A link that never ran; nothing happens where it is known."""
+    connection.execute(
+        sa.text(
+            "INSERT INTO link (link, site_id, receiver, next_sequence) VALUES (:link, :site, :receiver, 1)"
+            " ON CONFLICT (link) DO NOTHING"
+        ),
+        {"link": link, "site": site_id, "receiver": receiver},
+    )
+
+
+def get_link(connection: Connection, link: str) -> LinkRow | None:
+    columns = ", ".join(LinkRow.__dataclass_fields__)
+    row = connection.execute(sa.text(f"SELECT {columns} FROM link WHERE link = :link"), {"link": link}).one_or_none()
+    return None if row is None else LinkRow(*row)
+
+
+def set_link(connection: Connection, link: str, **columns: Any) -> None:
+    """Change columns of the link's row."""
+    assignments = ", ".join(f"{name} = :{name}" for name in columns)
+    connection.execute(sa.text(f"UPDATE link SET {assignments} WHERE link = :link_"), {**columns, "link_": link})
+
+
+def stream_files(connection: Connection, link: str) -> Iterator[Sequence[Any]]:
+    """(path, size, mtime, inode, mods_size, state, generation, sha256, reason) of all files, ordered by path bytes."""
+    collation = "" if connection.dialect.name == "sqlite" else ' COLLATE "C"'
+    sql = (
+        "SELECT path, size, mtime, inode, mods_size, state, generation, sha256, reason FROM file"
+        f" WHERE link = :link ORDER BY path{collation}"
+    )
+    result = connection.execute(sa.text(sql), {"link": link}, execution_options={"yield_per": _STREAM})
+    for rows in result.partitions():
+        yield from rows
+
+
+def add_files(connection: Connection, link: str, files: Iterable[Seen]) -> None:
+    """Files seen for the first time, or in a new content: they wait. What was acknowledged of them stays written."""
+    at = now(connection)
+    rows = [{"link": link, "at": at, **f._asdict()} for f in files]
+    if rows:
+        connection.execute(
+            sa.text(
+                "INSERT INTO file (link, path, size, mtime, inode, mods_size, state, generation, sha256, mods_sha256,"
+                " first_seen, changed, reason) VALUES (:link, :path, :size, :mtime, :inode, 0, 'waiting', 0, '', '', :at,"
+                " :at, :reason) ON CONFLICT (link, path) DO UPDATE SET size = excluded.size, mtime = excluded.mtime,"
+                " inode = excluded.inode, state = 'waiting', changed = excluded.changed, reason = excluded.reason"
+            ),
+            rows,
+        )
+
+
+def touch_files(connection: Connection, link: str, files: Iterable[Seen]) -> None:
+    """The same content under another time or inode: only what the next listing is compared with changes."""
+    rows = [{"link": link, **f._asdict()} for f in files]
+    if rows:
+        connection.execute(
+            sa.text("UPDATE file SET mtime = :mtime, inode = :inode WHERE link = :link AND path = :path"), rows
+        )
+
+
+def ack_files(connection: Connection, link: str, files: Iterable[Acked]) -> None:
+    at = now(connection)
+    rows = [{"link": link, "at": at, **f._asdict()} for f in files]
+    if rows:
+        connection.execute(
+            sa.text(
+                "INSERT INTO file (link, path, size, mtime, inode, mods_size, state, generation, sha256, mods_sha256,"
+                " landing, first_seen, changed) VALUES (:link, :path, :size, :mtime, :inode, :mods_size, 'acked',"
+                " :generation, :sha256, :mods_sha256, :landing, :at, :at) ON CONFLICT (link, path) DO UPDATE SET"
+                " size = excluded.size, mtime = excluded.mtime, inode = excluded.inode, mods_size = excluded.mods_size,"
+                " state = 'acked', generation = excluded.generation, sha256 = excluded.sha256,"
+                " mods_sha256 = excluded.mods_sha256, landing = excluded.landing, changed = excluded.changed, reason = NULL"
+            ),
+            rows,
+        )
+
+
+def mark_gone(connection: Connection, link: str, paths: Iterable[str]) -> None:
+    """Vanished and told."""
+    _update(connection, link, paths, "state = 'gone', reason = NULL")
+
+
+def mark_resend(connection: Connection, link: str, paths: Iterable[str], reason: str) -> None:
+    """Whatever is listed under these paths is sent again as a new generation."""
+    _update(connection, link, paths, "state = 'waiting', reason = :reason", reason=reason)
+
+
+def note_reason(connection: Connection, link: str, paths: Iterable[str], reason: str) -> None:
+    """Why these files are not in the centre although they were sent; the state stays."""
+    _update(connection, link, paths, "reason = :reason", reason=reason)
+
+
+def _update(connection: Connection, link: str, paths: Iterable[str], change: str, **values: str) -> None:
+    at = now(connection)
+    rows = [{"link": link, "path": path, "at": at, **values} for path in paths]
+    if rows:
+        connection.execute(sa.text(f"UPDATE file SET {change}, changed = :at WHERE link = :link AND path = :path"), rows)
+
+
+def count_live(connection: Connection, link: str) -> int:
+    sql = sa.text("SELECT COUNT(*) FROM file WHERE link = :link AND state <> 'gone'")
+    return int(connection.execute(sql, {"link": link}).scalar_one())
+
+
+def digests(connection: Connection, link: str, paths: Sequence[str]) -> Mapping[str, tuple[str, str, int]]:
+    """{path: (sha256, mods_sha256, generation)} of what was acknowledged."""
+    sql = "SELECT path, sha256, mods_sha256, generation FROM file WHERE link = :link AND path IN :paths"
+    return {r[0]: (r[1], r[2], r[3]) for r in _in_chunks(connection, sql, link, paths)}
+
+
+def acked_paths(connection: Connection, link: str, paths: Sequence[str]) -> frozenset[str]:
+    """Those of `paths` whose present content the receiver has."""
+    sql = "SELECT path FROM file WHERE link = :link AND state = 'acked' AND path IN :paths"
+    return frozenset(row[0] for row in _in_chunks(connection, sql, link, paths))
+
+
+def put_extents(connection: Connection, link: str, extents: Mapping[str, Extent]) -> None:
+    rows = [{"link": link, "path": p, "extent": json.dumps(e, ensure_ascii=False)} for p, e in extents.items()]
+    if rows:
+        connection.execute(
+            sa.text(
+                "INSERT INTO file_extent (link, path, extent) VALUES (:link, :path, :extent)"
+                " ON CONFLICT (link, path) DO UPDATE SET extent = excluded.extent"
+            ),
+            rows,
+        )
+
+
+def extents(connection: Connection, link: str, paths: Sequence[str]) -> Mapping[str, Extent]:
+    sql = "SELECT path, extent FROM file_extent WHERE link = :link AND path IN :paths"
+    found = _in_chunks(connection, sql, link, paths)
+    return {path: tuple((d, a, b) for d, a, b in json.loads(extent)) for path, extent in found}
+
+
+def put_skipped(connection: Connection, link: str, skipped: Mapping[str, str]) -> None:
+    """The files skipped by the newest listing; `since` stays while the reason does."""
+    rows = connection.execute(sa.text("SELECT path, reason FROM skipped_file WHERE link = :link"), {"link": link})
+    known = {str(path): str(reason) for path, reason in rows}
+    stale = [{"link": link, "path": p} for p, reason in known.items() if skipped.get(p) != reason]
+    if stale:
+        connection.execute(sa.text("DELETE FROM skipped_file WHERE link = :link AND path = :path"), stale)
+    at = now(connection)
+    fresh = [{"link": link, "path": p, "reason": r, "at": at} for p, r in skipped.items() if known.get(p) != r]
+    if fresh:
+        connection.execute(
+            sa.text("INSERT INTO skipped_file (link, path, reason, since) VALUES (:link, :path, :reason, :at)"), fresh
+        )
+
+
+def schema_positions(connection: Connection, link: str) -> Mapping[str, SchemaPosition]:
+    sql = "SELECT path, position, mtime, prefix_sha256, epoch FROM schema_position WHERE link = :link"
+    return {row[0]: SchemaPosition(*row) for row in connection.execute(sa.text(sql), {"link": link})}
+
+
+def put_schema_positions(connection: Connection, link: str, positions: Iterable[SchemaPosition]) -> None:
+    at = now(connection)
+    rows = [{"link": link, "at": at, **p._asdict()} for p in positions]
+    if rows:
+        connection.execute(
+            sa.text(
+                "INSERT INTO schema_position (link, path, position, mtime, prefix_sha256, epoch, updated)"
+                " VALUES (:link, :path, :position, :mtime, :prefix_sha256, :epoch, :at) ON CONFLICT (link, path) DO UPDATE"
+                " SET position = excluded.position, mtime = excluded.mtime, prefix_sha256 = excluded.prefix_sha256,"
+                " epoch = excluded.epoch, updated = excluded.updated"
+            ),
+            rows,
+        )
+
+
+def _in_chunks(connection: Connection, sql: str, link: str, paths: Sequence[str]) -> Iterator[Sequence[Any]]:
+    statement = sa.text(sql).bindparams(sa.bindparam("paths", expanding=True))
+    for at in range(0, len(paths), _CHUNK):
+        yield from connection.execute(statement, {"link": link, "paths": list(paths[at : at + _CHUNK])})

@@ -1,0 +1,282 @@
+"""The rows of a run: the run itself, what it has to do, what it has done, the landings it made.
+
+Every function works in the caller's transaction. A run is continued from these rows alone: `run_item` says what was
+selected and how far each file came, `sent_landing` which manifests were reserved and which are whole.
+Tables: sql/0001_link_side.sql.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from tidemark.ledger.database import now
+
+SEND, MODS, DROP, SUPERSEDE = "send", "mods", "drop", "supersede"
+PLANNED, PINNED, SENT, LANDED, FAILED, VANISHED, HELD = (
+    "planned",
+    "pinned",
+    "sent",
+    "landed",
+    "failed",
+    "vanished",
+    "held",
+)
+TO_SEND = (PLANNED, PINNED)
+_CHUNK = 400  # values in one IN list
+
+
+@dataclass(frozen=True)
+class RunRow:
+    run_id: str
+    link: str
+    state: str  # running | finished | failed
+    step: str
+    fence: int
+    started: float
+    options: str
+    inventory: str | None
+    files: int
+    bytes: int
+    sent_bytes: int
+    dropped: int
+    pending: int
+    schema_bytes: int
+    error_kind: int | None
+    error: str | None
+    hint: str | None
+
+
+@dataclass(frozen=True)
+class RunItem:
+    """One path of a run; see the columns of `run_item`."""
+
+    path: str
+    action: str
+    state: str
+    size: int = 0
+    mtime: int = 0
+    inode: int = 0
+    mods_path: str = ""
+    mods_size: int = 0
+    resource_size: int = 0
+    generation: int = 0
+    part: int | None = None
+    sha256: str | None = None
+    mods_sha256: str | None = None
+    resource_sha256: str | None = None
+    verified: str | None = None
+    covered_by: tuple[str, ...] = ()
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class RunSchema:
+    """Bytes `start`..`start + size` of a schema log, durable at the receiver under `landed_path`."""
+
+    path: str
+    epoch: int
+    start: int
+    size: int
+    mtime: int
+    sha256: str
+    prefix_sha256: str
+    landed_path: str
+    state: str = SENT
+
+
+@dataclass(frozen=True)
+class SentLanding:
+    landing: str
+    run_id: str
+    link: str
+    part: int
+    sequence: int
+    previous: str | None
+    state: str  # closing | landed | answered
+    last: bool
+    created: float
+    manifest_sha256: str
+    files: int
+    bytes: int
+    receipt: str | None = None
+
+
+_RUN = ", ".join(f.name for f in fields(RunRow))
+_ITEM = tuple(f.name for f in fields(RunItem))
+_LANDING = tuple(f.name for f in fields(SentLanding))
+_SCHEMA = tuple(f.name for f in fields(RunSchema))
+
+
+def add_run(connection: Connection, run_id: str, link: str, fence: int, options: Mapping[str, Any]) -> None:
+    connection.execute(
+        sa.text(
+            "INSERT INTO run (run_id, link, state, step, fence, started, options, files, bytes, sent_bytes, dropped,"
+            " pending, schema_bytes) VALUES (:run, :link, 'running', 'opened', :fence, :at, :options, 0, 0, 0, 0, 0, 0)"
+        ),
+        {"run": run_id, "link": link, "fence": fence, "at": now(connection), "options": json.dumps(options)},
+    )
+
+
+def get_run(connection: Connection, run_id: str) -> RunRow | None:
+    row = connection.execute(sa.text(f"SELECT {_RUN} FROM run WHERE run_id = :run"), {"run": run_id}).one_or_none()
+    return None if row is None else RunRow(*row)
+
+
+def unfinished_run(connection: Connection, link: str) -> str | None:
+    sql = "SELECT run_id FROM run WHERE link = :link AND state <> 'finished' ORDER BY started, run_id LIMIT 1"
+    found = connection.execute(sa.text(sql), {"link": link}).scalar()
+    return None if found is None else str(found)
+
+
+def set_run(connection: Connection, run_id: str, **columns: Any) -> None:
+    """Change columns of the run's row."""
+    assignments = ", ".join(f"{name} = :{name}" for name in columns)
+    connection.execute(sa.text(f"UPDATE run SET {assignments} WHERE run_id = :run_"), {**columns, "run_": run_id})
+
+
+def add_to_run(connection: Connection, run_id: str, **amounts: int) -> None:
+    """Count up columns of the run's row."""
+    changes = ", ".join(f"{name} = {name} + :{name}" for name in amounts)
+    connection.execute(sa.text(f"UPDATE run SET {changes} WHERE run_id = :run_"), {**amounts, "run_": run_id})
+
+
+def set_success(connection: Connection, link: str, run_id: str, at: float) -> None:
+    """The link's newest run that ended well."""
+    sql = "UPDATE link SET last_run = :run, last_success = :at WHERE link = :link"
+    connection.execute(sa.text(sql), {"run": run_id, "at": at, "link": link})
+
+
+def run_of(connection: Connection, external: str) -> str | None:
+    """The run that an orchestrator's run id stands for."""
+    found = connection.execute(sa.text("SELECT run_id FROM run_alias WHERE external = :e"), {"e": external}).scalar()
+    return None if found is None else str(found)
+
+
+def add_alias(connection: Connection, external: str, run_id: str) -> None:
+    connection.execute(
+        sa.text("INSERT INTO run_alias (external, run_id) VALUES (:e, :run) ON CONFLICT (external) DO NOTHING"),
+        {"e": external, "run": run_id},
+    )
+
+
+def item_bytes(item: RunItem) -> int:
+    """Bytes that an item makes travel."""
+    return item.mods_size if item.action == MODS else item.size + item.mods_size + item.resource_size
+
+
+def add_items(connection: Connection, run_id: str, items: Iterable[RunItem]) -> None:
+    columns = ", ".join(("run_id", *_ITEM))
+    values = ", ".join(f":{name}" for name in ("run_id", *_ITEM))
+    rows = [{"run_id": run_id, **dict(zip(_ITEM, astuple(i), strict=True)), **_covered(i)} for i in items]
+    if rows:
+        connection.execute(sa.text(f"INSERT INTO run_item ({columns}) VALUES ({values})"), rows)
+
+
+def items(connection: Connection, run_id: str, *states: str, part: int | None = None) -> Iterator[RunItem]:
+    """The run's items in one of `states` (all when none is given), ordered by path."""
+    where = ["run_id = :run"]
+    if states:
+        where.append("state IN (" + ", ".join(f"'{s}'" for s in states) + ")")
+    if part is not None:
+        where.append("part = :part")
+    sql = f"SELECT {', '.join(_ITEM)} FROM run_item WHERE {' AND '.join(where)} ORDER BY path"
+    result = connection.execute(sa.text(sql), {"run": run_id, "part": part} if part is not None else {"run": run_id})
+    yield from map(_item, result)
+
+
+def items_at(connection: Connection, run_id: str, paths: Sequence[str]) -> Sequence[RunItem]:
+    """The items of these paths, in the paths' order."""
+    wanted = {}
+    statement = sa.text(f"SELECT {', '.join(_ITEM)} FROM run_item WHERE run_id = :run AND path IN :paths")
+    statement = statement.bindparams(sa.bindparam("paths", expanding=True))
+    for at in range(0, len(paths), _CHUNK):
+        chunk = list(paths[at : at + _CHUNK])
+        wanted.update({i.path: i for i in map(_item, connection.execute(statement, {"run": run_id, "paths": chunk}))})
+    return [wanted[path] for path in paths if path in wanted]
+
+
+def sizes(connection: Connection, run_id: str) -> Sequence[tuple[str, int, str]]:
+    """(path, bytes with companions, state) of every item that travels."""
+    size = f"CASE action WHEN '{MODS}' THEN mods_size ELSE size + mods_size + resource_size END"
+    sql = f"SELECT path, {size}, state FROM run_item WHERE run_id = :run AND action IN ('{SEND}', '{MODS}')"
+    return [(str(p), int(n), str(s)) for p, n, s in connection.execute(sa.text(sql), {"run": run_id})]
+
+
+def set_items(connection: Connection, run_id: str, changes: Iterable[Mapping[str, Any]]) -> None:
+    """Change columns of items; every mapping has `path` and the same other columns."""
+    rows = [{**change, "run_": run_id} for change in changes]
+    if rows:
+        names = [name for name in rows[0] if name not in ("path", "run_")]
+        assignments = ", ".join(f"{name} = :{name}" for name in names)
+        connection.execute(sa.text(f"UPDATE run_item SET {assignments} WHERE run_id = :run_ AND path = :path"), rows)
+
+
+def count_items(connection: Connection, run_id: str) -> Mapping[tuple[str, str], int]:
+    """{(action, state): number} of a run's items."""
+    sql = "SELECT action, state, COUNT(*) FROM run_item WHERE run_id = :run GROUP BY action, state"
+    return {(a, s): int(n) for a, s, n in connection.execute(sa.text(sql), {"run": run_id})}
+
+
+def add_landing(connection: Connection, landing: SentLanding) -> None:
+    names = [n for n in _LANDING if n != "receipt"]
+    row = {n: getattr(landing, n) for n in names}
+    connection.execute(
+        sa.text(f"INSERT INTO sent_landing ({', '.join(names)}) VALUES ({', '.join(':' + n for n in names)})"),
+        {**row, "last": int(landing.last)},
+    )
+
+
+def set_landing(connection: Connection, landing: str, **columns: Any) -> None:
+    assignments = ", ".join(f"{name} = :{name}" for name in columns)
+    connection.execute(
+        sa.text(f"UPDATE sent_landing SET {assignments} WHERE landing = :landing_"), {**columns, "landing_": landing}
+    )
+
+
+def landings(
+    connection: Connection, link: str, *, run_id: str | None = None, state: str | None = None
+) -> Sequence[SentLanding]:
+    """The link's landings in their sequence, of one run or in one state where asked."""
+    where, values = ["link = :link"], {"link": link}
+    for column, value in (("run_id", run_id), ("state", state)):
+        if value is not None:
+            where.append(f"{column} = :{column}")
+            values[column] = value
+    sql = f"SELECT {', '.join(_LANDING)} FROM sent_landing WHERE {' AND '.join(where)} ORDER BY sequence"
+    found = connection.execute(sa.text(sql), values)
+    return [SentLanding(**{**dict(zip(_LANDING, r, strict=True)), "last": bool(r.last)}) for r in found]
+
+
+def put_schema(connection: Connection, run_id: str, piece: RunSchema) -> None:
+    connection.execute(
+        sa.text(
+            f"INSERT INTO run_schema (run_id, {', '.join(_SCHEMA)}) VALUES (:run_id, {', '.join(':' + n for n in _SCHEMA)})"
+            " ON CONFLICT (run_id, path) DO NOTHING"
+        ),
+        {"run_id": run_id, **dict(zip(_SCHEMA, astuple(piece), strict=True))},
+    )
+
+
+def schema_pieces(connection: Connection, run_id: str, state: str | None = None) -> Sequence[RunSchema]:
+    sql = f"SELECT {', '.join(_SCHEMA)} FROM run_schema WHERE run_id = :run ORDER BY path"
+    found = [RunSchema(*row) for row in connection.execute(sa.text(sql), {"run": run_id})]
+    return [p for p in found if state is None or p.state == state]
+
+
+def set_schema_landed(connection: Connection, run_id: str) -> None:
+    connection.execute(sa.text("UPDATE run_schema SET state = 'landed' WHERE run_id = :run"), {"run": run_id})
+
+
+def _item(row: Sequence[Any]) -> RunItem:
+    values = dict(zip(_ITEM, row, strict=True))
+    return RunItem(**{**values, "covered_by": tuple(json.loads(values["covered_by"] or "[]"))})
+
+
+def _covered(item: RunItem) -> Mapping[str, str | None]:
+    return {"covered_by": json.dumps(item.covered_by) if item.covered_by else None}

@@ -1,0 +1,207 @@
+"""Which of the changed files travel, which vanished ones are told: one run's selection, decided.
+
+Pure. Everything it needs was read before (`select`): the changes, the extents, what the ledger acknowledged.
+Source: DESIGN §3, CONTRACT §2 (include, exclude, deletes).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+
+from tidemark.errors import PermanentError
+from tidemark.ledger.link_rows import Seen
+from tidemark.ledger.run_rows import DROP, HELD, MODS, PLANNED, SEND, SUPERSEDE, RunItem, item_bytes
+from tidemark.settings import LinkSettings
+from tidemark.stores.landing import InventoryEntry
+from tidemark.sync.guard import Limits, Verdict, View, judge
+from tidemark.sync.plan import Change, Changes, Kind, KnownFile
+from tidemark.sync.vanished import Gone, Live, covers
+from tidemark.sync.work import Options, Plan
+from tidemark.tsfiles.devices import matches
+from tidemark.tsfiles.names import parse_source_path
+from tidemark.tsfiles.resource import ANY_DEVICE, Extent
+from tidemark.tsfiles.sealed import SealedFile
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was read for one selection. `extents`: of changed files, from their .resource ((): unreadable);
+    `known_extents`: of vanished files and of those beside them, from the ledger; `same`: changed files whose digest is
+    the acknowledged one all the same; `approved`: drops that the operator let go; `unreadable`: .resource files that
+    tell nothing, and why."""
+
+    changes: Changes
+    view: View
+    extents: Mapping[str, Extent] = field(default_factory=dict)
+    known_extents: Mapping[str, Extent] = field(default_factory=dict)
+    same: Collection[str] = ()
+    approved: Collection[str] = ()
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a run will do, before anything is done. `files` are the sealed files behind the send and mods items."""
+
+    items: tuple[RunItem, ...] = ()
+    files: tuple[SealedFile, ...] = ()
+    seen: tuple[Seen, ...] = ()  # rows to wait: new, changed, excluded
+    touched: tuple[Seen, ...] = ()  # the same content under another time or inode
+    extents: Mapping[str, Extent] = field(default_factory=dict)
+    added: tuple[InventoryEntry, ...] = ()
+    removed: tuple[str, ...] = ()
+    forgotten: tuple[str, ...] = ()  # vanished before they were ever acknowledged
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    guard: str = ""  # why drops are held
+    approved: bool = False  # drops go that the operator let go
+
+    @property
+    def tells_something(self) -> bool:
+        return bool(self.added or self.removed or any(i.state != HELD for i in self.items))
+
+
+def left_out_reason(link: LinkSettings) -> str:
+    """The reason in the ledger for files that the link's patterns exclude; other patterns, another reason."""
+    patterns = "\n".join(("include", *link.include, "exclude", *link.exclude))
+    return f"excluded by the link's device patterns ({hashlib.sha256(patterns.encode()).hexdigest()[:8]})"
+
+
+def wanted(extent: Extent, include: Sequence[str], exclude: Sequence[str]) -> bool:
+    """Whether a file is sent: whole, if any of its devices matches. Devices we cannot know count as matching."""
+    if not extent:
+        return True
+    return any(
+        device == ANY_DEVICE or (any(matches(p, device) for p in include) and not any(matches(p, device) for p in exclude))
+        for device, _, _ in extent
+    )
+
+
+def choose(facts: Facts, link: LinkSettings, data: Sequence[str], options: Options) -> Selection:
+    """The selection of a run. Raises PermanentError where a given plan does not fit the site any more."""
+    changes = [_settled(change, facts) for change in facts.changes.changed]
+    left_out = left_out_reason(link)
+    seen: list[Seen] = []
+    sending: list[tuple[SealedFile, RunItem]] = []
+    for change in changes:
+        extent = facts.extents.get(change.file.entry.path, ())
+        if change.kind is Kind.MODS:
+            sending.append((change.file, _item(change, MODS)))
+        elif change.kind is not Kind.SAME:
+            sent = wanted(extent, link.include, link.exclude)
+            seen.append(_seen(change.file, None if sent else left_out))
+            if sent:
+                sending.append((change.file, _item(change, SEND)))
+    told, forgotten, verdict = _vanished(facts, [f for f, i in sending if i.action == SEND], link, data, options)
+    sending = [(file, item) for file, item in sending if _asked(item.path, options)]
+    selection = Selection(
+        items=(*(item for _, item in sending), *told),
+        files=tuple(file for file, _ in sending),
+        seen=tuple(seen),
+        touched=tuple(_seen(c.file, None) for c in facts.changes.changed if c.file.entry.path in facts.same),
+        extents={s.path: facts.extents.get(s.path, ()) for s in seen},
+        added=tuple(InventoryEntry(s.path, s.size, s.mtime, facts.extents.get(s.path, ()), s.reason or "") for s in seen),
+        removed=tuple(sorted([*forgotten, *(i.path for i in told if i.state != HELD)])),
+        forgotten=forgotten,
+        skipped={**dict(facts.changes.skipped), **facts.unreadable},
+        guard=verdict.reason,
+        approved=any(path in facts.approved for path in verdict.told),
+    )
+    if options.plan:
+        _keep_to(options.plan, selection)
+    return selection
+
+
+def without(selection: Selection, paths: Collection[str]) -> Selection:
+    """The selection without files that changed again and again while they were linked: they wait for the next run."""
+    return replace(
+        selection,
+        items=tuple(i for i in selection.items if i.path not in paths),
+        files=tuple(f for f in selection.files if f.entry.path not in paths),
+    )
+
+
+def _settled(change: Change, facts: Facts) -> Change:
+    """A file whose digest is the acknowledged one was only touched; its deletions may still have grown."""
+    path, row = change.file.entry.path, change.row
+    if path not in facts.same or row is None or _mods_size(change.file) < row.mods_size:
+        return change
+    return change._replace(kind=Kind.MODS if _mods_size(change.file) > row.mods_size else Kind.SAME)
+
+
+def _vanished(
+    facts: Facts, sending: Sequence[SealedFile], link: LinkSettings, data: Sequence[str], options: Options
+) -> tuple[list[RunItem], tuple[str, ...], Verdict]:
+    """(items told or held, paths that were never acknowledged and are forgotten, the guard's verdict)."""
+    rows = [row for row in facts.changes.vanished if _asked(row.path, options)]
+    live = [Live(f.name, facts.extents.get(f.entry.path, ()), fresh=True) for f in sending]
+    live += [Live(f.name, facts.known_extents.get(f.entry.path, ()), fresh=False) for f in facts.changes.live]
+    gone = [Gone(r.path, parse_source_path(r.path, data), facts.known_extents.get(r.path, ())) for r in rows]
+    by = covers(gone, live)
+    limits = Limits(link.deletes == "apply", link.delete_limit_files, link.delete_limit_share)
+    verdict = judge([r.path for r in rows if not by[r.path]], facts.view, limits, facts.approved)
+    held = frozenset(verdict.held)
+    forgotten = tuple(r.path for r in rows if r.generation == 0 and r.path not in held)
+    told = [_gone_item(r, by[r.path], verdict.reason if r.path in held else "") for r in rows if r.generation]
+    return told, forgotten, verdict
+
+
+def _gone_item(row: KnownFile, by: tuple[str, ...], held: str) -> RunItem:
+    return RunItem(
+        path=row.path,
+        action=SUPERSEDE if by else DROP,
+        state=HELD if held else PLANNED,
+        generation=row.generation,
+        covered_by=by,
+        reason=held or None,
+    )
+
+
+def _item(change: Change, action: str) -> RunItem:
+    file, row = change.file, change.row
+    return RunItem(
+        path=file.entry.path,
+        action=action,
+        state=PLANNED,
+        size=file.entry.size,
+        mtime=file.entry.mtime,
+        inode=file.entry.inode,
+        mods_path=file.mods.path if file.mods else "",
+        mods_size=_mods_size(file),
+        resource_size=file.resource.size,
+        generation=(row.generation if row else 0) + 1,
+        sha256=row.sha256 if row and action == MODS else None,
+    )
+
+
+def _seen(file: SealedFile, reason: str | None) -> Seen:
+    return Seen(file.entry.path, file.entry.size, file.entry.mtime, file.entry.inode, reason)
+
+
+def _mods_size(file: SealedFile) -> int:
+    return file.mods.size if file.mods else 0
+
+
+def _asked(path: str, options: Options) -> bool:
+    """Whether a run with these options concerns itself with `path`."""
+    if options.plan:
+        return options.plan.names(path)
+    return not options.only_paths or any(fnmatchcase(path, glob) for glob in options.only_paths)
+
+
+def _keep_to(plan: Plan, selection: Selection) -> None:
+    """Refuse a plan that does not fit any more. What came to the site since is left to the next run."""
+    sends = {i.path: item_bytes(i) for i in selection.items if i.action in (SEND, MODS)}
+    gone = {i.path: i.action for i in selection.items if i.action in (DROP, SUPERSEDE)}
+    wrong = [path for path, size in plan.send if sends.get(path) != size]
+    wrong += [path for path in plan.drop if gone.get(path) != DROP]
+    wrong += [path for path in plan.superseded if gone.get(path) != SUPERSEDE]
+    if wrong:
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise PermanentError(
+            f"the site has changed since the plan was made: {', '.join(wrong[:3])}{more}",
+            hint="make a new plan: ./tidemark plan LINK --out FILE",
+            subject=wrong[0],
+        )

@@ -1,0 +1,70 @@
+"""The first and the last step of a run: recover settles what a dead run left, cleanup takes away what is not needed.
+
+Both are done again without harm. Cleanup removes the snapshot only after every landing of the run is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tidemark.ledger import events, run_rows
+from tidemark.ledger.database import now
+from tidemark.ledger.run_rows import FAILED, HELD, VANISHED
+from tidemark.sync import snapshot
+from tidemark.sync.closing import settle_all
+from tidemark.sync.receipts import read_receipts
+from tidemark.sync.snapshot import SnapshotFolders
+from tidemark.sync.work import Work
+
+
+def recover(work: Work) -> Mapping[str, int]:
+    """Settle landings between number and acknowledgement, take in receipts, drop links of runs that are no more."""
+    settled = settle_all(work)
+    answers = read_receipts(work)
+    if work.again and work.site.snapshot:
+        for folder in snapshot.orphans(work.source, SnapshotFolders.of(work.site, work.link.name), keep=work.run_id):
+            work.source.remove_tree(folder)
+    return {"settled": settled, **answers}
+
+
+def cleanup(work: Work) -> Mapping[str, int]:
+    """Remove the snapshot and half files, then end the run: {"pending": items left for later}."""
+    with work.ledger.read() as connection:
+        counted = run_rows.count_items(connection, work.run_id)
+        landings = run_rows.landings(connection, work.link.name, run_id=work.run_id)
+    sent = any(action in ("send", "mods") for action, _ in counted)
+    # CRASH WINDOW: everything has landed and the links are still there; the rerun removes them.
+    if sent and work.site.snapshot:
+        snapshot.drop(work.source, SnapshotFolders.of(work.site, work.link.name), work.run_id)
+    left = sum(n for (_, state), n in counted.items() if state in (FAILED, VANISHED, HELD))
+    if left or work.again:
+        _remove_half_files(work, len(landings))
+    with work.recording() as connection:
+        run = run_rows.get_run(connection, work.run_id)
+        assert run is not None
+        at = now(connection)
+        run_rows.set_run(
+            connection,
+            work.run_id,
+            state="finished",
+            step="done",
+            ended=at,
+            pending=left,
+            error_kind=None,
+            error=None,
+            hint=None,
+        )
+        run_rows.set_success(connection, work.link.name, work.run_id, at)
+        events.record(connection, "run.finished", link=work.link.name, run_id=work.run_id, files=run.files, bytes=run.bytes)
+    return {"pending": left}
+
+
+def _remove_half_files(work: Work, landings: int) -> None:
+    """`.part` files and journals of files that failed; a folder without a manifest holds nothing that counts."""
+    for part in range(1, landings + 2):
+        folder = work.landing_folder(work.landing(part))
+        if part > landings:
+            work.target.remove_tree(folder)
+        else:
+            found = work.target.list_files([folder]).entries
+            work.target.remove([e.path for e in found if e.path.endswith((".part", ".part.blocks"))])

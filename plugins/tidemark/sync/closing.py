@@ -1,0 +1,231 @@
+"""The step finish, and the end of every part: reserve a sequence number, rename the manifest, acknowledge.
+
+    reserve   one transaction: the landing's row (closing) with its sequence number and its manifest's digest
+    publish   manifest.json under its final name: from here on the landing is whole
+    land      one transaction: landing landed, files acknowledged, gone files told, schema positions moved
+
+A crash between any two is settled by `settle`, which is also what the normal way uses: running and recovering are one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+
+from sqlalchemy.engine import Connection
+
+from tidemark.errors import CorruptionError, SourceVanishedError
+from tidemark.ledger import events, link_rows, run_rows
+from tidemark.ledger.link_rows import Acked, SchemaPosition
+from tidemark.ledger.run_rows import (
+    DROP,
+    FAILED,
+    HELD,
+    LANDED,
+    PLANNED,
+    SENT,
+    SUPERSEDE,
+    TO_SEND,
+    VANISHED,
+    RunItem,
+    SentLanding,
+)
+from tidemark.stores.landing import MANIFEST, encode
+from tidemark.sync.manifest import Contents, Inventory, compose, read_inventory
+from tidemark.sync.parts import partition_of
+from tidemark.sync.work import Work
+
+
+def finish(work: Work) -> Mapping[str, int]:
+    """Close the run's last part: {"landings": landings of this run}. A run with nothing to tell makes none."""
+    settle_all(work)
+    with work.ledger.read() as connection:
+        closed = run_rows.landings(connection, work.link.name, run_id=work.run_id)
+    if not any(landing.last for landing in closed):
+        close_part(work, last=True)
+    with work.ledger.read() as connection:
+        return {"landings": len(run_rows.landings(connection, work.link.name, run_id=work.run_id))}
+
+
+def close_part(work: Work, last: bool) -> None:
+    """Make a landing of all that was sent since the part before. Nothing happens where there is nothing to tell."""
+    with work.recording() as connection:
+        landing = _reserve(connection, work, last)
+    # CRASH WINDOW: a number is reserved, no manifest is there; `settle` makes the same manifest again.
+    if landing is not None:
+        settle(work, landing)
+
+
+def settle_all(work: Work) -> int:
+    """Settle every landing of this link that a crash left closing; returns how many."""
+    with work.ledger.read() as connection:
+        closing = run_rows.landings(connection, work.link.name, state="closing")
+    for landing in closing:
+        settle(work, landing)
+    return len(closing)
+
+
+def settle(work: Work, landing: SentLanding) -> None:
+    """Bring a reserved landing to its end: read back its manifest, publish it where it is missing, acknowledge.
+
+    Raises CorruptionError where another manifest than ours lies there.
+    """
+    with work.ledger.read() as connection:
+        contents = _contents(connection, work, landing)
+    data = encode(compose(landing, contents, work.link, work.site))
+    digest = hashlib.sha256(data).hexdigest()
+    path = f"{work.landing_folder(landing.landing)}/{MANIFEST}"
+    there = _read_back(work, path)
+    if there is None:
+        if digest != landing.manifest_sha256:  # the settings changed since it was reserved, and nobody has read it yet
+            with work.recording() as connection:
+                run_rows.set_landing(connection, landing.landing, manifest_sha256=digest)
+        work.target.publish(path, data)
+    elif there != landing.manifest_sha256:
+        raise CorruptionError(
+            f"{path} at the receiver is not the manifest that this run wrote",
+            hint="does another Tidemark with this site's id send to this receiver? See ./tidemark doctor",
+            subject=landing.landing,
+        )
+    # CRASH WINDOW: the landing is whole, nobody here knows; the rerun reads the manifest back and goes on below.
+    with work.recording() as connection:
+        _land(connection, work, landing, contents)
+
+
+def _read_back(work: Work, path: str) -> str | None:
+    """The digest of what lies at `path`, None where nothing does."""
+    try:
+        return hashlib.sha256(work.target.read(path)).hexdigest()
+    except SourceVanishedError:
+        return None
+
+
+def _reserve(connection: Connection, work: Work, last: bool) -> SentLanding | None:
+    link = link_rows.get_link(connection, work.link.name)
+    assert link is not None  # open_run made it
+    before = run_rows.landings(connection, work.link.name, run_id=work.run_id)
+    part = len(before) + 1
+    _assign_gone(connection, work, part)
+    draft = SentLanding(
+        landing=work.landing(part),
+        run_id=work.run_id,
+        link=work.link.name,
+        part=part,
+        sequence=link.next_sequence,
+        previous=link.last_landing,
+        state="closing",
+        last=last,
+        created=round(work.clock(), 3),
+        manifest_sha256="",
+        files=0,
+        bytes=0,
+    )
+    contents = _contents(connection, work, draft)
+    if contents.empty and not (last and before):
+        return None
+    digest = hashlib.sha256(encode(compose(draft, contents, work.link, work.site))).hexdigest()
+    landing = replace(draft, manifest_sha256=digest, files=len(contents.files), bytes=contents.bytes)
+    run_rows.add_landing(connection, landing)
+    return landing
+
+
+def _contents(connection: Connection, work: Work, landing: SentLanding) -> Contents:
+    run = run_rows.get_run(connection, landing.run_id)
+    first = landing.part == 1
+    return Contents(
+        items=tuple(run_rows.items(connection, landing.run_id, SENT, LANDED, part=landing.part)),
+        schema=run_rows.schema_pieces(connection, landing.run_id) if first else (),
+        inventory=_inventory(run.inventory if run else None, first),
+        failed=tuple(run_rows.items(connection, landing.run_id, FAILED, VANISHED)) if landing.last else (),
+    )
+
+
+def _inventory(text: str | None, first: bool) -> Inventory:
+    """The change goes with the first part; the count with every one."""
+    inventory = read_inventory(text) if text else Inventory()
+    return inventory if first else Inventory(count=inventory.count)
+
+
+def _assign_gone(connection: Connection, work: Work, part: int) -> None:
+    """Vanished files are told with the part that ends their partition, when all that covers them has landed.
+
+    One whose cover did not make it is held: it stays as it is at the receiver, and the next run decides anew.
+    """
+    gone = [i for i in run_rows.items(connection, work.run_id, PLANNED) if i.action in (DROP, SUPERSEDE)]
+    if not gone:
+        return
+    data = work.site.data
+    unsent = [path for path, _, state in run_rows.sizes(connection, work.run_id) if state in TO_SEND]
+    open_partitions = {partition_of(path, data) for path in unsent}
+    ready = [i for i in gone if partition_of(i.path, data) not in open_partitions]
+    missing = _missing_covers(connection, work, ready)
+    changes = [
+        {
+            "path": i.path,
+            "state": HELD if missing.get(i.path) else SENT,
+            "part": None if missing.get(i.path) else part,
+            "reason": missing.get(i.path),
+        }
+        for i in ready
+    ]
+    run_rows.set_items(connection, work.run_id, changes)
+
+
+def _missing_covers(connection: Connection, work: Work, gone: list[RunItem]) -> Mapping[str, str]:
+    """{superseded path: why it cannot be told yet}."""
+    covers = sorted({path for item in gone for path in item.covered_by})
+    arrived = {i.path for i in run_rows.items_at(connection, work.run_id, covers) if i.state in (SENT, LANDED)}
+    acked = link_rows.acked_paths(connection, work.link.name, covers)
+    return {
+        item.path: f"waits for what covers it: {', '.join(absent)}"
+        for item in gone
+        if (absent := [path for path in item.covered_by if path not in arrived and path not in acked])
+    }
+
+
+def _land(connection: Connection, work: Work, landing: SentLanding, contents: Contents) -> None:
+    link, run_id = work.link.name, landing.run_id
+    place = {"link": link, "run_id": run_id, "landing": landing.landing}
+    files = contents.files
+    link_rows.ack_files(connection, link, [_acked(i, landing.landing) for i in files])
+    gone = [i for i in contents.items if i.action in (DROP, SUPERSEDE)]
+    link_rows.mark_gone(connection, link, [i.path for i in gone])
+    positions = [SchemaPosition(p.path, p.start + p.size, p.mtime, p.prefix_sha256, p.epoch) for p in contents.schema]
+    link_rows.put_schema_positions(connection, link, positions)
+    if contents.schema:
+        run_rows.set_schema_landed(connection, run_id)
+    run_rows.set_items(connection, run_id, [{"path": i.path, "state": LANDED} for i in contents.items])
+    run_rows.set_landing(connection, landing.landing, state="landed", landed=work.clock())
+    link_rows.set_link(connection, link, next_sequence=landing.sequence + 1, last_landing=landing.landing, last_run=run_id)
+    run_rows.add_to_run(
+        connection,
+        run_id,
+        files=len(files),
+        bytes=contents.bytes,
+        dropped=sum(i.action == DROP for i in gone),
+        schema_bytes=sum(p.size for p in contents.schema),
+    )
+    if contents.inventory.approved:
+        link_rows.set_link(connection, link, guard=None, guard_run=None, approved_run=None)
+    events.record_many(
+        connection, "file.acked", [{**place, "path": i.path, "generation": i.generation, "sha256": i.sha256} for i in files]
+    )
+    for action, kind in ((DROP, "file.dropped"), (SUPERSEDE, "file.superseded")):
+        rows = [{**place, "path": i.path, "covered_by": i.covered_by} for i in gone if i.action == action]
+        events.record_many(connection, kind, rows)
+    events.record(connection, "landing.closed", **place, sequence=landing.sequence, files=len(files))
+
+
+def _acked(item: RunItem, landing: str) -> Acked:
+    return Acked(
+        path=item.path,
+        size=item.size,
+        mtime=item.mtime,
+        inode=item.inode,
+        mods_size=item.mods_size,
+        generation=item.generation,
+        sha256=item.sha256 or "",
+        mods_sha256=item.mods_sha256 or "",
+        landing=landing,
+    )

@@ -1,0 +1,114 @@
+"""The manifest of one landing, made from the ledger's rows. Pure: the same rows give the same bytes, so that a crash
+between reserving a sequence number and renaming the manifest is settled by making it again. docs/formats/manifest.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidemark.ledger.run_rows import (
+    DROP,
+    FAILED,
+    MODS,
+    SEND,
+    SUPERSEDE,
+    VANISHED,
+    RunItem,
+    RunSchema,
+    SentLanding,
+    item_bytes,
+)
+from tidemark.settings import LinkSettings, SiteSettings
+from tidemark.stores.landing import InventoryEntry, LandedFile, LandedSchema, Manifest, Part, Vanished
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """The run's inventory change as recorded at selection. `approved`: it lets go drops that the operator approved."""
+
+    added: tuple[InventoryEntry, ...] = ()
+    removed: tuple[str, ...] = ()
+    count: int = 0
+    approved: bool = False
+
+    @property
+    def changes(self) -> bool:
+        return bool(self.added or self.removed)
+
+
+def read_inventory(text: str) -> Inventory:
+    """From `run.inventory`."""
+    raw = json.loads(text)
+    added = tuple(
+        InventoryEntry(e["path"], e["size"], e["mtime"], tuple((d, a, b) for d, a, b in e["extent"]), e["reason"])
+        for e in raw["added"]
+    )
+    return Inventory(added, tuple(raw["removed"]), raw["count"], raw["approved"])
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What one landing carries: items of its part, schema pieces (first part), inventory (first part), and all items
+    that failed (last part)."""
+
+    items: Sequence[RunItem] = ()
+    schema: Sequence[RunSchema] = ()
+    inventory: Inventory = Inventory()
+    failed: Sequence[RunItem] = ()
+
+    @property
+    def empty(self) -> bool:
+        return not (self.items or self.schema or self.inventory.changes or self.failed)
+
+    @property
+    def files(self) -> list[RunItem]:
+        return sorted((i for i in self.items if i.action in (SEND, MODS)), key=lambda i: i.path)
+
+    @property
+    def bytes(self) -> int:
+        return sum(item_bytes(i) for i in self.files)
+
+
+def compose(landing: SentLanding, contents: Contents, link: LinkSettings, site: SiteSettings) -> Manifest:
+    gone = sorted((i for i in contents.items if i.action in (DROP, SUPERSEDE)), key=lambda i: i.path)
+    return Manifest(
+        landing=landing.landing,
+        site_id=site.id,
+        site_name=site.name,
+        time_unit=site.time_unit,
+        partition_interval_ms=site.partition_interval_ms,
+        data=site.data,
+        link=link.name,
+        run_id=landing.run_id,
+        part=landing.part,
+        last=landing.last,
+        sequence=landing.sequence,
+        previous=landing.previous,
+        created=landing.created,
+        deletes=link.deletes,
+        files=tuple(_file(i) for i in contents.files),
+        schema=tuple(LandedSchema(p.path, p.epoch, p.start, Part(p.landed_path, p.size, p.sha256)) for p in contents.schema),
+        superseded=tuple(Vanished(i.path, i.generation, i.covered_by) for i in gone if i.action == SUPERSEDE),
+        dropped=tuple(Vanished(i.path, i.generation) for i in gone if i.action == DROP),
+        added=contents.inventory.added,
+        removed=contents.inventory.removed,
+        inventory_count=contents.inventory.count,
+        left_out=tuple(sorted((i.path, i.reason or "") for i in contents.failed if i.state in (FAILED, VANISHED))),
+    )
+
+
+def _file(item: RunItem) -> LandedFile:
+    alone = item.action == MODS
+    mods = Part(item.mods_path, item.mods_size, item.mods_sha256 or "") if item.mods_path else None
+    return LandedFile(
+        path=item.path,
+        generation=item.generation,
+        mtime=item.mtime,
+        tsfile=None if alone else Part(item.path, item.size, item.sha256 or ""),
+        resource=None if alone else Part(item.path + ".resource", item.resource_size, item.resource_sha256 or ""),
+        mods=mods,
+        sha256=item.sha256 or "",
+        verified=item.verified or "source",
+    )

@@ -1,0 +1,59 @@
+"""How a run's files are cut: batches for the transfer engine, parts (landings) for readers (DESIGN §5, §6).
+
+Pure. Both are cut on borders of partitions only, so that a compaction's outputs and the files they stand for come in
+one landing. A partition larger than a limit stays whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+from tidemark.tsfiles.names import parse_source_path
+
+Partition = tuple[str, str, int]
+
+
+class Weighed(NamedTuple):
+    """A path to send and its bytes, companions included."""
+
+    path: str
+    size: int
+
+
+@dataclass(frozen=True)
+class PartLimits:
+    """A batch ends at `batch_bytes` or `batch_files`; a part closes after the batch that reaches its bytes or seconds."""
+
+    batch_bytes: int = 1_000_000_000
+    batch_files: int = 1_000
+    part_bytes: int = 10_000_000_000
+    part_seconds: float = 600.0
+
+
+def partition_of(path: str, data_folders: Sequence[str]) -> Partition:
+    """Database, region and partition of a source path; a path that cannot be taken apart stands alone."""
+    name = parse_source_path(path, data_folders)
+    return (name.database, name.region, name.partition) if name else (path, "", 0)
+
+
+def batches(files: Iterable[Weighed], key: Callable[[str], Partition], limits: PartLimits) -> Iterator[list[Weighed]]:
+    """Whole partitions, in their order, until a batch is large enough."""
+    batch: list[Weighed] = []
+    size = 0
+    ordered = sorted(files, key=lambda f: (key(f.path), f.path))
+    for _, group in groupby(ordered, key=lambda f: key(f.path)):
+        for file in group:
+            batch.append(file)
+            size += file.size
+        if size >= limits.batch_bytes or len(batch) >= limits.batch_files:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def part_is_full(size: int, seconds: float, limits: PartLimits) -> bool:
+    return size >= limits.part_bytes or seconds >= limits.part_seconds

@@ -1,0 +1,200 @@
+"""What changed at the site: the listing against the ledger, as one merge over two streams sorted by path.
+
+Pure. A site may have a million files of which ten are new, so the first pass (`compare`) looks at every file once,
+keeps nothing of what is unchanged and takes no name apart; only the folders in which something differs are classified
+(`changes`). Source: DESIGN §3 "A file is its content", "Vanished files"; seed 000 "File selection".
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tidemark.stores.protocol import Entry
+from tidemark.tsfiles.names import SUFFIX
+from tidemark.tsfiles.sealed import Entry as AnyEntry
+from tidemark.tsfiles.sealed import SealedFile, classify
+
+
+class KnownFile(NamedTuple):
+    """A row of the ledger's `file` table as far as planning needs it. `state`: waiting | acked | gone."""
+
+    path: str
+    size: int
+    mtime: int
+    inode: int
+    mods_size: int
+    state: str
+    generation: int
+    sha256: str
+    reason: str | None
+
+
+@dataclass
+class Compared:
+    """Outcome of the first pass. `differing`: listed TsFiles that are not simply unchanged, with their row if any."""
+
+    differing: dict[str, KnownFile | None] = field(default_factory=dict)
+    absent: list[KnownFile] = field(default_factory=list)  # known (waiting or acked), not in the listing
+    folders: set[str] = field(default_factory=set)  # where something differs: to be classified
+    listed: int = 0  # TsFiles in the listing, whatever their state
+    known: int = 0  # rows waiting or acked
+
+
+class Kind(enum.StrEnum):
+    """Why a sealed file is not simply unchanged."""
+
+    NEW = "new"  # never seen, or seen and never acknowledged, or back after it had gone
+    CONTENT = "content"  # size, time or inode differ from what was acknowledged
+    MODS = "mods"  # only its deletions grew: they travel alone
+    SAME = "same"  # another time or inode, the acknowledged digest: nothing travels
+
+
+class Change(NamedTuple):
+    kind: Kind
+    file: SealedFile
+    row: KnownFile | None
+
+
+@dataclass(frozen=True)
+class Changes:
+    """`live`: sealed files beside them that are as acknowledged. `vanished`: rows whose file is really not there.
+    `unjudged`: rows we could not look at (unreadable folder, a companion of a compaction in work): neither changed nor
+    vanished."""
+
+    changed: tuple[Change, ...] = ()
+    live: tuple[SealedFile, ...] = ()
+    vanished: tuple[KnownFile, ...] = ()
+    unjudged: tuple[str, ...] = ()
+    skipped: tuple[tuple[str, str], ...] = ()
+
+
+_RESOURCE = SUFFIX + ".resource"
+
+
+def compare(
+    entries: Iterable[Entry], rows: Iterable[Sequence[Any]], left_out: str = "", everything: bool = False
+) -> Compared:
+    """Merge the listing with the ledger's rows (columns of `KnownFile`); both ordered by path, in bytes.
+
+    `left_out` is the reason that files excluded by today's patterns carry: they count as unchanged while they are the
+    same. `everything` takes every listed TsFile for differing (send all again). Memory grows with what differs only.
+    """
+    out = Compared()
+    known = iter(rows)
+    row = next(known, None)
+    for entry, mods_size, plain in _tsfiles(entries, out):
+        path = entry.path
+        while row is not None and row[0] < path:
+            _absent(row, out)
+            row = next(known, None)
+        out.listed += 1
+        if row is None or row[0] != path:
+            out.differing[path] = None
+            continue
+        if row[5] != "gone":
+            out.known += 1
+        if not plain or everything or not _unchanged(entry, mods_size, row, left_out):
+            out.differing[path] = KnownFile(*row)
+        row = next(known, None)
+    while row is not None:
+        _absent(row, out)
+        row = next(known, None)
+    for path in (*out.differing, *(gone.path for gone in out.absent)):
+        out.folders.add(path.rpartition("/")[0])
+    return out
+
+
+def changes(
+    compared: Compared,
+    entries: Iterable[Entry],
+    data_folders: Sequence[str],
+    odd: Sequence[str] = (),
+    everything: bool = False,
+) -> Changes:
+    """Second pass: classify the folders in which something differs and say what each difference is.
+
+    `entries` is the same listing again; `odd` are the paths that could not be listed as they should.
+    """
+    folders = compared.folders
+    inside = [e for e in entries if e.path.rpartition("/")[0] in folders] if folders else []
+    classified = classify(inside, data_folders)
+    changed = [c for f in classified.sealed if f.entry.path in compared.differing for c in _change(f, compared, everything)]
+    moving = {c.file.entry.path for c in changed if c.kind is not Kind.MODS}
+    sealed = {file.entry.path for file in classified.sealed}
+    hidden = tuple(f"{path}/" for path in odd)
+    unseen = {row.path for row in compared.absent if row.path in odd or row.path.startswith(hidden)}
+    open_again = [p for p, row in compared.differing.items() if row and row.state != "gone" and p not in sealed]
+    return Changes(
+        changed=tuple(changed),
+        live=tuple(file for file in classified.sealed if file.entry.path not in moving),
+        vanished=tuple(row for row in compared.absent if row.path not in unseen),
+        unjudged=tuple(sorted([*unseen, *open_again])),
+        skipped=tuple(classified.skipped),
+    )
+
+
+def _tsfiles(entries: Iterable[Entry], out: Compared) -> Iterator[tuple[Entry, int, bool]]:
+    """Every TsFile of the listing with the size of its mods and whether its companions are only the usual ones.
+
+    Whatever begins with a TsFile's path follows it directly in the order of bytes. Anything else makes its folder one
+    to be classified, so that it is told as skipped.
+    """
+    current: Entry | None = None
+    prefix = "\0"
+    mods, resource, plain = 0, False, True
+    for entry in entries:
+        path = entry.path
+        if path.startswith(prefix):
+            if path.endswith(_RESOURCE):
+                resource = entry.size > 0
+            elif path.endswith((".tsfile.mods", ".tsfile.mods2")):
+                plain = plain and not mods  # two of them: the classifier knows which counts
+                mods = entry.size
+            else:
+                plain = False
+            continue
+        if current is not None:
+            yield current, mods, plain and resource
+            current, prefix = None, "\0"
+        if path.endswith(SUFFIX):
+            current, prefix = entry, path
+            mods, resource, plain = 0, False, True
+        else:
+            out.folders.add(path.rpartition("/")[0])
+    if current is not None:
+        yield current, mods, plain and resource
+
+
+def _absent(row: Sequence[Any], out: Compared) -> None:
+    if row[5] != "gone":
+        out.known += 1
+        out.absent.append(KnownFile(*row))
+
+
+def _unchanged(entry: Entry, mods_size: int, row: Sequence[Any], left_out: str) -> bool:
+    _, size, mtime, inode, row_mods, state, _, _, reason = row
+    if size != entry.size or mtime != entry.mtime or (inode and entry.inode and inode != entry.inode):
+        return False
+    if state == "acked":
+        return bool(row_mods == mods_size)
+    return bool(left_out) and state == "waiting" and bool(reason == left_out)
+
+
+def _change(file: SealedFile, compared: Compared, everything: bool) -> Iterator[Change]:
+    row = compared.differing[file.entry.path]
+    mods_size = file.mods.size if file.mods else 0
+    if row is None or row.state == "gone" or row.generation == 0:
+        yield Change(Kind.NEW, file, row)
+    elif everything or row.state == "waiting" or not same_content(file.entry, row) or mods_size < row.mods_size:
+        yield Change(Kind.CONTENT, file, row)
+    elif mods_size > row.mods_size:
+        yield Change(Kind.MODS, file, row)
+
+
+def same_content(entry: AnyEntry, row: KnownFile) -> bool:
+    """Same size and whole-second mtime; an inode counts only where both sides have one (DESIGN §3)."""
+    same_inode = not entry.inode or not row.inode or entry.inode == row.inode
+    return entry.size == row.size and entry.mtime == row.mtime and same_inode

@@ -1,0 +1,97 @@
+"""What the receiver answered: receipts of landings that were sent, read at the start of the next run.
+
+A receipt says of every file whether it was loaded, refused (another site owns a device) or quarantined. A file that
+arrived corrupt although its digests agreed is compared with the site's copy: where that differs now, it is a new
+generation and is sent; where it is the same, the corruption lies at the site, and the file stays, named.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from sqlalchemy.engine import Connection
+
+from tidemark.errors import CorruptionError, SourceVanishedError
+from tidemark.ledger import events, link_rows, run_rows
+from tidemark.ledger.run_rows import SentLanding
+from tidemark.stores.landing import RECEIPT, Answer, Receipt, decode_receipt
+from tidemark.stores.protocol import Range
+from tidemark.sync.work import Work
+
+OUTCOMES = ("loaded", "refused", "quarantined")
+
+
+def read_receipts(work: Work) -> Mapping[str, int]:
+    """Take in every answer that is there: {"answered": landings, "loaded", "refused", "quarantined": files}."""
+    with work.ledger.read() as connection:
+        waiting = run_rows.landings(connection, work.link.name, state="landed")
+    total: Counter[str] = Counter()
+    for landing in waiting:
+        text = _text(work, landing)
+        if text is None:
+            continue
+        receipt = decode_receipt(text)
+        if receipt.landing != landing.landing or receipt.manifest_sha256 != landing.manifest_sha256:
+            raise CorruptionError(
+                f"the receipt of {landing.landing} answers another manifest ({receipt.landing})",
+                hint="look at the landing at the receiver: ./tidemark why " + landing.landing,
+                subject=landing.landing,
+            )
+        resend = _differing_now(work, receipt)
+        with work.recording() as connection:
+            _record(connection, work, landing, receipt, text.decode(), resend)
+        total.update(answered=1, **count(receipt.answers))
+    return {name: total[name] for name in ("answered", *OUTCOMES)}
+
+
+def count(answers: Iterable[Answer]) -> Mapping[str, int]:
+    """{outcome: files}."""
+    return Counter(answer.outcome for answer in answers)
+
+
+def _text(work: Work, landing: SentLanding) -> bytes | None:
+    try:
+        return work.target.read(f"{work.landing_folder(landing.landing)}/{RECEIPT}")
+    except SourceVanishedError:
+        return None
+
+
+def _differing_now(work: Work, receipt: Receipt) -> frozenset[str]:
+    """Quarantined files whose copy at the site is not what was sent."""
+    paths = [a.path for a in receipt.answers if a.outcome == "quarantined"]
+    if not paths:
+        return frozenset()
+    with work.ledger.read() as connection:
+        known = link_rows.digests(connection, work.link.name, paths)
+    now = dict(zip(paths, work.source.digests([Range(path) for path in paths]), strict=True))
+    generations = {a.path: a.generation for a in receipt.answers}
+    return frozenset(
+        path
+        for path, (sha256, _, generation) in known.items()
+        if generation == generations[path] and now[path] is not None and now[path] != sha256
+    )
+
+
+def _record(
+    connection: Connection, work: Work, landing: SentLanding, receipt: Receipt, text: str, resend: frozenset[str]
+) -> None:
+    link = work.link.name
+    run_rows.set_landing(connection, landing.landing, state="answered", receipt=text)
+    for answer in receipt.answers:
+        if answer.path in resend:
+            link_rows.mark_resend(connection, link, [answer.path], f"was quarantined: {answer.reason}")
+            events.record(connection, "file.resend", link=link, run_id=work.run_id, path=answer.path, why=answer.reason)
+        elif answer.outcome != "loaded":
+            link_rows.note_reason(connection, link, [answer.path], f"{answer.outcome}: {answer.reason}")
+    counted = count(receipt.answers)
+    events.record(
+        connection,
+        "landing.answered",
+        link=link,
+        run_id=work.run_id,
+        landing=landing.landing,
+        loaded=counted.get("loaded", 0),
+        refused=counted.get("refused", 0),
+        quarantined=counted.get("quarantined", 0),
+    )

@@ -1,0 +1,113 @@
+"""The step sync_schema: what the site's schema logs gained since they were last acknowledged, before any data file.
+
+A schema log is appended to. Stored are how many bytes were acknowledged and the digest of those bytes: a log that
+shrank, or whose beginning is another one, was begun anew at the site (a checkpoint cleared it, it was rebuilt) and is
+sent from 0 under the next epoch. The original noticed neither and lost records. Positions move when the landing that
+carries the bytes is whole. Source: seed 000 "Synchronization schema", research/iotdb.md §1.8, B9, B10.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tidemark.errors import CorruptionError, SourceVanishedError
+from tidemark.ledger import events, link_rows, run_rows
+from tidemark.ledger.link_rows import SchemaPosition
+from tidemark.ledger.run_rows import RunSchema
+from tidemark.stores.landing import landed_path
+from tidemark.stores.protocol import Entry, Range
+from tidemark.sync.work import Site, Work
+
+_PIECE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Bytes `start`..`end` of a schema log to send. `began_anew`: the log is not the one that was acknowledged."""
+
+    path: str
+    epoch: int
+    start: int
+    end: int
+    mtime: int
+    began_anew: bool = False
+
+
+def plan_piece(log: Entry, known: SchemaPosition | None, prefix_sha256: str | None) -> Piece | None:
+    """What to send of a log; None for nothing. `prefix_sha256`: digest of its first `known.position` bytes now, None
+    where it has fewer. Pure."""
+    if known is None:
+        return Piece(log.path, 1, 0, log.size, log.mtime) if log.size else None
+    if prefix_sha256 != known.prefix_sha256:
+        return Piece(log.path, known.epoch + 1, 0, log.size, log.mtime, began_anew=True)
+    return Piece(log.path, known.epoch, known.position, log.size, log.mtime) if log.size > known.position else None
+
+
+def sync_schema(work: Work) -> Mapping[str, int]:
+    """Make the new bytes durable at the receiver and record them: {"files", "bytes"} of this run."""
+    if work.site.schema:
+        with work.ledger.read() as connection:
+            done = {p.path for p in run_rows.schema_pieces(connection, work.run_id)}
+            begun = bool(run_rows.landings(connection, work.link.name, run_id=work.run_id))
+        if not begun:  # a run's schema travels in its first part
+            for piece in plan_pieces(work):
+                if piece.path not in done:
+                    _send(work, piece)
+    with work.ledger.read() as connection:
+        pieces = run_rows.schema_pieces(connection, work.run_id)
+    return {"files": len(pieces), "bytes": sum(p.size for p in pieces)}
+
+
+def schema_path(piece: Piece) -> str:
+    """Where a piece lies below its landing: epoch and first byte make it unique among all pieces of its log."""
+    return f"_schema/{landed_path(piece.path)}.{piece.epoch}-{piece.start}"
+
+
+def plan_pieces(site: Site) -> Iterator[Piece]:
+    """What the site's schema logs gained. A log of known size and time is not read."""
+    with site.ledger.read() as connection:
+        known = link_rows.schema_positions(connection, site.link.name)
+    logs = [e for e in site.source.list_files([site.site.schema]).entries if not e.path.endswith((".temp", ".tmp"))]
+    grown = [e for e in logs if e.path not in known or (e.size, e.mtime) != (known[e.path].position, known[e.path].mtime)]
+    ranges = [Range(e.path, 0, known[e.path].position if e.path in known else 0) for e in grown]
+    for log, prefix in zip(grown, site.source.digests(ranges), strict=True):
+        piece = plan_piece(log, known.get(log.path), prefix)
+        if piece:
+            yield piece
+
+
+def _send(work: Work, piece: Piece) -> None:
+    """The bytes, then the record. A log that goes away or begins anew while it is read waits for the next run."""
+    target = f"{work.landing_folder(work.landing(1))}/{schema_path(piece)}"
+    size = piece.end - piece.start
+    digest = hashlib.sha256()
+
+    def hashed() -> Iterator[bytes]:
+        for data in work.source.chunks(piece.path, piece.start, size, _PIECE):
+            digest.update(data)
+            yield data
+
+    try:
+        work.target.write_part(target + ".part", 0, hashed())
+    except SourceVanishedError:
+        return
+    ranges = {Range(piece.path, piece.start, size), Range(piece.path, 0, piece.end)}
+    digests = dict(zip(ranges, work.source.digests(list(ranges)), strict=True))
+    at_source, prefix = digests[Range(piece.path, piece.start, size)], digests[Range(piece.path, 0, piece.end)]
+    if at_source is None or prefix is None or at_source != digest.hexdigest():
+        return
+    if work.target.sha256(target + ".part") != at_source:
+        raise CorruptionError(
+            f"{piece.path}: its bytes differ at the receiver", hint="run it again; then check the receiver's disk"
+        )
+    work.target.seal_parts([(target + ".part", target)])
+    # CRASH WINDOW: durable but not recorded; the rerun writes the same or a longer piece under the same name.
+    with work.recording() as connection:
+        row = RunSchema(piece.path, piece.epoch, piece.start, size, piece.mtime, at_source, prefix, schema_path(piece))
+        run_rows.put_schema(connection, work.run_id, row)
+        if piece.began_anew:
+            events.record(
+                connection, "schema.truncated", link=work.link.name, run_id=work.run_id, path=piece.path, size=piece.end
+            )

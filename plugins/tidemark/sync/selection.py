@@ -1,0 +1,192 @@
+"""The step select_files: list the site, decide, pin what will be sent, record all of it in one transaction.
+
+What is recorded is the run's selection for good: a rerun goes by the record and never decides again. While nothing is
+recorded nothing is decided, and what an earlier try linked is removed first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+
+from sqlalchemy.engine import Connection
+
+from tidemark.errors import CorruptionError, RetryableError
+from tidemark.ledger import events, link_rows, run_rows
+from tidemark.ledger.run_rows import DROP, HELD, PINNED, PLANNED, SUPERSEDE
+from tidemark.stores.protocol import Listing, Range, Tier
+from tidemark.sync import snapshot
+from tidemark.sync.choice import Facts, Selection, choose, left_out_reason, without
+from tidemark.sync.guard import View
+from tidemark.sync.plan import Change, Changes, Kind, changes, compare
+from tidemark.sync.snapshot import SnapshotFolders
+from tidemark.sync.work import Options, Site, Work
+from tidemark.tsfiles.resource import Extent, read_extent
+
+TRIES = 5  # looks and selections started over because a compaction moved files meanwhile
+
+
+def select_files(work: Work, options: Options) -> Mapping[str, int]:
+    """Make and record the run's selection, or count the recorded one: {action: number of items}."""
+    with work.ledger.read() as connection:
+        run = run_rows.get_run(connection, work.run_id)
+    if run is None or run.inventory is None:
+        selection, pinned = _pinned(work, options)
+        with work.recording() as connection:
+            _record(connection, work, selection, pinned)
+    with work.ledger.read() as connection:
+        counted = run_rows.count_items(connection, work.run_id)
+    return {action: sum(n for (a, _), n in counted.items() if a == action) for action in {a for a, _ in counted}}
+
+
+def look(site: Site, options: Options) -> Selection:
+    """What a run would do now; changes nothing."""
+    listing, found, view = _listed(site, options.send_all_again)
+    moving = [c for c in found.changed if c.kind is not Kind.MODS]
+    extents, unreadable = _extents(site, moving)
+    beside = [*(r.path for r in found.vanished), *(f.entry.path for f in found.live)] if found.vanished else []
+    with site.ledger.read() as connection:
+        known = link_rows.extents(connection, site.link.name, beside)
+        approved = _approved(connection, site.link.name)
+    facts = Facts(
+        changes=replace(found, skipped=(*found.skipped, *listing.odd)),
+        view=view,
+        extents=extents,
+        known_extents=known,
+        same=frozenset() if options.send_all_again else _same_digest(site, moving),
+        approved=approved,
+        unreadable=unreadable,
+    )
+    return choose(facts, site.link, site.site.data, options)
+
+
+def _pinned(work: Work, options: Options) -> tuple[Selection, bool]:
+    """A selection whose files are all linked, or (False) one that will be read in place."""
+    folders = SnapshotFolders.of(work.site, work.link.name)
+    if work.again and work.site.snapshot:
+        snapshot.drop(work.source, folders, work.run_id)
+    for tries_left in reversed(range(TRIES)):
+        selection = look(work, options)
+        if not work.site.snapshot or not selection.files:
+            return selection, False
+        troubled = snapshot.take(work.source, folders, work.run_id, selection.files)
+        if troubled is None:
+            return selection, False
+        if not troubled:
+            return selection, True
+        with work.recording() as connection:
+            rows = [{"link": work.link.name, "run_id": work.run_id, "path": path} for path in sorted(troubled)]
+            events.record_many(connection, "file.vanished", rows)
+        if not tries_left:
+            return without(selection, troubled), True
+        snapshot.drop(work.source, folders, work.run_id)
+    raise AssertionError("unreachable: the last try returns")
+
+
+def _listed(site: Site, everything: bool) -> tuple[Listing, Changes, View]:
+    """A listing and its differences; where files vanished it is looked twice, for a listing is no moment in time.
+
+    A compaction makes its outputs before it removes its sources. Found gone, the sources' folders are listed again:
+    outputs that the first listing was too early for are there by now, and all starts over.
+    """
+    for _ in range(TRIES):
+        listing = site.source.list_files(site.site.data)
+        with site.ledger.read() as connection:
+            rows = link_rows.stream_files(connection, site.link.name)
+            compared = compare(listing.entries, rows, left_out_reason(site.link), everything)
+        found = changes(compared, listing.entries, site.site.data, [path for path, _ in listing.odd], everything)
+        if not found.vanished or _stands_still(site, listing, {r.path.rpartition("/")[0] for r in found.vanished}):
+            return listing, found, _view(site, listing, compared.known, compared.listed)
+    raise RetryableError(
+        f"site {site.site.name}: its folders changed during every one of {TRIES} looks", hint="run it again in a while"
+    )
+
+
+def _stands_still(site: Site, listing: Listing, folders: set[str]) -> bool:
+    def inside(one: Listing) -> list[tuple[str, int]]:
+        return [(e.path, e.size) for e in one.entries if e.path.rpartition("/")[0] in folders]
+
+    return inside(listing) == inside(site.source.list_files(sorted(folders)))
+
+
+def _view(site: Site, listing: Listing, known: int, listed: int) -> View:
+    bare = []
+    for folder in site.site.data:
+        prefix = folder.rstrip("/") + "/"
+        if folder not in listing.missing and not any(e.path.startswith(prefix) for e in listing.entries):
+            bare.append(folder)
+    return View(known, listed, tuple(listing.missing), tuple(bare))
+
+
+def _extents(site: Site, moving: Sequence[Change]) -> tuple[dict[str, Extent], dict[str, str]]:
+    """Extents of the changed files, and the .resource files that tell nothing. Such a file is sent all the same: what it
+    holds is the receiver's to judge."""
+    extents: dict[str, Extent] = {}
+    unreadable: dict[str, str] = {}
+    resources = site.source.read_many([c.file.resource.path for c in moving])
+    for change, (path, data) in zip(moving, resources, strict=True):
+        extents[change.file.entry.path] = ()
+        try:
+            if data is not None:
+                extents[change.file.entry.path] = read_extent(data, change.file.place.database, path)
+        except CorruptionError as broken:
+            unreadable[path] = f"sent without its devices being known: {broken.message}"
+    return extents, unreadable
+
+
+def _same_digest(site: Site, moving: Sequence[Change]) -> frozenset[str]:
+    """Changed files of unchanged size whose digest is the acknowledged one: touched, or restored from a backup."""
+    if site.source.properties.tier is Tier.SFTP:
+        return frozenset()  # a digest there costs as much as sending
+    asked = [
+        (c.file.entry.path, c.row.sha256, c.row.size)
+        for c in moving
+        if c.kind is Kind.CONTENT and c.row and c.row.state == "acked" and c.row.size == c.file.entry.size
+    ]
+    found = site.source.digests([Range(path, 0, size) for path, _, size in asked])
+    return frozenset(path for (path, sha256, _), now in zip(asked, found, strict=True) if now == sha256)
+
+
+def _approved(connection: Connection, link: str) -> frozenset[str]:
+    """The drops of the run that the operator approved."""
+    row = link_rows.get_link(connection, link)
+    if row is None or not row.approved_run:
+        return frozenset()
+    return frozenset(i.path for i in run_rows.items(connection, row.approved_run, HELD) if i.action == DROP)
+
+
+def _record(connection: Connection, work: Work, selection: Selection, pinned: bool) -> None:
+    link, run_id = work.link.name, work.run_id
+    sending = PINNED if pinned else PLANNED
+    items = [replace(i, state=sending) if i.action not in (DROP, SUPERSEDE) else i for i in selection.items]
+    link_rows.add_files(connection, link, selection.seen)
+    link_rows.touch_files(connection, link, selection.touched)
+    link_rows.put_extents(connection, link, selection.extents)
+    link_rows.put_skipped(connection, link, selection.skipped)
+    link_rows.mark_gone(connection, link, selection.forgotten)
+    run_rows.add_items(connection, run_id, items)
+    told = sum(i.action in (DROP, SUPERSEDE) and i.state != HELD for i in items)
+    inventory = {
+        "added": [asdict(entry) for entry in selection.added],
+        "removed": selection.removed,
+        "count": link_rows.count_live(connection, link) - told,
+        "approved": selection.approved,
+    }
+    held = sum(i.state == HELD for i in items)
+    run_rows.set_run(connection, run_id, inventory=json.dumps(inventory, ensure_ascii=False), pending=held)
+    _set_guard(connection, work, selection, held)
+
+
+def _set_guard(connection: Connection, work: Work, selection: Selection, held: int) -> None:
+    before = link_rows.get_link(connection, work.link.name)
+    assert before is not None  # open_run made it
+    if selection.guard:
+        link_rows.set_link(connection, work.link.name, guard=selection.guard, guard_run=work.run_id)
+        if before.guard != selection.guard:
+            events.record(
+                connection, "guard.tripped", link=work.link.name, run_id=work.run_id, reason=selection.guard, drops=held
+            )
+    elif before.guard and not selection.approved:
+        link_rows.set_link(connection, work.link.name, guard=None, guard_run=None, approved_run=None)
+        events.record(connection, "guard.cleared", link=work.link.name, run_id=work.run_id)

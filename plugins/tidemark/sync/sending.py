@@ -1,0 +1,285 @@
+"""The step transfer_files: the bytes of the selected files into the open landing, batch by batch.
+
+A file counts as sent when its TsFile, `.resource` and mods are durable at the receiver, their digests agree with the
+source's, and the TsFile is still what was selected; then that is recorded, many files in one transaction. What failed
+all its retries is left out and goes with the next run; what ends the run is an end that is down, a full disk, a lost
+lease or a closed window.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from sqlalchemy.engine import Connection
+
+from tidemark.errors import (
+    DiskFullError,
+    HostKeyError,
+    LeaseLostError,
+    RetryableError,
+    SourceVanishedError,
+    TidemarkError,
+)
+from tidemark.ledger import events, run_rows
+from tidemark.ledger.run_rows import FAILED, MODS, PINNED, SENT, TO_SEND, VANISHED, RunItem
+from tidemark.stores.landing import landed_path
+from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
+from tidemark.sync.closing import close_part
+from tidemark.sync.parts import PartLimits, Weighed, batches, part_is_full, partition_of
+from tidemark.sync.snapshot import SnapshotFolders
+from tidemark.sync.window import is_open, require_window
+from tidemark.sync.work import Work
+
+RECORD_FILES = 200  # files in one record at most
+RECORD_SECONDS = 1.0
+TASKS = 32  # batches that an orchestrator is given at most
+HEADROOM_BYTES = 64 << 20  # left free at the receiver for manifests, receipts, the ledger
+CULPRITS = 3  # files that may each take a connection down before the link itself counts as sick
+
+TSFILE, RESOURCE, MODS_FILE = "tsfile", "resource", "mods"
+_ENDS_THE_RUN = (DiskFullError, HostKeyError, LeaseLostError)
+
+
+class Piece(NamedTuple):
+    """One file on the wire for an item."""
+
+    item: RunItem
+    role: str
+    send: SendItem
+
+
+@dataclass
+class Arrived:
+    """Outcomes of one item's pieces as they come in."""
+
+    digests: dict[str, str] = field(default_factory=dict)
+    verified: str = "source"
+    wire_bytes: int = 0
+
+
+def transfer_files(work: Work, batch: int | None = None) -> Mapping[str, int]:
+    """Send what is still to send, of one of `task_batches` or of all; closes parts that are full.
+
+    Returns {"files", "bytes"} sent by this call.
+    """
+    with work.ledger.read() as connection:
+        todo = [Weighed(path, n) for path, n, state in run_rows.sizes(connection, work.run_id) if state in TO_SEND]
+        if batch is not None:
+            asked = {f.path for f in task_batches(connection, work.run_id, work.site.data)[batch]}
+            todo = [f for f in todo if f.path in asked]
+        part = len(run_rows.landings(connection, work.link.name, run_id=work.run_id)) + 1
+    if not todo:
+        return {"files": 0, "bytes": 0}
+    _before_the_first_byte(work, sum(f.size for f in todo))
+    sending = Sending(work, part, len(todo), sum(f.size for f in todo))
+    for group in batches(todo, lambda path: partition_of(path, work.site.data), work.limits):
+        if sending.is_full():
+            close_part(work, last=False)
+            sending.next_part()
+        sending.send_all([f.path for f in group])
+    return {"files": sending.files, "bytes": sending.bytes}
+
+
+def _before_the_first_byte(work: Work, size: int) -> None:
+    """The window is open, the receiver keeps up, there is room. Raises what says otherwise."""
+    require_window(work.link, work.clock())
+    with work.ledger.read() as connection:
+        waiting = run_rows.landings(connection, work.link.name, state="landed")
+    if len(waiting) > work.receiver.max_unloaded_landings:
+        raise RetryableError(
+            f"receiver {work.receiver.name} has not loaded {len(waiting)} landings of link {work.link.name}, more than"
+            f" max_unloaded_landings = {work.receiver.max_unloaded_landings}",
+            hint="at the receiver: ./tidemark load",
+            subject=work.link.name,
+        )
+    free = work.target.free_bytes("landing")
+    if free is not None and free < size + HEADROOM_BYTES:
+        raise DiskFullError(
+            f"receiver {work.receiver.name} has {free:,} bytes free, link {work.link.name} has {size:,} to send",
+            hint="free space at the receiver, then run it again",
+            subject=work.receiver.name,
+        )
+
+
+def task_batches(connection: Connection, run_id: str, data: Sequence[str]) -> list[list[Weighed]]:
+    """The run's files, sent or not, in at most TASKS batches: the same cut however far the run is."""
+    files = [Weighed(path, size) for path, size, _ in run_rows.sizes(connection, run_id)]
+    limits = PartLimits(
+        batch_bytes=max(PartLimits.batch_bytes, sum(f.size for f in files) // TASKS),
+        batch_files=max(PartLimits.batch_files, len(files) // TASKS),
+    )
+    return list(batches(files, lambda path: partition_of(path, data), limits))
+
+
+def pieces_of(work: Work, item: RunItem, landing: str) -> list[Piece]:
+    """What travels for an item, companions first: the links of a pinned one, the files themselves otherwise."""
+    folders = SnapshotFolders.of(work.site, work.link.name)
+
+    def piece(role: str, path: str, size: int, sha256: str = "") -> Piece:
+        source = folders.place(work.run_id, path) if item.state == PINNED else path
+        return Piece(item, role, SendItem(source, f"{work.landing_folder(landing)}/{landed_path(path)}", size, sha256))
+
+    mods = [piece(MODS_FILE, item.mods_path, item.mods_size)] if item.mods_path else []
+    if item.action == MODS:
+        return mods
+    resource = piece(RESOURCE, item.path + ".resource", item.resource_size)
+    return [resource, *mods, piece(TSFILE, item.path, item.size)]
+
+
+class Sending:
+    """The open part: what was sent into it, since when."""
+
+    def __init__(self, work: Work, part: int, total: int, total_bytes: int) -> None:
+        self.work = work
+        self.part = part
+        self.files = 0
+        self.bytes = 0
+        self._total = (total, total_bytes)
+        self._bytes_in_part = 0
+        self._opened = time.monotonic()
+        self._wire = 0
+        self._unrecorded_wire = 0
+        self._culprits = 0
+
+    def is_full(self) -> bool:
+        return bool(self._bytes_in_part) and part_is_full(
+            self._bytes_in_part, time.monotonic() - self._opened, self.work.limits
+        )
+
+    def next_part(self) -> None:
+        self.part += 1
+        self._bytes_in_part = 0
+        self._opened = time.monotonic()
+
+    def send_all(self, paths: Sequence[str]) -> None:
+        with self.work.ledger.read() as connection:
+            todo = list(run_rows.items_at(connection, self.work.run_id, paths))
+        while todo:
+            down = self._send(todo)
+            if not down:
+                break
+            todo = self._without_culprit(todo, down)
+        if self.stopped():
+            require_window(self.work.link, self.work.clock())
+
+    def stopped(self) -> bool:
+        return not is_open(self.work.link.window, self.work.link.timezone, self.work.clock())
+
+    def _send(self, todo: Sequence[RunItem]) -> list[Failed]:
+        """Send the items and record what became of them; returns the failures of an end that was not reachable."""
+        landing = self.work.landing(self.part)
+        pieces = {p.send.target_path: p for item in todo for p in pieces_of(self.work, item, landing)}
+        waiting = {item.path: len(pieces_of(self.work, item, landing)) for item in todo}
+        arrived: dict[str, Arrived] = defaultdict(Arrived)
+        failed: dict[str, Failed] = {}
+        complete: list[RunItem] = []
+        down: list[Failed] = []
+        recorded = time.monotonic()
+        for outcome in self._outcomes([p.send for p in pieces.values()]):
+            piece = pieces[outcome.item.target_path]
+            path = piece.item.path
+            self._unrecorded_wire += outcome.wire_bytes
+            waiting[path] -= 1
+            if isinstance(outcome, Sent):
+                arrived[path].digests[piece.role] = outcome.sha256
+                arrived[path].verified = "target" if outcome.verified == "target" else arrived[path].verified
+            elif isinstance(outcome.error, _ENDS_THE_RUN):
+                self._record(complete, arrived)
+                raise outcome.error
+            elif isinstance(outcome.error, RetryableError):
+                down.append(outcome)
+                waiting[path] = -1  # not done: it is tried again, or the run ends
+            else:
+                failed.setdefault(path, outcome)
+            if waiting[path] == 0 and path not in failed:
+                complete.append(piece.item)
+            if len(complete) >= RECORD_FILES or time.monotonic() - recorded >= RECORD_SECONDS:
+                self._record(complete, arrived)
+                complete, recorded = [], time.monotonic()
+        self._record(complete, arrived)
+        self._record_failures({path: outcome.error for path, outcome in failed.items()})
+        return down
+
+    def _outcomes(self, items: Sequence[SendItem]) -> Iterator[Sent | Failed]:
+        link = self.work.link
+        options = SendOptions(link.block_bytes, link.retries, link.bandwidth, self.stopped)
+        return send(self.work.source, self.work.target, items, options, self._on_bytes)
+
+    def _on_bytes(self, count: int) -> None:
+        self._wire += count
+        self.work.beat(self.files, self._total[0], self._wire, self._total[1])
+
+    def _record(self, items: Sequence[RunItem], arrived: Mapping[str, Arrived]) -> None:
+        """Record what is durable. A file that is not what was selected any more is left out instead.
+
+        CRASH WINDOW: durable, not recorded; the rerun finds the bytes at the receiver and sends nothing.
+        """
+        if not items and not self._unrecorded_wire:
+            return
+        landing = self.work.landing(self.part)
+        tsfiles = [pieces_of(self.work, item, landing)[-1].send.source_path for item in items]
+        entries = self.work.source.stat_many(tsfiles)
+        same = [
+            item
+            for item, entry in zip(items, entries, strict=True)
+            if item.action == MODS or (entry and (entry.size, entry.mtime) == (item.size, item.mtime))
+        ]
+        with self.work.recording() as connection:
+            run_rows.set_items(connection, self.work.run_id, [self._sent(i, arrived[i.path]) for i in same])
+            run_rows.add_to_run(connection, self.work.run_id, sent_bytes=self._unrecorded_wire)
+        self._unrecorded_wire = 0
+        self.files += len(same)
+        size = sum(run_rows.item_bytes(i) for i in same)
+        self.bytes += size
+        self._bytes_in_part += size
+        self.work.beat(self.files, self._total[0], self._wire, self._total[1])
+        kept = {item.path for item in same}
+        error = SourceVanishedError("it changed or went away while it was sent", hint="the next run sends it")
+        self._record_failures({i.path: error for i in items if i.path not in kept})
+
+    def _sent(self, item: RunItem, arrived: Arrived) -> dict[str, Any]:
+        return {
+            "path": item.path,
+            "state": SENT,
+            "part": self.part,
+            "sha256": arrived.digests.get(TSFILE, item.sha256),
+            "mods_sha256": arrived.digests.get(MODS_FILE),
+            "resource_sha256": arrived.digests.get(RESOURCE),
+            "verified": arrived.verified,
+        }
+
+    def _record_failures(self, errors: Mapping[str, TidemarkError]) -> None:
+        if not errors:
+            return
+        run_id, link = self.work.run_id, self.work.link.name
+        changes = [
+            {"path": p, "state": VANISHED if isinstance(e, SourceVanishedError) else FAILED, "reason": e.message}
+            for p, e in errors.items()
+        ]
+        with self.work.recording() as connection:
+            run_rows.set_items(connection, run_id, changes)
+            rows = [{"link": link, "run_id": run_id, "path": p, "error": e.message} for p, e in errors.items()]
+            events.record_many(connection, "file.failed", rows)
+
+    def _without_culprit(self, todo: Sequence[RunItem], down: Sequence[Failed]) -> list[RunItem]:
+        """An end did not answer. Where it answers now, the file at which that began is the trouble: it is left out and
+        the others go on. Raises the error where the end is really down, or files take the link down again and again."""
+        self._culprits += 1
+        try:
+            self.work.source.list_folder("")
+            self.work.target.list_folder("landing")
+        except TidemarkError:
+            raise down[0].error from None
+        if self._culprits > CULPRITS:
+            raise down[0].error
+        landing = self.work.landing(self.part)
+        owner = {p.send.target_path: item.path for item in todo for p in pieces_of(self.work, item, landing)}
+        culprit = owner[down[0].item.target_path]
+        self._record_failures({culprit: down[0].error})
+        with self.work.ledger.read() as connection:
+            left = run_rows.items_at(connection, self.work.run_id, [i.path for i in todo])
+        return [i for i in left if i.state in TO_SEND]

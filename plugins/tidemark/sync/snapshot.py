@@ -1,0 +1,102 @@
+"""Hard links of what a run will send, so that no compaction takes a file away under it: all of them or none.
+
+`<parent of the data folder>/<snapshot>/<link>/<run id>/<n>/<path below the data folder>`, n being the data folder's
+number in the settings. Beside the data folder, not in it: IoTDB scans that one. Same disk, else links cannot be.
+Source: seed 000 "File selection", DESIGN §1 "snapshot", research/iotdb.md §1.10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tidemark.errors import PermanentError
+from tidemark.settings import SiteSettings
+from tidemark.stores.protocol import Entry, Store
+from tidemark.tsfiles.sealed import SealedFile
+
+
+@dataclass(frozen=True)
+class SnapshotFolders:
+    """Where the links of one link's runs live. `data`: the site's data folders."""
+
+    data: tuple[str, ...]
+    snapshot: str
+    link: str
+
+    @classmethod
+    def of(cls, site: SiteSettings, link: str) -> SnapshotFolders:
+        return cls(site.data, site.snapshot, link)
+
+    def roots(self) -> list[str]:
+        """One folder a data folder, holding a folder a run; some may be the same."""
+        return sorted({self._root(data) for data in self.data})
+
+    def run_folders(self, run_id: str) -> list[str]:
+        return [f"{root}/{run_id}" for root in self.roots()]
+
+    def place(self, run_id: str, path: str) -> str:
+        """The link of a source path."""
+        for number, data in _longest_first(self.data):
+            if path.startswith(data + "/") or not data:
+                return f"{self._root(data)}/{run_id}/{number}/{path[len(data) :].lstrip('/')}"
+        raise ValueError(f"{path} is not below a data folder of the site: {', '.join(self.data)}")
+
+    def _root(self, data: str) -> str:
+        parent = data.rstrip("/").rpartition("/")[0]
+        below = f"{self.snapshot}/{self.link}"
+        if parent or data.startswith("/"):
+            return f"{parent}/{below}"
+        return below
+
+
+def members(file: SealedFile) -> list[Entry]:
+    """The entries that are linked together: TsFile, `.resource`, mods."""
+    parts = [file.entry, file.resource, *([file.mods] if file.mods else [])]
+    return [Entry(p.path, p.size, p.mtime, p.inode) for p in parts]
+
+
+def take(store: Store, folders: SnapshotFolders, run_id: str, files: Sequence[SealedFile]) -> frozenset[str] | None:
+    """Link every member of every file, then look at the links. Returns the TsFiles of which a member is gone or is not
+    what was listed any more; None where the site cannot link (other disk, no such call, no right to write).
+
+    CRASH WINDOW: links without a record; the rerun removes the run's folder before it selects again.
+    """
+    if not store.properties.hard_links:
+        return None
+    listed = [(file.entry.path, member) for file in files for member in members(file)]
+    try:
+        store.link([(member.path, folders.place(run_id, member.path)) for _, member in listed])
+    except PermanentError:  # permission, another disk, a file system without links: read in place
+        drop(store, folders, run_id)
+        return None
+    links = {e.path: e for e in store.list_files(folders.run_folders(run_id)).entries}
+    return changed(listed, {m.path: links.get(folders.place(run_id, m.path)) for _, m in listed})
+
+
+def changed(listed: Iterable[tuple[str, Entry]], now: Mapping[str, Entry | None]) -> frozenset[str]:
+    """The TsFiles of which a member is missing or differs. A mods file may have grown: its first bytes are sent. Pure."""
+    return frozenset(tsfile for tsfile, member in listed if not _holds(member, now[member.path]))
+
+
+def drop(store: Store, folders: SnapshotFolders, run_id: str) -> None:
+    """Remove a run's links; done again it is success."""
+    for folder in folders.run_folders(run_id):
+        store.remove_tree(folder)
+
+
+def orphans(store: Store, folders: SnapshotFolders, keep: str) -> list[str]:
+    """Snapshot folders of other runs of this link than `keep`."""
+    return [f"{root}/{name}" for root in folders.roots() for name in store.list_folder(root) if name != keep]
+
+
+def _holds(member: Entry, link: Entry | None) -> bool:
+    if link is None:
+        return False
+    if member.path.endswith((".mods", ".mods2")):
+        return link.size >= member.size
+    return link.size == member.size and link.mtime == member.mtime
+
+
+def _longest_first(data: Sequence[str]) -> list[tuple[int, str]]:
+    return sorted(enumerate(data), key=lambda pair: len(pair[1]), reverse=True)

@@ -1,0 +1,39 @@
+"""A link's window: the hours in which it may transfer (CONTRACT §2 `window`, `timezone`). Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime, time
+from zoneinfo import ZoneInfo
+
+from tidemark.errors import UsageError, WindowOverError
+from tidemark.settings import LinkSettings
+
+
+def is_open(window: str, timezone: str, at: float) -> bool:
+    """Whether `at` (seconds since 1970) lies in `window` ("22:00-06:00", the end not included; "" is always open)."""
+    if not window:
+        return True
+    start, end = parse(window)
+    now = datetime.fromtimestamp(at, ZoneInfo(timezone)).time().replace(tzinfo=None)
+    return start <= now < end if start < end else now >= start or now < end
+
+
+def parse(window: str) -> tuple[time, time]:
+    """The two ends. Raises UsageError where it is not "HH:MM-HH:MM" or both ends are the same."""
+    try:
+        start, end = (datetime.strptime(part.strip(), "%H:%M").time() for part in window.split("-"))
+    except ValueError as broken:
+        raise UsageError(f'window = "{window}" is not of the form "22:00-06:00"') from broken
+    if start == end:
+        raise UsageError(f'window = "{window}" is empty; leave it out for no limit')
+    return start, end
+
+
+def require_window(link: LinkSettings, at: float) -> None:
+    """Raises WindowOverError outside the link's window."""
+    if not is_open(link.window, link.timezone, at):
+        raise WindowOverError(
+            f"link {link.name} is outside its window {link.window} ({link.timezone})",
+            hint="it goes on by itself in the next window",
+            subject=link.name,
+        )

@@ -1,0 +1,85 @@
+"""What every step of a run works with: the link's settings, both stores, the ledger under the run's lease."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from sqlalchemy.engine import Connection
+
+from tidemark.ledger.database import Ledger
+from tidemark.ledger.leases import Lease, check_in
+from tidemark.settings import LinkSettings, ReceiverSettings, SiteSettings
+from tidemark.stores.landing import landing_folder
+from tidemark.stores.protocol import Store
+from tidemark.sync.parts import PartLimits
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a person asked of one run. `only_paths`: globs of source paths; `plan`: a plan report to be run exactly."""
+
+    only_paths: tuple[str, ...] = ()
+    send_all_again: bool = False
+    plan: Plan | None = None
+    no_load: bool = False
+
+    @property
+    def plain(self) -> bool:
+        return not (self.only_paths or self.send_all_again or self.plan)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan report as far as a run has to keep to it: what travels with its bytes, what is told as gone."""
+
+    send: tuple[tuple[str, int], ...] = ()
+    drop: tuple[str, ...] = ()
+    superseded: tuple[str, ...] = ()
+
+    def names(self, path: str) -> bool:
+        return path in self._paths
+
+    @cached_property
+    def _paths(self) -> frozenset[str]:
+        return frozenset([*(path for path, _ in self.send), *self.drop, *self.superseded])
+
+
+@dataclass(frozen=True)
+class Site:
+    """What is needed to look at a site and decide; nothing is changed with it."""
+
+    ledger: Ledger
+    link: LinkSettings
+    site: SiteSettings
+    source: Store
+
+
+@dataclass(frozen=True)
+class Work(Site):
+    """One run at work. `again`: the step was begun before and may have left things behind. `beat` gets (files done,
+    files in all, bytes done, bytes in all) of the step's progress."""
+
+    target: Store
+    receiver: ReceiverSettings
+    run_id: str
+    lease: Lease
+    clock: Callable[[], float]
+    again: bool = False
+    limits: PartLimits = field(default_factory=PartLimits)
+    beat: Callable[[int, int, int, int], None] = field(default=lambda *_: None)
+
+    @contextmanager
+    def recording(self) -> Iterator[Connection]:
+        """One transaction that stands only while the lease is still ours (LeaseLostError otherwise)."""
+        with self.ledger.write() as connection:
+            check_in(connection, self.lease)
+            yield connection
+
+    def landing(self, part: int) -> str:
+        return f"{self.run_id}-{part}"
+
+    def landing_folder(self, landing: str) -> str:
+        return landing_folder(self.site.id, landing)
