@@ -113,9 +113,10 @@ def put_landing(connection: Connection, row: LandingRow) -> None:
 
 
 def landings(connection: Connection, receiver: str, site_id: str | None = None) -> dict[str, LandingRow]:
-    """Landing id → its row, in sequence, of one site or of all."""
+    """Landing id → its row, in sequence, of one site or of all. Receipts can be long: they are not among them."""
+    columns = ", ".join(c for c in _LANDING if c != "receipt")
     where = "receiver = :receiver" + (" AND site_id = :site" if site_id is not None else "")
-    query = sa.text(f"SELECT {', '.join(_LANDING)} FROM landing WHERE {where} ORDER BY site_id, sequence, landing")
+    query = sa.text(f"SELECT {columns} FROM landing WHERE {where} ORDER BY site_id, sequence, landing")
     rows = connection.execute(query, {"receiver": receiver, "site": site_id}).mappings()
     return {r["landing"]: LandingRow(**r) for r in rows}
 
@@ -128,6 +129,15 @@ def last_loaded(connection: Connection, receiver: str, site_id: str) -> tuple[in
     )
     row = connection.execute(query, {"receiver": receiver, "site": site_id}).one_or_none()
     return (0, None) if row is None else (int(row[0]), row[1])
+
+
+def receipt_of(connection: Connection, receiver: str, landing: str) -> tuple[str, str]:
+    """(digest of the manifest it answers, the receipt's text) of a landing; ('', '') of one that is not loaded."""
+    query = sa.text(
+        "SELECT manifest_sha256, receipt FROM landing WHERE receiver = :receiver AND landing = :landing AND state = 'loaded'"
+    )
+    row = connection.execute(query, {"receiver": receiver, "landing": landing}).one_or_none()
+    return ("", "") if row is None else (row[0], row[1])
 
 
 def take_inventory(connection: Connection, receiver: str, site_id: str, change: InventoryChange) -> None:

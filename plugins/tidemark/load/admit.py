@@ -83,13 +83,14 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Hold:
-    """A file that cannot be loaded. `location` is '' where nothing of it came."""
+    """A file that cannot be loaded. `location` is '' where nothing of it came; `resend`: sending all of it would help."""
 
     file: LandedFile
     reason: str
     kind: int
     location: str
     joins: Waiting | None = None
+    resend: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,8 @@ def admit(origin: Origin, files: Sequence[tuple[LandedFile, Examined]], known: K
 
 def _decide(origin: Origin, file: LandedFile, examined: Examined, known: Known, at: float) -> Outcome:
     if examined.trouble:
-        return _hold(origin, file, examined.trouble, examined.kind, came=examined.came)
+        held = _hold(origin, file, examined.trouble, examined.kind, came=examined.came)
+        return replace(held, resend=examined.differs)
     name = parse_source_path(file.path, origin.data)
     if name is None:
         reason = f"{file.path} is not a TsFile's path below the site's data folders"
@@ -172,11 +174,10 @@ def _grown_mods(origin: Origin, file: LandedFile, known: Known, at: float) -> Ou
             location = refused_location(origin.site_id, origin.landing, file.path)
             return Refusal(whole, waiting.refused, location, waiting)
         return _hold(origin, whole, "mods of a TsFile that is in quarantine itself", CorruptionError.kind, waiting)
-    if base is not None and base.state != "live":
-        reason = "mods of a TsFile whose bytes are no longer kept here; send it again: ./tidemark verify --repair"
-    else:
-        reason = "mods of a TsFile that is not here; send it again: ./tidemark verify --repair"
-    return _hold(origin, file, reason, CorruptionError.kind)
+    gone = base is not None and base.sha256 == file.sha256
+    what = "whose bytes are no longer kept here" if gone else "that is not here"
+    reason = f"mods came alone, of a TsFile {what}: the whole file has to be sent again"
+    return replace(_hold(origin, file, reason, CorruptionError.kind), resend=True)
 
 
 def _row(origin: Origin, file: LandedFile, name: SourceName, facts: FileFacts, at: float) -> CatalogFile:

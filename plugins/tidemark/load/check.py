@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -40,6 +40,7 @@ class Examined:
     """What a task found. `trouble` is empty for a sound file, else says what is wrong (`kind`: its exit code).
 
     `facts` is None for troubled files and for mods that travel alone. `came`: whether any of its bytes are there.
+    `differs`: these are not the bytes that the manifest promised.
     """
 
     path: str
@@ -48,6 +49,7 @@ class Examined:
     trouble: str = ""
     kind: int = 0
     came: bool = True
+    differs: bool = False
 
 
 def examine(task: ExamineTask) -> Examined:
@@ -56,6 +58,17 @@ def examine(task: ExamineTask) -> Examined:
     try:
         for part in parts(file):
             check_part(Path(task.folder), part)
+    except CorruptionError as broken:
+        return replace(_troubled(task, broken.message, broken.kind), differs=True)
+    except OSError as broken:
+        raise RetryableError(f"cannot read {task.folder}: {file.path}: {broken}", subject=file.path) from broken
+    return _describe(task)
+
+
+def _describe(task: ExamineTask) -> Examined:
+    """The facts of a file whose bytes are those that the manifest promised."""
+    file = task.file
+    try:
         if file.mods:
             place = Path(task.folder, landed_path(file.mods.path))
             parse_mods(place.read_bytes(), mods_form(file.mods.path), file.mods.path)

@@ -119,7 +119,7 @@ def _hold(connection: Connection, origin: Origin, hold: Hold, at: float) -> Answ
             at=at,
         ),
     )
-    return Answer(file.path, file.generation, "quarantined", hold.reason)
+    return Answer(file.path, file.generation, "quarantined", hold.reason, resend=hold.resend)
 
 
 def _widen(connection: Connection, origin: Origin, loads: Iterable[Load]) -> None:

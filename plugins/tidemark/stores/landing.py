@@ -114,7 +114,11 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of one landed file: loaded, refused (another site owns `device`), quarantined."""
+    """What became of one landed file: loaded, refused (another site owns `device`), quarantined.
+
+    `schema` answers name a schema log (`path`, epoch as `generation`) whose bytes did not come whole. `resend`: the
+    receiver does not have the bytes that the manifest promised, so sending the whole file again would help.
+    """
 
     path: str
     generation: int
@@ -122,6 +126,7 @@ class Answer:
     reason: str = ""
     device: str = ""
     owner: str = ""
+    resend: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,90 @@
+"""What a load, a release from quarantine and a replay of refused files have in common: check files, decide on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.errors import CorruptionError, NotFoundError, UsageError
+from tidemark.flows.app import App, Progress, Tick
+from tidemark.flows.engines import Engine, choose_engine
+from tidemark.ledger import landing_rows
+from tidemark.load.admit import Admission, Origin, admit
+from tidemark.load.check import Examined, ExamineTask
+from tidemark.load.commit import known_before
+from tidemark.settings import ReceiverSettings
+from tidemark.stores.landing import LandedFile
+from tidemark.tsfiles.names import parse_source_path
+
+_BYTES_A_POINT = 8  # a rough guess, only to choose an engine
+
+
+@dataclass(frozen=True)
+class CheckedFile:
+    """A file, where it comes from, and what the check found in it."""
+
+    origin: Origin
+    file: LandedFile
+    examined: Examined
+
+
+def local_root(app: App, receiver: ReceiverSettings) -> Path:
+    root = app.receiver_root(receiver)
+    if root is None:
+        raise UsageError(
+            f"receiver {receiver.name} is remote ({receiver.store}): only a Tidemark on that machine loads it",
+            hint="run ./tidemark load there; a sync ends with the landing",
+            subject=receiver.name,
+        )
+    return root
+
+
+def site_of(app: App, site: str) -> str | None:
+    """The UUID of a site given by name (settings, then the ledger) or by UUID; None for no site."""
+    if not site:
+        return None
+    if site in app.settings.sites:
+        return app.settings.sites[site].id
+    with app.ledger.read() as connection:
+        known = landing_rows.sites(connection)
+    for row in known.values():
+        if site in (row.site_id, row.name):
+            return row.site_id
+    names = ", ".join(sorted({*app.settings.sites, *(r.name for r in known.values())})) or "none"
+    raise NotFoundError(f"no site named {site!r}; known are: {names}", subject=site)
+
+
+def examine_all(
+    app: App, files: Sequence[tuple[Origin, LandedFile]], root: Path, engine: str, progress: Progress
+) -> list[CheckedFile]:
+    """Check every file in the engine's processes; in the given order. Raises what is no verdict on a file (disk, engine)."""
+    tasks = []
+    for origin, file in files:
+        name = parse_source_path(file.path, origin.data)
+        tasks.append(ExamineTask(str(root / origin.folder), file, name.database if name else ""))
+    size = sum(file.tsfile.size for _, file in files if file.tsfile)
+    results: dict[int, Examined] = {}
+    for outcome in _engine(app, engine, size).run("load_check", tasks) if tasks else ():
+        file = files[outcome.index][1]
+        if outcome.error is None:
+            results[outcome.index] = outcome.value
+        elif isinstance(outcome.error, CorruptionError):  # it crashed its child, or hit a limit
+            trouble, kind = outcome.error.message, outcome.error.kind
+            results[outcome.index] = Examined(file.path, file.generation, trouble=trouble, kind=kind)
+        else:
+            raise outcome.error
+        progress(Tick("check", done=len(results), total=len(tasks)))
+    return [CheckedFile(origin, file, results[index]) for index, (origin, file) in enumerate(files)]
+
+
+def decide(app: App, origin: Origin, checked: Sequence[CheckedFile], at: float) -> Admission:
+    """What becomes of the checked files of one origin, by what the ledger knows now."""
+    devices = {d.device for c in checked if c.examined.facts for d in c.examined.facts.devices}
+    with app.ledger.read() as connection:
+        known = known_before(connection, origin, [c.file for c in checked], devices)
+    return admit(origin, [(c.file, c.examined) for c in checked], known, at)
+
+
+def _engine(app: App, engine: str, size: int) -> Engine:
+    return choose_engine(app.settings.spark, engine, size // _BYTES_A_POINT)

@@ -1,0 +1,106 @@
+"""What a load did: counts, and every trouble by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidemark.errors import CorruptionError, OwnershipError, PartialError, worst_exit_code
+from tidemark.stores.landing import Receipt
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Something that did not load. `what`: landing | refused | quarantined | schema; `kind`: its exit code."""
+
+    what: str
+    landing: str
+    path: str
+    reason: str
+    kind: int
+
+
+@dataclass(frozen=True)
+class LoadResult:
+    """`landings`: answered by this load; `loaded`, `quarantined`, `refused`: their files; `waiting`: landings behind a gap.
+
+    `pending`: (path, reason) of vanished files that wait; `clashes`: series that two sources give different types.
+    """
+
+    receiver: str
+    landings: int = 0
+    loaded: int = 0
+    quarantined: int = 0
+    refused: int = 0
+    waiting: int = 0
+    rejected: int = 0
+    troubles: tuple[Trouble, ...] = ()
+    pending: tuple[tuple[str, str], ...] = ()
+    clashes: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        return worst_exit_code({trouble.kind for trouble in self.troubles})
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.exit_code == 0,
+            "receiver": self.receiver,
+            "landings": self.landings,
+            "loaded": self.loaded,
+            "quarantined": self.quarantined,
+            "refused": self.refused,
+            "waiting": self.waiting,
+            "rejected": self.rejected,
+            "troubles": [vars(trouble) for trouble in self.troubles],
+            "pending": [{"path": path, "reason": reason} for path, reason in self.pending],
+            "clashes": list(self.clashes),
+        }
+
+
+@dataclass
+class Tally:
+    """What a load has done so far."""
+
+    landings: int = 0
+    outcomes: dict[str, int] = field(default_factory=dict)
+    waiting: int = 0
+    rejected: int = 0
+    troubles: list[Trouble] = field(default_factory=list)
+    pending: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)  # by site
+    clashes: list[str] = field(default_factory=list)
+
+    def reject(self, trouble: Trouble) -> None:
+        self.rejected += 1
+        self.troubles.append(trouble)
+
+    def wait(self, trouble: Trouble) -> None:
+        self.waiting += 1
+        self.troubles.append(trouble)
+
+    def take(self, site_id: str, receipt: Receipt, clashes: Iterable[str]) -> None:
+        """Count one landing's answers."""
+        kinds = {"refused": OwnershipError.kind, "quarantined": CorruptionError.kind, "schema": PartialError.kind}
+        self.landings += 1
+        for answer in receipt.answers:
+            self.outcomes[answer.outcome] = self.outcomes.get(answer.outcome, 0) + 1
+            if answer.outcome in kinds:
+                kind = kinds[answer.outcome]
+                self.troubles.append(Trouble(answer.outcome, receipt.landing, answer.path, answer.reason, kind))
+        self.pending[site_id] = receipt.pending
+        self.clashes.extend(clashes)
+
+    def result(self, receiver: str) -> LoadResult:
+        return LoadResult(
+            receiver=receiver,
+            landings=self.landings,
+            loaded=self.outcomes.get("loaded", 0),
+            quarantined=self.outcomes.get("quarantined", 0),
+            refused=self.outcomes.get("refused", 0),
+            waiting=self.waiting,
+            rejected=self.rejected,
+            troubles=tuple(self.troubles),
+            pending=tuple(p for found in self.pending.values() for p in found),
+            clashes=tuple(self.clashes),
+        )
