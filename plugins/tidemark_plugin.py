@@ -1,4 +1,4 @@
-"""The only file of plugins/ that Airflow imports itself (see .airflowignore): Tidemark's plugin. Every part loads it: keep it light."""
+"""The only file of plugins/ that Airflow imports itself (see .airflowignore): every part of it does, so keep it light."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def _steps(link: LinkSettings) -> None:
     schema = step("sync_schema")(run=run)
     deletes = step("transfer_deletes")(run=run)
     # One after another: the engine inside one task owns the link's connections and its bandwidth.
-    transfer = step("transfer_files", max_active_tis_per_dagrun=1, map_index_template="{{ label | default(ti.map_index) }}")
+    transfer = step("transfer_files", max_active_tis_per_dagrun=1, map_index_template="{{ batch['label'] }}")
     files = transfer.partial(run=run).expand(batch=batches)
     # A run without files skips transfer_files; its schema and drops still have to land.
     finish = step("finish", outlets=[landed_alias(link.receiver)], trigger_rule="none_failed")

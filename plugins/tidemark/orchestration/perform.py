@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidemark.errors import TidemarkError, WindowOverError
 from tidemark.orchestration.standing_settings import standing
@@ -48,3 +48,14 @@ def opened() -> Iterator[App]:
         yield app
     finally:
         app.ledger.close()
+
+
+def counts(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """What XCom may carry: ids and numbers; lists only as their length."""
+    short: dict[str, Any] = {}
+    for key, value in raw.items():
+        if isinstance(value, (list, tuple, dict)):
+            short[key] = len(value)
+        elif value is None or isinstance(value, (str, int, float, bool)):
+            short[key] = value
+    return short

@@ -10,14 +10,14 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from tidemark.orchestration.perform import perform
+from tidemark.orchestration.perform import counts, perform
 
 log = logging.getLogger(__name__)
 ENGINE = "spark"  # in DAGs; `[spark] engine` may say otherwise
 
 
 def load(receiver: str) -> dict[str, Any]:
-    """Load every landing of the receiver that is not loaded yet. Raises CorruptionError for a landing that cannot be read."""
+    """Load every landing of the receiver that is not loaded yet."""
     from tidemark.flows.load_landings import load as run
 
     result = perform(lambda app: run(app, app.receiver(receiver), engine=ENGINE))
@@ -42,7 +42,8 @@ def verify(receiver: str, params: Mapping[str, Any] | None = None) -> dict[str, 
     from tidemark.flows.prove import verify as run
 
     asked = params or {}
-    result = perform(lambda app: run(app, app.receiver(receiver), site=asked.get("site") or "", deep=bool(asked.get("deep"))))
+    site, deep = asked.get("site") or "", bool(asked.get("deep"))
+    result = perform(lambda app: run(app, app.receiver(receiver), site=site, deep=deep))
     raw = result.as_json()
     for difference in raw["differences"]:
         log.error("%s", difference)
@@ -56,14 +57,3 @@ def housekeep(receiver: str) -> dict[str, Any]:
     from tidemark.flows.housekeep import housekeep as run
 
     return counts(perform(lambda app: run(app, app.receiver(receiver))).as_json())
-
-
-def counts(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """What XCom may carry: ids and numbers; lists only as their length."""
-    short: dict[str, Any] = {}
-    for key, value in raw.items():
-        if isinstance(value, (list, tuple, dict)):
-            short[key] = len(value)
-        elif value is None or isinstance(value, (str, int, float, bool)):
-            short[key] = value
-    return short

@@ -10,87 +10,142 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tidemark.orchestration.perform import perform
+from tidemark.orchestration.perform import counts, perform
 from tidemark.orchestration.progress import shown
 
 if TYPE_CHECKING:
+    from tidemark.flows.app import App
     from tidemark.flows.plan_link import PlanReport
+    from tidemark.flows.sync_link import Options
 
 log = logging.getLogger(__name__)
 PLAN_LINES = 1_000  # of a plan's paths in the log
 
 
 def recover(link: str, params: Mapping[str, Any] | None = None, dag_run: Any = None) -> str:
-    """Continue the link's unfinished run, else open one. A cleared task finds the run it opened before by its DAG run."""
-    from tidemark.flows.sync_link import SyncOptions, open_run
+    """Continue the link's unfinished run, else open one. A cleared task finds the run it opened before by its DAG run.
 
+    Skipped where the link's window is closed and this DAG run has no run yet.
+    """
     asked = params or {}
     if asked.get("dry_run"):
         log.info("dry run: no run is opened, the plan stands in the log of select_files")
         return ""
-    options = SyncOptions(only_paths=tuple(asked.get("only_paths") or ()), send_all_again=bool(asked.get("send_all_again")))
-    external = f"{dag_run.dag_id}/{dag_run.run_id}"
-    return perform(lambda app: open_run(app, link, external=external, options=options))
+    return perform(lambda app: _recover(app, link, f"{dag_run.dag_id}/{dag_run.run_id}", asked))
 
 
-def select_files(link: str, run: str) -> list[dict[str, Any]]:
+def _recover(app: App, link: str, external: str, asked: Mapping[str, Any]) -> str:
+    from tidemark.flows import sync_link
+    from tidemark.ledger import run_rows
+    from tidemark.sync.window import require_window
+
+    options = _options(asked)
+    with app.ledger.read() as connection:
+        known = run_rows.run_of(connection, external)
+    if known is None:
+        require_window(app.link(link), app.clock())
+    run = sync_link.open_run(app, link, external, options)
+    with app.ledger.read() as connection:
+        row = run_rows.get_run(connection, run)
+    if row is not None and sync_link.read_options(row.options) != options:
+        log.warning("run %s was begun with %s and is ended first; what you asked for needs one more run", run, row.options)
+    log.info("run %s: %s", run, sync_link.recover(app, run))
+    return run
+
+
+def _options(asked: Mapping[str, Any]) -> Options:
+    from tidemark.flows.sync_link import Options
+
+    return Options(tuple(asked.get("only_paths") or ()), bool(asked.get("send_all_again")))
+
+
+def select_files(link: str, run: str, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
     """Pin what the run sends, or show the plan of a dry run. Returns the batches of transfer_files."""
     if not run:
         from tidemark.flows.plan_link import plan
 
-        _show_plan(perform(lambda app: plan(app, link)))
+        _show_plan(perform(lambda app: plan(app, link, _options(params or {}))))
         return []
-    from tidemark.flows.sync_link import select_files as step
+    return perform(lambda app: _select(app, run))
 
-    selected = perform(lambda app: step(app, run))
-    log.info("selected %s", selected)
-    return list(selected["batches"])
+
+def _select(app: App, run: str) -> list[dict[str, Any]]:
+    from tidemark.flows import sync_link
+
+    log.info("selected: %s", dict(sync_link.select_files(app, run)))
+    return [dict(batch) for batch in sync_link.file_batches(app, run)]
 
 
 def sync_schema(run: str) -> dict[str, Any]:
     """Ship what the schema logs have gained."""
-    from tidemark.flows.sync_link import sync_schema as step
-
-    _skip_dry(run)
-    return perform(lambda app: step(app, run))
+    return _step("sync_schema", run)
 
 
 def transfer_deletes(run: str) -> dict[str, Any]:
     """Decide which vanished files the receiver is told of."""
-    from tidemark.flows.sync_link import transfer_deletes as step
-
-    _skip_dry(run)
-    return perform(lambda app: step(app, run))
+    return _step("transfer_deletes", run)
 
 
 def transfer_files(run: str, batch: Mapping[str, Any], task_state_store: Any = None) -> dict[str, Any]:
     """Send one batch; resumes within a file. Its progress is shown on the task's page and decides nothing."""
     from tidemark.flows.sync_link import transfer_files as step
 
-    return perform(lambda app: step(app, run, batch=batch, progress=shown(task_state_store)))
+    progress = shown(task_state_store)
+    return perform(lambda app: dict(step(app, run, batch["batch"], progress)))
 
 
 def finish(run: str, receiver: str, outlet_events: Any = None) -> dict[str, Any]:
     """Close the landing by its manifest, and tell `tidemark_load` when something landed."""
-    from tidemark.flows.sync_link import finish as step
     from tidemark.orchestration.schedules import landed, landed_alias
 
-    _skip_dry(run)
-    done = perform(lambda app: step(app, run))
-    if done["landings"]:
+    _skip_without(run)
+    done = perform(lambda app: _finish(app, run))
+    if done.get("landings"):
         outlet_events[landed_alias(receiver)].add(landed(receiver), extra={"run": run, **done})
     return done
 
 
+def _finish(app: App, run: str) -> dict[str, Any]:
+    from tidemark.errors import WindowOverError
+    from tidemark.flows import sync_link
+    from tidemark.ledger import run_rows
+
+    with app.ledger.read() as connection:
+        row = run_rows.get_run(connection, run)
+        counted = run_rows.count_items(connection, run)
+    unsent = sum(counted.get((action, state), 0) for action in (run_rows.SEND, run_rows.MODS) for state in run_rows.TO_SEND)
+    if row is not None and row.error_kind == WindowOverError.kind and unsent:
+        raise WindowOverError(f"the window closed with {unsent} files unsent; the next run goes on with them")
+    return dict(sync_link.finish(app, run))
+
+
 def cleanup(run: str) -> dict[str, Any]:
-    """Remove pins, read receipts; red when something of the run waits for the operator."""
-    from tidemark.flows.sync_link import cleanup as step
-
-    _skip_dry(run)
-    return perform(lambda app: step(app, run))
+    """Remove pins, end the run. Red when something of it waits for the operator: held drops, files left out."""
+    return perform(lambda app: _cleanup(app, run))
 
 
-def _skip_dry(run: str | None) -> None:
+def _cleanup(app: App, run: str) -> dict[str, Any]:
+    from tidemark.errors import GuardError, PartialError
+    from tidemark.flows import sync_link
+
+    sync_link.cleanup(app, run)
+    result = sync_link.run_result(app, run)
+    for path, reason in result.left_out:
+        log.warning("left out: %s: %s", path, reason)
+    if result.exit_code:
+        error = GuardError if result.exit_code == GuardError.kind else PartialError
+        raise error(result.error, hint=result.hint, subject=run)
+    return counts(result.as_json())
+
+
+def _step(name: str, run: str) -> dict[str, Any]:
+    from tidemark.flows import sync_link
+
+    _skip_without(run)
+    return perform(lambda app: dict(getattr(sync_link, name)(app, run)))
+
+
+def _skip_without(run: str | None) -> None:
     """Raises AirflowSkipException where there is no run: a dry run, or a window that was over before it could begin."""
     if not run:
         from airflow.sdk.exceptions import AirflowSkipException
@@ -100,8 +155,6 @@ def _skip_dry(run: str | None) -> None:
 
 def _show_plan(report: PlanReport) -> None:
     from airflow.sdk import get_current_context
-
-    from tidemark.orchestration.receiver_tasks import counts
 
     raw = report.as_json()
     for what in ("send", "drop", "superseded", "skipped"):

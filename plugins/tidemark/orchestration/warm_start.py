@@ -26,7 +26,7 @@ TASK_MODULES = (
 )
 
 
-@hookimpl
+@hookimpl  # type: ignore[untyped-decorator]
 def on_starting(component: object) -> None:
     """Called in each of Airflow's parts as it starts; `component` is the part's job."""
     if getattr(component, "job_type", "") != "SchedulerJob":
