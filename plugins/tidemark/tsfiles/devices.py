@@ -16,9 +16,11 @@ from functools import lru_cache
 NULL_TAG = "\\N"
 _PLAIN = re.compile(r"[0-9A-Za-z_\u2e80-\u9fff]+")
 _NUMBER = re.compile(r"\d+(?:[eE]\d+)?[dDfFlL]?|0[xX][0-9a-fA-F]+", re.ASCII)
-_NODE = re.compile(r"`(?:[^`]|``)*`|(?:\\.|[^.`\\]|`)*", re.DOTALL)
+_NODE = re.compile(r"`(?:[^`]|``)*`|[^.]*", re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
-_ANY = r"(?:`(?:[^`]|``)*`|\\.|[^.`\\])"
+_TAG = re.compile(r"(?:\\.|[^.\\])*", re.DOTALL)
+_ANY_IN_TREE = r"(?:`(?:[^`]|``)*`|[^.`])"
+_ANY_IN_TABLE = r"(?:\\.|[^.\\])"
 
 
 def quote(identifier: str) -> str:
@@ -36,7 +38,7 @@ def unquote(node: str) -> str:
 
 
 def split_nodes(path: str) -> list[str]:
-    """The nodes of a canonical device name or of a pattern, as written (quotes and escapes kept)."""
+    """The nodes of a path of the tree model as written: quotes kept, a dot inside of quotes does not separate."""
     return list(_nodes(path))
 
 
@@ -68,7 +70,7 @@ def table_device(database: str, segments: Sequence[str | None]) -> str:
 
 def table_segments(device: str) -> tuple[str | None, ...]:
     """The table and the tags of a canonical device of the table model (None: null)."""
-    _, table, *tags = split_nodes(device)
+    _, table, *tags = _table_nodes(device)
     return (unquote(table), *(None if tag == NULL_TAG else _ESCAPED.sub(r"\1", tag) for tag in tags))
 
 
@@ -85,7 +87,7 @@ def is_table(segments: Sequence[str | None]) -> bool:
 
 def pad(device: str, tags: int) -> str:
     """A device of the table model as readers see it: null tags at the end up to the table's `tags`."""
-    missing = tags - (len(split_nodes(device)) - 2)
+    missing = tags - (len(_table_nodes(device)) - 2)
     return device + ("." + NULL_TAG) * missing if missing > 0 else device
 
 
@@ -94,21 +96,20 @@ def matches(pattern: str, device: str) -> bool:
 
     `*` is any characters of one node, `**` (a node of its own) one or more whole nodes; all else is literal. Case counts.
     """
-    return _compiled(pattern).fullmatch(device) is not None
+    return _compiled(pattern, not is_table([device])).fullmatch(device) is not None
 
 
 @lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compiled(pattern: str, tree: bool) -> re.Pattern[str]:
+    anything = _ANY_IN_TREE if tree else _ANY_IN_TABLE
     parts = []
-    for node in _nodes(pattern):
+    for node in split_nodes(pattern) if tree else _table_nodes(pattern):
         if node == "**":
-            parts.append(rf"{_ANY}*(?:\.{_ANY}*)*")
-        elif node.startswith("`"):
-            parts.append(re.escape(quote(unquote(node))))
-        elif "*" in node:
-            parts.append(f"{_ANY}*".join(re.escape(piece) for piece in node.split("*")))
+            parts.append(rf"{anything}*(?:\.{anything}*)*")
+        elif "*" in node and not (tree and node.startswith("`")):
+            parts.append(f"{anything}*".join(re.escape(piece) for piece in node.split("*")))
         else:
-            parts.append(re.escape(node))
+            parts.append(re.escape(quote(unquote(node)) if tree else node))
     return re.compile(r"\.".join(parts), re.DOTALL)
 
 
@@ -123,6 +124,25 @@ def _nodes(path: str) -> Iterator[str]:
         if end >= len(path):
             return
         at = end + 1
+
+
+def _table_nodes(device: str) -> list[str]:
+    """Database and table (maybe quoted), then the tags: there a back-quote is a character like others."""
+    nodes = []
+    at = 0
+    for node in _nodes(device):
+        nodes.append(node)
+        at += len(node) + 1
+        if len(nodes) == 2:
+            break
+    while at <= len(device):
+        found = _TAG.match(device, at)
+        end = max(at, found.end() if found else at)
+        while end < len(device) and device[end] != ".":  # a lone backslash at the end
+            end += 1
+        nodes.append(device[at:end])
+        at = end + 1
+    return nodes
 
 
 def _escape(tag: str) -> str:

@@ -27,6 +27,9 @@ from tidemark.tsfiles.wire import Cursor, corrupt
 
 Times = NDArray[np.int64]
 
+_MOST_POINTS = 1 << 24
+"""Points of one page, at most: writers end a page after some ten thousand, so more is garbage and not allocated."""
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -107,6 +110,8 @@ def _times(data: bytes, encoding: Encoding, statistics: Statistics) -> Times:
 
     A plain series does not say how its times are encoded: TS_2DIFF unless the site's settings said PLAIN.
     """
+    if statistics.count > _MOST_POINTS:
+        raise BadPageError(f"a page of {statistics.count} points")
     if encoding == Encoding.TS_2DIFF and len(data) == 8 * statistics.count:
         plain = decode(DataType.INT64, Encoding.PLAIN, data, statistics.count)
         if len(plain) and plain[0] == statistics.start and plain[-1] == statistics.end:

@@ -1,0 +1,126 @@
+"""What of a listing is sealed, and what a person is told of the rest (DESIGN §1)."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tidemark.stores.protocol import Entry
+from tidemark.tsfiles.sealed import Classified, classify
+
+FOLDER = "data/sequence/root.a/0/7"
+FOLDERS = ("data/sequence", "data/unsequence")
+FILE = f"{FOLDER}/100-1-0-0.tsfile"
+
+
+def listing(*paths: str, **sizes: int) -> list[Entry]:
+    return [Entry(path, sizes.get("size", 1000), 1_700_000_000, number) for number, path in enumerate(paths, 1)]
+
+
+def reasons(result: Classified) -> dict[str, str]:
+    return dict(result.skipped)
+
+
+def test_a_file_with_its_resource_is_sealed() -> None:
+    result = classify(listing(FILE, FILE + ".resource"), FOLDERS)
+    assert [(f.entry.path, f.resource.path, f.mods) for f in result.sealed] == [(FILE, FILE + ".resource", None)]
+    assert result.skipped == []
+    name = result.sealed[0].name
+    assert (name.database, name.region, name.partition, name.unsequence) == ("root.a", "0", 7, False)
+
+
+@pytest.mark.parametrize("form", [".mods", ".mods2"])
+def test_deletions_travel_with_their_file(form: str) -> None:
+    sealed = classify(listing(FILE, FILE + ".resource", FILE + form), FOLDERS).sealed
+    assert [f.mods.path for f in sealed if f.mods] == [FILE + form]
+
+
+def test_where_an_upgrade_left_both_forms_the_newer_counts() -> None:
+    sealed = classify(listing(FILE, FILE + ".resource", FILE + ".mods", FILE + ".mods2"), FOLDERS).sealed
+    assert [f.mods.path for f in sealed if f.mods] == [FILE + ".mods2"]
+
+
+def test_a_file_without_resource_is_still_open() -> None:
+    result = classify(listing(FILE), FOLDERS)
+    assert result.sealed == []
+    assert reasons(result) == {FILE: "still open (no .resource yet)"}
+
+
+@pytest.mark.parametrize(
+    ("companion", "reason"),
+    [
+        (".resource.temp", "its .resource is being written (.resource.temp)"),
+        (".merge", "being merged (.merge)"),
+        (".compaction.mods", "being compacted (.compaction.mods)"),
+        (".compaction.mods2", "being compacted (.compaction.mods2)"),
+        (".settle", "being settled (.settle)"),
+        (".mods2.settle", "its deletions are being rewritten (.mods2.settle)"),
+        (".broken", "marked broken by IoTDB (.broken)"),
+    ],
+)
+def test_a_file_in_work_waits(companion: str, reason: str) -> None:
+    result = classify(listing(FILE, FILE + ".resource", FILE + companion), FOLDERS)
+    assert result.sealed == []
+    assert reasons(result) == {FILE: reason}
+
+
+@pytest.mark.parametrize(("size", "reason"), [(0, "zero length"), (17, "too short to be a TsFile (17 bytes)")])
+def test_a_file_too_short_is_told_so(size: int, reason: str) -> None:
+    entries = [Entry(FILE, size, 1, 1), Entry(FILE + ".resource", 80, 1, 2)]
+    assert reasons(classify(entries, FOLDERS)) == {FILE: reason}
+
+
+def test_an_empty_resource_does_not_seal() -> None:
+    entries = [Entry(FILE, 1000, 1, 1), Entry(FILE + ".resource", 0, 1, 2)]
+    assert reasons(classify(entries, FOLDERS)) == {FILE: "its .resource is empty"}
+
+
+def test_names_and_places_that_are_not_iotdbs_are_named() -> None:
+    odd, misplaced = f"{FOLDER}/copy of 1.tsfile", "data/sequence/root.a/0/7/upgrade/100-1-0-0.tsfile"
+    result = classify(listing(odd, odd + ".resource", misplaced, misplaced + ".resource"), FOLDERS)
+    assert result.sealed == []
+    assert reasons(result)[odd].startswith("its name is not a TsFile's")
+    assert reasons(result)[misplaced].startswith("not where IoTDB keeps TsFiles")
+
+
+def test_leftovers_are_named_but_do_not_hold_up_their_file() -> None:
+    unknown = FILE + ".backup"
+    orphan = f"{FOLDER}/99-1-0-0.tsfile.resource"
+    output = f"{FOLDER}/100-1-1-0.inner"
+    result = classify(listing(FILE, FILE + ".resource", unknown, orphan, output), FOLDERS)
+    assert [f.entry.path for f in result.sealed] == [FILE]
+    assert reasons(result) == {
+        unknown: "not known beside a TsFile",
+        orphan: "its TsFile is not there",
+        output: "unfinished output of a compaction",
+    }
+
+
+def test_what_has_nothing_to_do_with_tsfiles_is_passed_over() -> None:
+    paths = ["data/sequence/.tidemark/x/100-1-0-0.tsfile", ".tidemark/100-1-0-0.tsfile", f"{FOLDER}/compaction.log",
+             "system/schema/mlog.bin", f"{FOLDER}/100-1-0-0.tsfile.part"]  # fmt: skip
+    assert classify(listing(*paths), FOLDERS) == Classified([], [])
+
+
+def test_the_order_of_the_listing_and_names_between_do_not_matter() -> None:
+    between = f"{FOLDER}/100-1-0-0.tsfile-old"  # sorts between the file and its companions
+    paths = [FILE + ".resource", between, FILE + ".mods", FILE]
+    sealed = classify(listing(*paths), FOLDERS).sealed
+    assert [(f.entry.path, f.mods is not None) for f in sealed] == [(FILE, True)]
+
+
+def test_many_files_are_sorted_in_linear_time() -> None:
+    entries = [
+        Entry(
+            f"data/sequence/root.sg{n % 50:02d}/0/{2800 + n // 500}/{1_700_000_000_000 + n}-{n}-0-0.tsfile{suffix}",
+            900,
+            1,
+            n,
+        )
+        for n in range(50_000)
+        for suffix in ("", ".resource")
+    ]
+    started = time.process_time()
+    assert len(classify(entries, FOLDERS).sealed) == 50_000
+    assert time.process_time() - started < 2  # a million in a few seconds; quadratic would be minutes
