@@ -16,6 +16,7 @@ from tidemark.errors import CorruptionError, LeaseLostError, RetryableError, Tid
 from tidemark.flows.admitting import CheckedFile, decide, examine_all, local_root, site_of
 from tidemark.flows.app import App, Progress, silent
 from tidemark.flows.load_result import LoadResult, Tally, Trouble
+from tidemark.flows.replay import Bench, replay_refused
 from tidemark.ledger import landing_rows
 from tidemark.ledger.events import record, record_many
 from tidemark.ledger.landing_rows import DropRow, InventoryChange, LandingRow, SiteRow
@@ -78,6 +79,7 @@ def load(
             rows = landing_rows.landings(connection, receiver.name)
         work = _Work(app, receiver, root, store, lease, engine, progress, rows)
         sweep_waiting(app.ledger, store, receiver.name, lease)
+        replay_refused(Bench(app, receiver, root, store, lease, engine))
         failed = _load_sites(work, landing_folders(root, site_id))
     if failed:
         raise failed[0]

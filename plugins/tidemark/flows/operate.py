@@ -1,0 +1,230 @@
+"""The operator's decisions: quarantine, owners, approval. Each is written to the audit table with its effect.
+
+Ownership decides who may load a device from now on. Files that the former owner loaded stay in the catalog; where both
+have a point, the present owner's is read (docs/decisions, `load.view`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tidemark.errors import CorruptionError, NotFoundError, OwnershipError, UsageError
+from tidemark.flows.admitting import local_root, site_of
+from tidemark.flows.app import App
+from tidemark.flows.replay import Bench, replay_refused, take, try_again
+from tidemark.ledger import audit, landing_rows, link_rows, owner_rows, run_rows, trouble_rows
+from tidemark.ledger.events import record
+from tidemark.ledger.leases import Leases, check_in
+from tidemark.ledger.owner_rows import OwnerRow
+from tidemark.ledger.trouble_rows import QuarantineRow
+from tidemark.load.approved import leave_approved
+from tidemark.load.place import put
+from tidemark.load.tidy import sweep_waiting
+from tidemark.settings import ReceiverSettings
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What an operator's command did; `facts` are its keys in JSON."""
+
+    facts: dict[str, Any]
+    exit_code: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {"ok": self.exit_code == 0, **self.facts}
+
+
+def quarantine_list(app: App, receiver: ReceiverSettings) -> Decision:
+    """Every file that is held, with its ID and reason."""
+    with app.ledger.read() as connection:
+        held = trouble_rows.quarantined(connection, receiver.name)
+        names = {s.site_id: s.name for s in landing_rows.sites(connection).values()}
+    return Decision({"quarantine": [_held_json(row, names) for row in held]})
+
+
+def quarantine_release(app: App, quarantine_id: int, engine: str = "auto") -> Decision:
+    """Check a held file again and load it. CorruptionError when it is as bad as before: it stays held."""
+    row = _held(app, quarantine_id)
+    with _bench(app, app.receiver(row.receiver), engine) as bench:
+        if not row.location:
+            raise CorruptionError(
+                f"quarantine {quarantine_id}: nothing of {row.path} came: {row.reason}",
+                hint="send it again: ./tidemark verify --repair",
+                subject=row.path,
+            )
+        origin, admission = try_again(bench, row)
+        if admission.holds:
+            raise CorruptionError(
+                f"quarantine {quarantine_id}: {row.path} still cannot be loaded: {admission.holds[0].reason}",
+                hint=f"send it again (./tidemark verify --repair), or ./tidemark quarantine drop {quarantine_id}",
+                subject=row.path,
+            )
+        put(bench.store, admission.placements)
+        # CRASH WINDOW: in place, not recorded: the file is still held, releasing it again goes on.
+        with app.ledger.write() as connection:
+            check_in(connection, bench.lease)
+            answers = take(connection, origin, admission, app.clock())
+            trouble_rows.end_quarantine(connection, quarantine_id, "superseded" if admission.known else "released")
+            audit.record(connection, "quarantine release", row.path, id=quarantine_id, site=row.site_id)
+            place = {"site_id": row.site_id, "landing": row.landing, "path": row.path}
+            record(connection, "file.replayed", **place, why=f"released from quarantine {quarantine_id}")
+        sweep_waiting(app.ledger, bench.store, row.receiver, bench.lease)
+    refused = [answer for answer in answers if answer.outcome == "refused"]
+    facts = {"id": quarantine_id, "path": row.path, "outcome": answers[0].outcome, "reason": answers[0].reason}
+    return Decision(facts, OwnershipError.kind if refused else 0)
+
+
+def quarantine_drop(app: App, quarantine_id: int) -> Decision:
+    """Give a held file up: its bytes are removed, its row stays."""
+    row = _held(app, quarantine_id)
+    with _bench(app, app.receiver(row.receiver)) as bench:
+        with app.ledger.write() as connection:
+            check_in(connection, bench.lease)
+            trouble_rows.end_quarantine(connection, quarantine_id, "dropped")
+            audit.record(connection, "quarantine drop", row.path, id=quarantine_id, site=row.site_id, reason=row.reason)
+        # CRASH WINDOW: given up, bytes still there: the next load removes them.
+        sweep_waiting(app.ledger, bench.store, row.receiver, bench.lease)
+    return Decision({"id": quarantine_id, "path": row.path})
+
+
+def owners_list(app: App, receiver: ReceiverSettings) -> Decision:
+    """Every device with its owner, and the refused files that wait."""
+    with app.ledger.read() as connection:
+        owners = owner_rows.all_owners(connection, receiver.name)
+        refused = owner_rows.refusals(connection, receiver.name)
+        names = {s.site_id: s.name for s in landing_rows.sites(connection).values()}
+    return Decision(
+        {
+            "owners": [{**asdict(row), "site": names.get(row.site_id, row.site_id)} for row in owners],
+            "refused": [
+                {
+                    "site": names.get(row.site_id, row.site_id),
+                    "path": row.path,
+                    "device": row.device,
+                    "owner": names.get(row.owner_site, row.owner_site),
+                }
+                for row in refused
+            ],
+        }
+    )
+
+
+def owners_transfer(app: App, receiver: ReceiverSettings, device: str, to: str, engine: str = "auto") -> Decision:
+    """Give `device` to site `to` (name or UUID) and load what was refused to it for that.
+
+    Running it again continues: a transfer that was made is not made twice, refused files that wait are tried.
+    """
+    site_id = site_of(app, to)
+    if site_id is None:
+        raise UsageError("owners transfer needs --to SITE", subject=device)
+    with _bench(app, receiver, engine) as bench:
+        at = app.clock()
+        with app.ledger.write() as connection:
+            check_in(connection, bench.lease)
+            before = owner_rows.owners_of(connection, receiver.name, [device]).get(device)
+            if before is None:
+                raise NotFoundError(
+                    f"nobody owns a device named {device!r} at {receiver.name}",
+                    hint="./tidemark owners list",
+                    subject=device,
+                )
+            if before.site_id != site_id:
+                owner_rows.put_owners(connection, receiver.name, [OwnerRow(device, site_id, at, before.landing)])
+                audit.record(connection, "owners transfer", device, source=before.site_id, target=site_id)
+                record(connection, "device.transferred", site_id=site_id, path=device, source=before.site_id)
+        # CRASH WINDOW: transferred, refused files not replayed: every load replays what became loadable.
+        loaded = replay_refused(bench)
+        with app.ledger.read() as connection:
+            left = owner_rows.refusals(connection, receiver.name, site_id=site_id)
+    return Decision(
+        {
+            "device": device,
+            "from": before.site_id,
+            "to": site_id,
+            "replayed": [row.path for row in loaded],
+            "still_refused": [{"path": row.path, "device": row.device} for row in left],
+        }
+    )
+
+
+def approve(app: App, run_id: str) -> Decision:
+    """Approve the drops that wait for a run: at its link (sent by the next run), or at a receiver (done now)."""
+    with app.ledger.write() as connection:
+        run = run_rows.get_run(connection, run_id)
+        link = link_rows.get_link(connection, run.link) if run else None
+        if link is not None and link.guard_run == run_id:
+            link_rows.set_link(connection, link.link, approved_run=run_id)
+            audit.record(connection, "approve", run_id, link=link.link, guard=link.guard)
+            record(connection, "guard.approved", link=link.link, run_id=run_id, who=audit.who())
+            return Decision({"run": run_id, "link": link.link, "approved": link.guard or ""})
+    paths = [path for name in app.settings.receivers for path in _approve_at(app, app.receiver(name), run_id)]
+    if paths:
+        return Decision({"run": run_id, "approved": paths})
+    if run is None:
+        raise NotFoundError(f"no run named {run_id!r} has drops that wait", hint="./tidemark status", subject=run_id)
+    return Decision({"run": run_id, "approved": [], "note": "no drops of this run wait for approval"})
+
+
+def _approve_at(app: App, receiver: ReceiverSettings, run_id: str) -> list[str]:
+    """Apply the drops of a run's landings that wait at a receiver; their paths."""
+    with app.ledger.read() as connection:
+        landings = [row for row in landing_rows.landings(connection, receiver.name).values() if row.run_id == run_id]
+        waiting = {
+            row.site_id: landing_rows.drops(connection, receiver.name, row.site_id, states=("waiting",)) for row in landings
+        }
+    ids = {row.landing for row in landings}
+    due = {site: [d for d in drops if d.landing in ids] for site, drops in waiting.items()}
+    paths = [d.path for drops in due.values() for d in drops]
+    if not paths:
+        return []
+    with _bench(app, receiver) as bench, app.ledger.write() as connection:
+        check_in(connection, bench.lease)
+        for site_id, drops in due.items():
+            leave_approved(connection, receiver.name, site_id, drops, app.clock())
+        audit.record(
+            connection, "approve", run_id, receiver=receiver.name, paths=[d.path for ds in due.values() for d in ds]
+        )
+    return [d.path for drops in due.values() for d in drops]
+
+
+@contextmanager
+def _bench(app: App, receiver: ReceiverSettings, engine: str = "auto") -> Iterator[Bench]:
+    """The receiver's load lease for one decision: loads and decisions never meet."""
+    root = local_root(app, receiver)
+    leases = Leases(app.ledger, app.identity)
+    with (
+        leases.hold(f"load:{receiver.name}", f"operator-{uuid.uuid4().hex[:12]}") as lease,
+        app.receiver_store(receiver) as store,
+    ):
+        yield Bench(app, receiver, root, store, lease, engine)
+
+
+def _held(app: App, quarantine_id: int) -> QuarantineRow:
+    with app.ledger.read() as connection:
+        row = trouble_rows.quarantine_of(connection, quarantine_id)
+    if row is None or row.state != "held":
+        state = "" if row is None else f": it is {row.state}"
+        raise NotFoundError(
+            f"nothing is held in quarantine as {quarantine_id}{state}",
+            hint="./tidemark quarantine list",
+            subject=str(quarantine_id),
+        )
+    return row
+
+
+def _held_json(row: QuarantineRow, names: dict[str, str]) -> dict[str, Any]:
+    return {
+        "id": row.quarantine_id,
+        "site": names.get(row.site_id, row.site_id),
+        "path": row.path,
+        "generation": row.generation,
+        "landing": row.landing,
+        "reason": row.reason,
+        "kind": row.error_kind,
+        "location": row.location,
+        "at": row.at,
+    }

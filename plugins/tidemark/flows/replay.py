@@ -1,0 +1,116 @@
+"""Load files that waited: refused ones whose devices are theirs now, quarantined ones that the operator releases.
+
+They go the way of a landing's files: checked again, decided, placed, recorded in one transaction. Only then are the bytes
+that waited removed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy.engine import Connection
+
+from tidemark.flows.admitting import decide, examine_all
+from tidemark.flows.app import App, silent
+from tidemark.ledger import landing_rows, owner_rows
+from tidemark.ledger.events import record
+from tidemark.ledger.leases import Lease, check_in
+from tidemark.ledger.owner_rows import OwnerRow, RefusalRow
+from tidemark.ledger.trouble_rows import QuarantineRow
+from tidemark.load import schema
+from tidemark.load.admit import Admission, Origin
+from tidemark.load.commit import SiteNames, write_admission
+from tidemark.load.place import put
+from tidemark.load.tidy import sweep_waiting, waiting_folder
+from tidemark.load.vanish import replace_settled, take_vanished
+from tidemark.settings import ReceiverSettings
+from tidemark.stores.landing import Answer, LandedFile, decode_entry
+from tidemark.stores.protocol import Store
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where waiting files are worked on: a receiver whose load lease is held."""
+
+    app: App
+    receiver: ReceiverSettings
+    root: Path
+    store: Store
+    lease: Lease
+    engine: str = "auto"
+
+
+def replay_refused(bench: Bench) -> list[RefusalRow]:
+    """Load every refused file whose refusing device belongs to its own site now; returns those that are loaded.
+
+    One that meets another foreign device stays refused, for that device. Part of every load, so that a transfer of
+    ownership that died half-way is finished by the next one.
+    """
+    with bench.app.ledger.read() as connection:
+        waiting = owner_rows.refusals(connection, bench.receiver.name)
+        owners = owner_rows.owners_of(connection, bench.receiver.name, [row.device for row in waiting])
+    due = [row for row in waiting if row.location and _may_try(owners.get(row.device), row.site_id)]
+    loaded = [row for row in due if _replay(bench, row)]
+    if due:
+        sweep_waiting(bench.app.ledger, bench.store, bench.receiver.name, bench.lease)
+    return loaded
+
+
+def try_again(bench: Bench, row: QuarantineRow | RefusalRow) -> tuple[Origin, Admission]:
+    """Check a waiting file again and decide on it; nothing is recorded."""
+    file, data = decode_entry(row.entry)
+    origin = _origin(bench, row, file, data)
+    checked = examine_all(bench.app, [(origin, file)], bench.root, bench.engine, silent)
+    return origin, decide(bench.app, origin, checked, bench.app.clock())
+
+
+def take(connection: Connection, origin: Origin, admission: Admission, at: float) -> tuple[Answer, ...]:
+    """Record the decision on waiting files, and what it means for vanished ones. Their bytes are in place."""
+    names = SiteNames({s.site_id: s.name for s in landing_rows.sites(connection).values()})
+    answers = write_admission(connection, origin, admission, names, at)
+    schema.write_schema(connection, origin, (), admission.loads)
+    replace_settled(connection, origin, [load.file.path for load in admission.loads], at)
+    take_vanished(connection, origin, (), "keep", at)
+    return answers
+
+
+def _replay(bench: Bench, row: RefusalRow) -> bool:
+    origin, admission = try_again(bench, row)
+    with bench.app.ledger.read() as connection:
+        owners = owner_rows.owners_of(connection, row.receiver, [r.refused.device for r in admission.refusals])
+    if admission.refusals:
+        device = admission.refusals[0].refused.device
+        with bench.app.ledger.write() as connection:
+            check_in(connection, bench.lease)
+            owner_rows.still_refused(connection, row.refusal_id, device, owners[device])
+        return False
+    put(bench.store, admission.placements)
+    # CRASH WINDOW: in place, not recorded: still refused, the next load replays it.
+    at = bench.app.clock()
+    with bench.app.ledger.write() as connection:
+        check_in(connection, bench.lease)
+        take(connection, origin, admission, at)
+        owner_rows.end_refusal(connection, row.refusal_id, "superseded" if admission.holds else "replayed")
+        place = {"site_id": row.site_id, "landing": row.landing, "path": row.path}
+        record(connection, "file.replayed", **place, why=f"device {row.device} belongs to its site now")
+    return not admission.holds
+
+
+def _origin(bench: Bench, row: QuarantineRow | RefusalRow, file: LandedFile, data: tuple[str, ...]) -> Origin:
+    with bench.app.ledger.read() as connection:
+        site = landing_rows.sites(connection)[row.site_id]
+    return Origin(
+        receiver=row.receiver,
+        site_id=row.site_id,
+        time_unit=site.time_unit,
+        site_interval_ms=site.partition_interval_ms,
+        catalog_interval_ms=bench.receiver.partition_interval_ms,
+        data=data,
+        landing=row.landing,
+        folder=waiting_folder(row.location, file),
+    )
+
+
+def _may_try(owner: OwnerRow | None, site_id: str) -> bool:
+    return owner is None or owner.site_id == site_id

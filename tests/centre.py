@@ -1,0 +1,94 @@
+"""A receiver of its own folder and ledger for tests: load landings, read what readers see, look at rows.
+
+`inline_centre` checks files in this process (the pool's children run the same function, but take longer to start).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import sqlalchemy as sa
+
+from tests.landing_maker import SITE_A, Sender
+from tidemark.errors import TidemarkError
+from tidemark.flows import admitting
+from tidemark.flows.app import App, open_app
+from tidemark.flows.engines import KINDS, Outcome
+from tidemark.flows.load_landings import load
+from tidemark.flows.load_result import LoadResult
+from tidemark.flows.read_catalog import Query, ReadResult, read
+from tidemark.settings import ReceiverSettings, Settings
+
+Row = tuple[str, str, int, str, str]
+
+
+@dataclass
+class Centre:
+    folder: Path
+    name: str = "centre"
+    app: App = field(init=False)
+    receiver: ReceiverSettings = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.receiver = ReceiverSettings(self.name, f"file://{self.root}")
+        self.reopen()
+
+    @property
+    def root(self) -> Path:
+        """The receiver's folder."""
+        return self.folder / "centre"
+
+    def reopen(self) -> None:
+        """A new process, as far as Tidemark can tell."""
+        settings = Settings(path=self.folder / "tidemark.toml", receivers={self.name: self.receiver})
+        self.app = open_app(settings)
+
+    def sender(self, site_id: str = SITE_A, **facts: Any) -> Sender:
+        return Sender(self.root, site_id, **facts)
+
+    def load(self, site: str = "") -> LoadResult:
+        return load(self.app, self.receiver, site)
+
+    def read(self, query: Query | None = None) -> tuple[ReadResult, list[Row]]:
+        out = self.folder / "read.parquet"
+        result = read(self.app, self.receiver, query or Query(tall=True), out)
+        return result, [tuple(row.values()) for row in pq.read_table(out).to_pylist()]
+
+    def rows(self, query: Query | None = None) -> list[Row]:
+        return self.read(query)[1]
+
+    def sql(self, query: str, **values: object) -> list[Any]:
+        with self.app.ledger.read() as connection:
+            return list(connection.execute(sa.text(query), values))
+
+    def files(self, below: str) -> list[str]:
+        """Every file below a folder of the receiver, relative to that folder."""
+        place = self.root / below
+        return sorted(p.relative_to(place).as_posix() for p in place.rglob("*") if p.is_file() or p.is_symlink())
+
+
+class InlineEngine:
+    """Runs tasks here, one after another."""
+
+    name = "inline"
+
+    def run(self, kind: str, tasks: Sequence[Any]) -> Iterator[Outcome]:
+        module, function = KINDS[kind].split(":")
+        work = getattr(importlib.import_module(module), function)
+        for index, task in enumerate(tasks):
+            try:
+                yield Outcome(index, work(task))
+            except TidemarkError as error:
+                yield Outcome(index, error=error)
+
+
+def inline_centre(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Centre:
+    """A receiver whose loads check files in this process."""
+    monkeypatch.setattr(admitting, "choose_engine", lambda *_: InlineEngine())
+    return Centre(folder)
