@@ -92,3 +92,8 @@ def inline_centre(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Centre:
     """A receiver whose loads check files in this process."""
     monkeypatch.setattr(admitting, "choose_engine", lambda *_: InlineEngine())
     return Centre(folder)
+
+
+@pytest.fixture
+def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Centre:
+    return inline_centre(tmp_path, monkeypatch)
