@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sqlalchemy.engine import Connection
 
-from tidemark.errors import NotFoundError, UsageError
+from tidemark.errors import NotFoundError, TidemarkError, UsageError
 from tidemark.flows.app import App
 from tidemark.ledger.database import now
 from tidemark.ledger.landing_rows import sites as known_sites
@@ -17,24 +17,29 @@ from tidemark.ledger.leases import is_alive, lease_clock
 from tidemark.ledger.proof_rows import file_checks, put_file_checks, report
 from tidemark.proof.bytes_check import Recorded, check_files
 from tidemark.proof.coverage import Coverage
+from tidemark.proof.explanation import Explanation
 from tidemark.proof.gather import link_facts
 from tidemark.proof.site_coverage import Scene, Site, cover_site
-from tidemark.proof.status import LinkFacts, StatusReport, link_status
+from tidemark.proof.status import LinkFacts, LinkStatus, StatusReport, link_status
+from tidemark.proof.subjects import Desk, bare_path, explain, nearest
+from tidemark.proof.why_unlisted import explain_unlisted
 from tidemark.settings import ReceiverSettings
 
-LEFT_OUT = "left out"
+LEFT_OUT = "excluded by"
 """How the reason of a file begins that the link's own patterns leave behind."""
 
 
 def status(app: App) -> StatusReport:
     """One line a link, from the ledger alone; links of the settings that never ran are `new`."""
     with app.ledger.read() as connection:
-        found = link_facts(connection, is_alive, lease_clock(connection), site_names(app, connection), LEFT_OUT)
+        return StatusReport(_statuses(app, connection))
+
+
+def _statuses(app: App, connection: Connection) -> tuple[LinkStatus, ...]:
+    found = link_facts(connection, is_alive, lease_clock(connection), site_names(app, connection), LEFT_OUT)
     known = {facts.link for facts in found}
-    found += [
-        LinkFacts(link.name, link.site, link.receiver) for link in app.settings.links.values() if link.name not in known
-    ]
-    return StatusReport(tuple(link_status(facts, app.clock()) for facts in sorted(found, key=lambda f: f.link)))
+    found += [LinkFacts(x.name, x.site, x.receiver) for x in app.settings.links.values() if x.name not in known]
+    return tuple(link_status(facts, app.clock()) for facts in sorted(found, key=lambda f: f.link))
 
 
 def coverage(
@@ -52,11 +57,57 @@ def coverage(
         recorded, remembered = _recorded(connection, receiver.name), file_checks(connection, receiver.name)
     checked = check_files(root, recorded, remembered)  # takes a while: outside of any transaction
     with app.ledger.read() as connection:
-        scene = Scene(receiver.name, root, site_names(app, connection), checked.wrong, since, until)
+        scene = Scene(receiver.name, root, site_names(app, connection), checked.wrong, LEFT_OUT, since, until)
         covered = tuple(cover_site(connection, scene, s) for s in wanted)
     with app.ledger.write() as connection:
         put_file_checks(connection, receiver.name, checked.fresh, now(connection))
-    return Coverage(covered, receiver.name)
+    return Coverage(covered, receiver.name, app.clock())
+
+
+def why(app: App, subject: str) -> Explanation:
+    """Explain a link, site, run, landing, file or device, named as a person would.
+
+    A path the ledger does not know yet is looked for at the sites. Raises NotFoundError with the nearest names.
+    """
+    with app.ledger.read() as connection:
+        desk = _desk(app, connection)
+        answer = explain(desk, subject) or _at_a_site(app, bare_path(desk, subject))
+        if answer is None:
+            close = nearest(desk, subject)
+            raise NotFoundError(
+                f"nothing is known by the name {subject!r}" + (f"; did you mean {', '.join(close)}?" if close else ""),
+                hint=f"./tidemark why {close[0]}" if close else "./tidemark status",
+                subject=subject,
+            )
+    return answer
+
+
+def _desk(app: App, connection: Connection) -> Desk:
+    names = site_names(app, connection)
+    stores = [s.store for s in app.settings.sites.values()] + [r.store for r in app.settings.receivers.values()]
+    return Desk(
+        connection=connection,
+        links={s.facts.link: s for s in _statuses(app, connection)},
+        names=names,
+        left_out=LEFT_OUT,
+        remote=frozenset(r.name for r in app.settings.receivers.values() if app.receiver_root(r) is None),
+        roots=[store.removeprefix("file://") for store in stores if store.startswith("file://")],
+    )
+
+
+def _at_a_site(app: App, path: str) -> Explanation | None:
+    """A file that no run has listed yet, found where it lies. A site that does not answer is passed over."""
+    if ".tsfile" not in path:
+        return None
+    for site in app.settings.sites.values():
+        try:
+            with app.site_store(site) as store:
+                found = explain_unlisted(store, site, path)
+        except TidemarkError:
+            continue
+        if found is not None:
+            return found
+    return None
 
 
 def local_root(app: App, receiver: ReceiverSettings) -> Path:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -52,11 +52,15 @@ class Stretch:
 
 @dataclass(frozen=True)
 class SiteCoverage:
-    """`gaps`: what is missing without being known by device and day: landings that never came, papers unreadable."""
+    """`gaps`: what is missing without being known by device and day: landings that never came, papers unreadable.
+
+    `left_out`: files that the link's own patterns leave behind; they are not expected.
+    """
 
     site: str
     stretches: tuple[Stretch, ...]
     gaps: tuple[str, ...] = ()
+    left_out: int = 0
 
     @property
     def cells(self) -> int:
@@ -69,10 +73,11 @@ class SiteCoverage:
 
 @dataclass(frozen=True)
 class Coverage:
+    """The report. `made`: when, seconds since 1970."""
+
     sites: tuple[SiteCoverage, ...] = ()
     receiver: str = ""
-    basis: str = "catalog"  # "receipts": the receiver is remote, its answers are all we know
-    notes: tuple[str, ...] = field(default=())
+    made: float = 0.0
 
     @property
     def cells(self) -> int:
@@ -96,13 +101,12 @@ class Coverage:
         red = [r for site in self.sites for r in red_list(site)]
         return {
             "receiver": self.receiver,
-            "basis": self.basis,
             "cells": self.cells,
             "complete": self.complete,
             "share": math.floor(self.share * 1e6) / 1e6,  # never rounded up to 1
             "red_cells": self.red_cells,
             "red": red[:RED_SHOWN],
-            "notes": list(self.notes),
+            "notes": [f"{s.site}: {s.left_out} files are left out by the link's patterns" for s in self.sites if s.left_out],
         }
 
 

@@ -14,7 +14,7 @@ from tidemark.proof.coverage import SiteCoverage, claims, stretches
 from tidemark.proof.days import day_of, parse_time
 from tidemark.proof.gather import catalog_view, expected_files, waiting_files
 from tidemark.proof.presence import Expected
-from tidemark.stores.landing import MANIFEST, Manifest, decode_manifest
+from tidemark.stores.landing import MANIFEST, Manifest, decode_manifest, landing_folder
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Scene:
     root: Path
     names: Mapping[str, str]  # {site id: name}
     broken: Mapping[str, str] = field(default_factory=dict)
+    left_out: str = "excluded by"  # how the reason begins that a link's patterns give
     since: str | None = None
     until: str | None = None
 
@@ -45,8 +46,10 @@ def cover_site(connection: Connection, scene: Scene, site: Site) -> SiteCoverage
     view = catalog_view(connection, scene.receiver, site.site_id, scene.broken, scene.names)
     trouble = dict(view.trouble)
     gaps: list[str] = []
+    left_out = _left_out(scene, site, [e for e in expected.values() if not e.generation])
     for manifest in _not_loaded(connection, scene, site, gaps):
         why = f"landing {manifest.landing} (sequence {manifest.sequence}) is not loaded yet"
+        left_out |= {entry.path for entry in manifest.added if entry.reason}
         for entry in manifest.added:
             expected[entry.path] = Expected(entry.path, entry.size, 0, entry.extent, manifest.landing)
             trouble.setdefault(entry.path, why)
@@ -55,11 +58,29 @@ def cover_site(connection: Connection, scene: Scene, site: Site) -> SiteCoverage
     for file, why in waiting_files(connection, site.link, expected) if site.link else ():
         expected[file.path] = file
         trouble.setdefault(file.path, why)
+        left_out |= {file.path} if why.startswith(scene.left_out) else set()
+    left_out &= expected.keys()
+    for path in left_out:
+        del expected[path]
     gaps += _missing_landings(connection, scene, site)
     found = claims(expected.values(), view.knowing(trouble), site.unit)
     first = None if scene.since is None else day_of(parse_time(scene.since, site.unit), site.unit)
     last = None if scene.until is None else day_of(parse_time(scene.until, site.unit) - 1, site.unit)
-    return SiteCoverage(site.name, stretches(found, first, last), tuple(gaps))
+    return SiteCoverage(site.name, stretches(found, first, last), tuple(gaps), len(left_out))
+
+
+def _left_out(scene: Scene, site: Site, never_carried: Sequence[Expected]) -> set[str]:
+    """Which of these the manifests that listed them call left out by the link's own patterns: not expected at all."""
+    told: dict[str, set[str]] = {}
+    for file in never_carried:
+        if file.landing not in told:
+            paper = scene.root / landing_folder(site.site_id, file.landing) / MANIFEST
+            try:
+                added = decode_manifest(paper.read_bytes()).added
+            except (CorruptionError, OSError):
+                added = ()  # without the paper the file counts as expected
+            told[file.landing] = {entry.path for entry in added if entry.reason}
+    return {file.path for file in never_carried if file.path in told[file.landing]}
 
 
 def _not_loaded(connection: Connection, scene: Scene, site: Site, gaps: list[str]) -> Iterator[Manifest]:

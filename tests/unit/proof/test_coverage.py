@@ -10,7 +10,7 @@ import pytest
 from tidemark.errors import UsageError
 from tidemark.proof.coverage import RED_SHOWN, Claim, Coverage, SiteCoverage, claims, stretches
 from tidemark.proof.days import day_of, day_text, parse_time
-from tidemark.proof.heatmap import axis_of, bars, page
+from tidemark.proof.heat_map import axis_of, bars, page
 from tidemark.proof.presence import CatalogView, Expected, Held, account_trouble, why_absent
 
 DAY_MS = 86_400_000
@@ -112,7 +112,7 @@ def test_a_file_over_all_of_time_costs_no_more_than_another() -> None:
     answer = coverage.as_json()
     assert len(answer["red"]) == RED_SHOWN
     assert answer["red_cells"] == coverage.cells
-    assert len(page(coverage, 0.0)) < 200_000
+    assert len(page(coverage)) < 200_000
     assert time.perf_counter() - start < 1.0
 
 
@@ -179,7 +179,7 @@ def test_the_page_is_whole_and_needs_nothing_else() -> None:
     found = stretches(
         [Claim(name, 5, 6, "a", ""), Claim(name, 6, 6, "b", "torn <page>"), Claim("works.r0", 900, 901, "a", "")]
     )
-    text = page(Coverage((SiteCoverage("plant <1>", found, ("landing 3 has not come",)),), "centre"), 1_800_000_000.0)
+    text = page(Coverage((SiteCoverage("plant <1>", found, ("landing 3 has not come",)),), "centre"))
     tags = _Tags()
     tags.feed(text)
     assert tags.open == []

@@ -84,9 +84,9 @@ class Bar:
     present: int
 
 
-def page(coverage: Coverage, made: float) -> str:
-    """The whole HTML page. `made` is now, seconds since 1970; pure otherwise."""
-    at = datetime.fromtimestamp(made, UTC).strftime("%Y-%m-%d %H:%M UTC")
+def page(coverage: Coverage) -> str:
+    """The whole HTML page. Pure."""
+    at = datetime.fromtimestamp(coverage.made, UTC).strftime("%Y-%m-%d %H:%M UTC")
     gaps = sum(len(s.gaps) for s in coverage.sites)
     totals = [
         ("ok" if coverage.complete else "bad", _percent(coverage.share), "of device-days complete"),

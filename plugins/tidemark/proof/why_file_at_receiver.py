@@ -1,0 +1,170 @@
+"""Why is this file in the catalog or not? Rules over what its receivers know. Pure; each answers or says None."""
+
+from __future__ import annotations
+
+import json
+
+from tidemark.ledger.proof_rows import Row
+from tidemark.proof.explanation import listed, when
+from tidemark.proof.file_story import FileStory, Told
+
+
+def drop_waits(story: FileStory) -> Told | None:
+    for kind in ("superseded", "dropped"):
+        if row := story.trouble(kind, ("waiting",)):
+            run = row["landing"].rpartition("-")[0]
+            return Told(
+                "waiting for approval",
+                row["reason"] or f"the site's {kind} file waits for the operator",
+                f"./tidemark approve {run}",
+                "the file stays in the catalog as it is; everything else goes on",
+            )
+        if row := story.trouble(kind, ("pending",)):
+            by = json.loads(row["covered_by"])
+            return Told(
+                "superseded, swap pending" if kind == "superseded" else "drop pending",
+                row["reason"] or "not every file that covers it is loaded",
+                f"./tidemark why {by[0]}" if by else "./tidemark load",
+                "it leaves the catalog in the same transaction that brings the last file that covers it",
+                evidence=(f"covered by {listed(by)}",) if by else (),
+            )
+    return None
+
+
+def refused(story: FileStory) -> Told | None:
+    row = story.trouble("refusal", ("refused",))
+    if row is None:
+        return None
+    owner = story.named(row["owner_site"])
+    return Told(
+        "refused",
+        f"device {row['device']} belongs to site {owner} since {when(row['owner_since'])}; this file holds it too",
+        f"./tidemark owners transfer {_word(row['device'])} --to {story.site} --receiver {row['receiver']}",
+        "this file alone stays out; its bytes are kept and are loaded when the device is transferred",
+        evidence=(f"refused at {row['receiver']} on {when(row['at'])}, landing {row['landing']}",),
+    )
+
+
+def quarantined(story: FileStory) -> Told | None:
+    row = story.trouble("quarantine", ("held",))
+    if row is None:
+        return None
+    return Told(
+        "in quarantine",
+        row["reason"],
+        f"./tidemark quarantine release {row['id']}   or   ./tidemark quarantine drop {row['id']}",
+        "it stays out of the catalog; a newer generation of the file takes its place by itself",
+        evidence=(f"quarantine {row['id']} at {row['receiver']} since {when(row['at'])}, landing {row['landing']}",),
+    )
+
+
+def landed(story: FileStory) -> Told | None:
+    """A newer generation landed than the catalog holds."""
+    held = int(story.newest["generation"]) if story.newest else 0
+    link = story.link
+    if link is None or not link["landing"] or link["state"] != "acked" or int(link["generation"]) <= held:
+        return None
+    if link["receiver"] in story.remote:
+        if link["landing_state"] == "answered":
+            return Told("loaded", f"receiver {link['receiver']} answered: loaded", final=True)
+        return Told(
+            "landed",
+            f"landing {link['landing']} is whole at {link['receiver']}, which has not answered yet",
+            "./tidemark load, on the machine of the receiver",
+            "the load DAG there takes it; the next run reads the answer",
+        )
+    return Told(
+        "landed, not loaded",
+        f"landing {link['landing']} (sequence {link['sequence']}) waits to be loaded at {link['receiver']}",
+        "./tidemark load",
+        "the load DAG takes it; landings load in sequence",
+        evidence=tuple(f"{r['receiver']}: {r['landing_reason']}" for r in story.receivers if r["landing_reason"]),
+    )
+
+
+def in_catalog(story: FileStory) -> Told | None:
+    row = story.newest
+    if row is None or row["state"] != "live" or int(row["generation"]) < story.carried:
+        return None
+    if row["marked"] == "dropped":
+        return Told(
+            "kept after a drop",
+            "the site has it no more and nothing covers it; the link keeps what its site drops",
+            'nothing; with deletes = "apply" such files leave the catalog',
+            "it stays in the catalog, marked",
+            final=True,
+        )
+    if row["undecodable"]:
+        return Told(
+            "in the catalog, partly unreadable",
+            f"no reader of Tidemark decodes: {listed(json.loads(row['undecodable']))}; the file is kept as it came",
+            "upgrade Tidemark when it learns the encoding",
+            "all other series of it are read; these are named by every read",
+        )
+    if story.clashes:
+        clash = story.clashes[0]
+        return Told(
+            "in the catalog, a type clashes",
+            f"series {clash['series']} is {clash['type']} here and {clash['clash']} in another source",
+            "agree on one type at the sites; both are kept as they came",
+            "both are read, each with its own type; wide output writes them as text",
+        )
+    if not row["visible"]:
+        return _merged(story)
+    if story.kept_apart:
+        kept = story.kept_apart[0]
+        return Told(
+            "in the catalog, not merged", f"{kept['subject']}: {kept['reason']}", "", "readers see it; newest wins", True
+        )
+    return Told("in the catalog", f"readers see it as {row['location']}", final=True)
+
+
+def _merged(story: FileStory) -> Told:
+    above = [m for m in story.above if m["visible"]]
+    if not above:
+        return Told(
+            "hidden", "no merged file that readers see stands for it", "./tidemark verify --repair", "it stays unread"
+        )
+    counts = [f"{m['location']}: {_account(m)}" for m in above]
+    return Told("merged", f"merged file {above[0]['location']} stands for it", final=True, evidence=tuple(counts))
+
+
+def retired(story: FileStory) -> Told | None:
+    row = story.newest
+    if row is None or row["state"] == "live" or int(row["generation"]) < story.carried:
+        return None
+    gone = "its bytes go after the grace" if row["state"] == "retired" else "its bytes were removed after the grace"
+    if any(m["settled"] for m in story.above):
+        return Told("settled", f"a merged file stands alone for it; {gone}", final=True)
+    for kind, word in (("superseded", "superseded"), ("dropped", "removed")):
+        if row_ := story.trouble(kind, ("done",)):
+            by = json.loads(row_["covered_by"])
+            why = (
+                f"other files of the site cover it now: {listed(by)}"
+                if by
+                else "the site dropped it, and the link applies drops"
+            )
+            return Told(word, f"{why}; {gone}", final=True)
+    return Told("replaced", f"a newer generation took its place; {gone}", final=True)
+
+
+def never_came(story: FileStory) -> Told | None:
+    for row in story.receivers:
+        if row["live"]:
+            return Told(
+                "never came",
+                f"the site listed it in landing {row['landing']}, and no landing has carried it",
+                "at the sender: ./tidemark why " + story.path,
+                "the sender's next run sends it, unless something there holds it back",
+            )
+        return Told("gone at the site", "the site had it and removed it before any landing carried it", final=True)
+    return None
+
+
+def _account(merged: Row) -> str:
+    lost = f"{merged['overwritten']} overwritten + {merged['deleted']} deleted"
+    return f"{merged['points_in']} in = {merged['points_out']} out + {lost}"
+
+
+def _word(text: str) -> str:
+    return text if all(c.isalnum() or c in "._-/" for c in text) else "'" + text.replace("'", "'\\''") + "'"

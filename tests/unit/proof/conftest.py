@@ -1,0 +1,81 @@
+"""A small deployment on local folders: one real site, one receiver, a ledger, all through the real flows."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tidemark.flows.app import App
+from tidemark.flows.load_landings import load
+from tidemark.flows.sync_link import Options, run_sync
+from tidemark.ledger.database import Ledger
+from tidemark.ledger.leases import this_process
+from tidemark.ledger.migrations import migrate
+from tidemark.settings import LedgerSettings, LinkSettings, ReceiverSettings, Settings, SiteSettings
+
+REAL = Path(__file__).parents[2] / "data" / "iotdb" / "2.0.1-beta"
+SITE_ID = "11111111-2222-4333-8444-555555555555"
+DATA = ("data/datanode/data/sequence", "data/datanode/data/unsequence")
+
+
+@dataclass
+class Deployment:
+    """`site`: the site's folder, a copy of a real server's; `centre`: the receiver's."""
+
+    app: App
+    site: Path
+    centre: Path
+
+    @property
+    def receiver(self) -> ReceiverSettings:
+        return self.app.settings.receivers["centre"]
+
+    def sync(self, **options: object) -> None:
+        """One run, then a load where the receiver is here."""
+        run_sync(self.app, "plant1", Options(**options))  # type: ignore[arg-type]
+
+    def load(self) -> None:
+        load(self.app, self.receiver)
+
+    def files(self) -> list[Path]:
+        """The site's TsFiles with a .resource."""
+        return [p for p in sorted(self.site.rglob("*.tsfile")) if p.with_name(p.name + ".resource").exists()]
+
+    def path(self, file: Path) -> str:
+        return file.relative_to(self.site).as_posix()
+
+
+@pytest.fixture
+def deploy(tmp_path: Path) -> Iterator[Callable[[int | None], Deployment]]:
+    """Make a deployment whose site has the first `files` real TsFiles (all: None)."""
+    opened: list[Ledger] = []
+
+    def make(files: int | None = 6) -> Deployment:
+        site, centre = tmp_path / "site", tmp_path / "centre"
+        real = sorted((REAL / "data").rglob("*.tsfile"))
+        for source in real[:files]:
+            target = site / source.relative_to(REAL)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            for companion in source.parent.glob(source.name + "*"):
+                shutil.copy2(companion, target.parent)
+        (site / DATA[1]).mkdir(parents=True, exist_ok=True)
+        centre.mkdir()
+        settings = Settings(
+            path=tmp_path / "tidemark.toml",
+            ledger=LedgerSettings(f"sqlite:///{tmp_path / 'ledger.db'}"),
+            receivers={"centre": ReceiverSettings("centre", f"file://{centre}")},
+            sites={"plant1": SiteSettings("plant1", SITE_ID, f"file://{site}", data=DATA)},
+            links={"plant1": LinkSettings("plant1", "plant1", "centre")},
+        )
+        ledger = Ledger(settings.ledger.url)
+        opened.append(ledger)
+        migrate(ledger)
+        return Deployment(App(settings, ledger, this_process()), site, centre)
+
+    yield make
+    for ledger in opened:
+        ledger.close()
