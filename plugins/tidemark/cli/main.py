@@ -16,7 +16,10 @@ from tidemark.cli.call import Call
 from tidemark.cli.parser import VERBS, parse, wants
 from tidemark.cli.screen import Screen
 from tidemark.cli.verb import Answer
-from tidemark.errors import TidemarkError
+from tidemark.errors import DIFFERENCES_FOUND, NOTHING_TO_DO, TidemarkError
+
+
+MEANING = {NOTHING_TO_DO: "nothing to do", DIFFERENCES_FOUND: "differences found"}
 
 
 class Stopped(BaseException):
@@ -53,14 +56,15 @@ def _shown(screen: Screen, answer: Answer) -> int:
     """Print a result. One that needs somebody (a guard, files left out) says so as an error does."""
     if answer.said:
         return answer.code
+    trouble = {"kind": answer.code, "error": MEANING.get(answer.code, ""), "hint": ""} if answer.code else {}
+    told = {**trouble, **answer.json, "ok": answer.code == 0, **({"kind": answer.code} if answer.code else {})}
     if screen.as_json:
-        trouble = {"kind": answer.code} if answer.code else {}
-        screen.result({**trouble, **answer.json, "ok": answer.code == 0})
+        screen.result(told)
     else:
         answer.show(screen)
     for key, before in (("error", "tidemark: "), ("hint", "  next: ")):
-        if answer.code and answer.json.get(key):
-            screen.fail(f"{before}{answer.json[key]}")
+        if answer.code and told.get(key):
+            screen.fail(f"{before}{told[key]}")
     return answer.code
 
 

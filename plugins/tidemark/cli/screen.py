@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -45,7 +46,13 @@ class Screen:
             table.add_column(column.rstrip(">"), justify="right" if right else "left", overflow="fold", no_wrap=right)
         for row in shown:
             table.add_row(*(Text(cell) for cell in row))
-        Console(width=None if sys.stdout.isatty() else WIDE, highlight=False, emoji=False).print(table)
+        if sys.stdout.isatty():
+            Console(highlight=False, emoji=False).print(table)
+            return
+        plain = io.StringIO()
+        Console(file=plain, width=WIDE, highlight=False, emoji=False).print(table)
+        for line in plain.getvalue().splitlines():
+            self.line(line.rstrip())
 
     def pairs(self, pairs: Iterable[tuple[str, object]]) -> None:
         """Names and values of one result, a line each; values that are None or empty are left out."""
@@ -70,6 +77,15 @@ def text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.1f}"
     return str(value)
+
+
+def listed(value: object, most: int = 5) -> object:
+    """A list in a few words: what it holds, or how many it holds."""
+    if not isinstance(value, (list, tuple)):
+        return value
+    if len(value) <= most and all(isinstance(item, (str, int)) for item in value):
+        return ", ".join(str(item) for item in value)
+    return len(value)
 
 
 def size(count: int | float | None) -> str:

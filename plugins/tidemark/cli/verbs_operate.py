@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tidemark.cli import progress
 from tidemark.cli.call import Call
-from tidemark.cli.screen import Screen
+from tidemark.cli.screen import Screen, listed
 from tidemark.cli.verb import Answer, Verb
 from tidemark.cli.verbs_transfer import receiver_argument
 
@@ -21,14 +22,14 @@ def _approve(call: Call) -> Answer:
     from tidemark.flows.operate import approve
 
     call.confirm(f"let run {call.arguments.run} drop what it found gone?")
-    return _told(approve(call.app, call.arguments.run).as_json())
+    return _told(approve(call.app, call.arguments.run))
 
 
 def _quarantine_arguments(parser: argparse.ArgumentParser) -> None:
     choices = parser.add_subparsers(dest="action", metavar="list|release|drop", required=True)
     choices.add_parser("list", help="what is in quarantine, and why")
     for name, what in (("release", "try to load it again"), ("drop", "give it up; its bytes are removed")):
-        choices.add_parser(name, help=what).add_argument("id", metavar="ID", help="from quarantine list")
+        choices.add_parser(name, help=what).add_argument("id", type=int, metavar="ID", help="from quarantine list")
     receiver_argument(parser)
 
 
@@ -40,11 +41,11 @@ def _quarantine(call: Call) -> Answer:
         found = operate.quarantine_list(call.app, call.receiver).as_json()
         return Answer(found, lambda screen: _list(screen, found, "nothing is in quarantine"))
     if asked.action == "release":
-        result = operate.quarantine_release(call.app, call.receiver, asked.id)
+        result = operate.quarantine_release(call.app, asked.id)
     else:
         call.confirm(f"remove {asked.id} from quarantine for good?")
-        result = operate.quarantine_drop(call.app, call.receiver, asked.id)
-    return _told(result.as_json())
+        result = operate.quarantine_drop(call.app, asked.id)
+    return _told(result)
 
 
 def _owners_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +65,7 @@ def _owners(call: Call) -> Answer:
         found = operate.owners_list(call.app, call.receiver).as_json()
         return Answer(found, lambda screen: _list(screen, found, "no device has an owner yet"))
     call.confirm(f"give {asked.device} to {asked.to}?")
-    return _told(operate.owners_transfer(call.app, call.receiver, asked.device, asked.to).as_json())
+    return _told(operate.owners_transfer(call.app, call.receiver, asked.device, asked.to))
 
 
 def _ledger_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,24 +81,42 @@ def _ledger(call: Call) -> Answer:
 
     asked = call.arguments
     if asked.action == "backup":
-        return _told(ledger_care.backup(call.app, Path(asked.out) if asked.out else None).as_json())
+        return _told(ledger_care.backup(call.app, Path(asked.out) if asked.out else None))
     if asked.action == "upgrade":
-        return _told(ledger_care.upgrade(call.settings).as_json())
+        return _told(ledger_care.upgrade(call.settings))
     call.confirm("make a new ledger from what lies at the receivers?")
     with progress.shown(call.screen) as beat:
-        return _told(ledger_care.rebuild(call.settings, beat).as_json())
+        return _told(ledger_care.rebuild(call.settings, beat))
 
 
-def _told(found: dict[str, Any]) -> Answer:
-    return Answer(
-        found, lambda screen: screen.pairs((key.replace("_", " "), value) for key, value in found.items() if key != "ok")
-    )
+class _Result(Protocol):
+    @property
+    def exit_code(self) -> int: ...
+
+    def as_json(self) -> dict[str, Any]: ...
+
+
+def _told(result: _Result) -> Answer:
+    found = result.as_json()
+    return Answer(found, lambda screen: screen.pairs(_pairs(found)), result.exit_code)
+
+
+def _pairs(found: dict[str, Any]) -> list[tuple[str, object]]:
+    hidden = ("ok", "kind", "error", "hint")
+    return [(key.replace("_", " "), listed(value)) for key, value in found.items() if key not in hidden]
 
 
 def _list(screen: Screen, found: dict[str, Any], empty: str) -> None:
     rows = next((value for value in found.values() if isinstance(value, list)), [])
     columns = list(rows[0]) if rows else []
-    screen.table(columns, [[row.get(column) for column in columns] for row in rows], empty=empty)
+    screen.table(columns, [[_cell(column, row.get(column)) for column in columns] for row in rows], empty=empty)
+
+
+def _cell(column: str, value: object) -> object:
+    """Moments, which the ledger has in seconds since 1970, as UTC."""
+    if column in ("since", "at", "found") and isinstance(value, float):
+        return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return value
 
 
 VERBS = (

@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidemark.cli import progress
 from tidemark.cli.call import Call
-from tidemark.cli.screen import Screen, size
+from tidemark.cli.screen import Screen, listed, size
 from tidemark.cli.verb import Answer, Verb
 from tidemark.errors import NOTHING_TO_DO, NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from tidemark.flows.sync_link import Plan
 
 SHOWN = 20  # files of a list for people; --json and --out have all
 
@@ -32,8 +35,7 @@ def _plan_arguments(parser: argparse.ArgumentParser) -> None:
 def _plan(call: Call) -> Answer:
     from tidemark.flows.plan_link import plan
 
-    with progress.shown(call.screen) as beat:
-        found = plan(call.app, call.arguments.link, beat).as_json()
+    found = plan(call.app, call.arguments.link).as_json()
     if call.arguments.out:
         _write_json(Path(call.arguments.out), found)
     return Answer(found, lambda screen: _show_plan(screen, found))
@@ -102,27 +104,21 @@ def _sync(call: Call) -> Answer:
     return Answer(found, lambda screen: _show_run(screen, found), code)
 
 
-def _read_plan(path: str | None) -> Any:
-    """The plan file as the sync flow takes it. Raises UsageError for what is no plan."""
+def _read_plan(path: str | None) -> Plan | None:
+    """The plan file. Raises NotFoundError, UsageError for what is no plan."""
     if path is None:
         return None
-    from tidemark.flows.sync_link import Plan
+    from tidemark.flows.plan_link import read_plan
 
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-        return Plan(
-            send=tuple((item["path"], int(item["bytes"])) for item in found["send"]),
-            drop=tuple(item["path"] for item in found["drop"]),
-            superseded=tuple(item["path"] for item in found["superseded"]),
-        )
+        return read_plan(Path(path).read_bytes())
     except FileNotFoundError:
         raise NotFoundError(f"no plan {path}", hint="./tidemark plan LINK --out F writes one", subject=path) from None
-    except (OSError, ValueError, KeyError, TypeError) as broken:
-        raise UsageError(f"{path} is no plan of ./tidemark plan --out: {broken}", subject=path) from broken
+    except OSError as broken:
+        raise UsageError(f"cannot read {path}: {broken.strerror}", subject=path) from broken
 
 
 def _show_run(screen: Screen, run: dict[str, Any]) -> None:
-    sizes = ("bytes", "sent_bytes")
     keys = (
         "run",
         "state",
@@ -130,19 +126,16 @@ def _show_run(screen: Screen, run: dict[str, Any]) -> None:
         "bytes",
         "sent_bytes",
         "dropped",
+        "superseded",
         "pending",
         "schema",
         "loaded",
         "refused",
-        "quarantined",
     )
-    screen.pairs((key.replace("_", " "), size(run[key]) if key in sizes else _brief(run[key])) for key in keys if key in run)
+    sizes = ("bytes", "sent_bytes")
+    screen.pairs((key.replace("_", " "), size(run[key]) if key in sizes else run[key]) for key in (*keys, "quarantined"))
     for left in run["left_out"][:SHOWN]:
         screen.line("  left out: " + _item(left))
-
-
-def _brief(value: Any) -> Any:
-    return len(value) if isinstance(value, (list, tuple, dict)) else value
 
 
 def _load_arguments(parser: argparse.ArgumentParser) -> None:
@@ -182,7 +175,7 @@ def _merge(call: Call) -> Answer:
 
     asked = call.arguments
     with progress.shown(call.screen) as beat:
-        result = merge(call.app, call.receiver, asked.database, asked.partition, progress=beat)
+        result = merge(call.app, call.receiver, asked.database or None, asked.partition, progress=beat)
     found = result.as_json()
     keys = ("groups", "files_in", "files_out", "rows", "seconds")
     return Answer(found, lambda screen: screen.pairs((key.replace("_", " "), found[key]) for key in keys), result.exit_code)
@@ -200,7 +193,7 @@ def _adopt(call: Call) -> Answer:
 
     with progress.shown(call.screen) as beat:
         found = adopt(call.app, call.arguments.link, Path(call.arguments.dir), beat).as_json()
-    return Answer(found, lambda screen: screen.pairs((key, _brief(value)) for key, value in found.items()))
+    return Answer(found, lambda screen: screen.pairs((key, listed(value)) for key, value in found.items()))
 
 
 VERBS = (

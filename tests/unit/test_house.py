@@ -1,0 +1,110 @@
+"""The house rules, held by the tools that know them: style, types, floors, sizes, names (docs/architecture.md)."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE = ("plugins", "spark_jobs", "dags", "demo", "bench", "tests")
+LONGEST = 350
+LONGEST_TEST = 500
+NAMELESS = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers", "tools", "stuff"}
+
+
+def modules(*folders: str) -> Iterator[Path]:
+    for folder in folders:
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def run(*words: str) -> None:
+    """The tool must end well; its words are the failure's message."""
+    done = subprocess.run([sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout}{done.stderr}"
+
+
+def test_ruff_finds_nothing() -> None:
+    run("ruff", "check", "--quiet", ".", "tidemark")
+
+
+def test_the_code_is_formatted() -> None:
+    run("ruff", "format", "--check", "--quiet", ".", "tidemark")
+
+
+@pytest.mark.timeout(600)
+def test_types_hold_in_strict_mode() -> None:
+    run("mypy")
+
+
+def test_imports_point_down_only() -> None:
+    program = "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
+    environment = {"PYTHONPATH": str(ROOT / "plugins"), "PATH": "/usr/bin:/bin", "HOME": str(ROOT / "var")}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", modules(*CODE), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_has_one_subject_and_a_name_that_says_it(path: Path) -> None:
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    longest = LONGEST_TEST if path.is_relative_to(ROOT / "tests") else LONGEST
+    assert lines <= longest, f"{lines} lines: split it by subject (docs/architecture.md)"
+    assert path.stem not in NAMELESS
+    bare = path.parent in (ROOT / "plugins", ROOT / "dags", ROOT / "spark_jobs")  # what can be imported without a package
+    assert not bare or path.stem not in sys.stdlib_module_names, "it hides a module of Python's own"
+
+
+@pytest.mark.parametrize("path", modules("plugins", "spark_jobs", "dags"), ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_module_says_what_it_is_for(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), "begin with a docstring"
+
+
+@pytest.mark.parametrize("path", [p for p in modules("dags") if not p.name.startswith("__")], ids=lambda path: path.name)
+def test_a_dag_file_is_wiring_only(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 80
+    imported = {name.split(".")[0] for name in _imports(ast.parse(text))}
+    assert not imported & {"pyspark", "paramiko", "pandas", "sqlalchemy"}
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+@pytest.mark.real("airflow")
+def test_airflow_does_not_import_our_package_as_plugins() -> None:
+    """Airflow imports every module under plugins/ by its bare name unless plugins/.airflowignore names it."""
+    program = (
+        "import sys; from airflow._shared.module_loading.file_discovery import find_path_from_directory as walk;"
+        "print(*walk(sys.argv[1], '.airflowignore', 'glob'), sep='\\n')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(ROOT / "plugins")], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    seen = [Path(line) for line in done.stdout.splitlines() if line.endswith(".py")]
+    assert not [path for path in seen if (ROOT / "plugins" / "tidemark") in path.parents]
+
+
+def test_no_text_names_a_place_that_only_one_machine_has() -> None:
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False).stdout
+    if not tracked:
+        pytest.skip("not a git checkout")
+    places = re.compile(rb"/(?:root|work)/[a-z.]|/home/[a-z]+/")
+    offenders = []
+    for name in tracked.decode().split("\0"):
+        path = ROOT / name
+        if name and path.is_file() and not name.startswith("tests/data/") and places.search(path.read_bytes()):
+            offenders.append(name)
+    assert not offenders
