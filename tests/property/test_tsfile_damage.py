@@ -1,0 +1,160 @@
+"""Whatever bytes come: a right answer or a Tidemark error. Never another exception, an endless loop, a huge allocation."""
+
+from __future__ import annotations
+
+import resource as process_limits
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.expected import SITES
+from tidemark.errors import CorruptionError
+from tidemark.tsfiles.codes import Compression, DataType, Encoding
+from tidemark.tsfiles.column import VALUE_DTYPES
+from tidemark.tsfiles.compression import BadPageError, can_decompress, decompress
+from tidemark.tsfiles.decoders import can_decode, decode
+from tidemark.tsfiles.mods import parse_mods
+from tidemark.tsfiles.reader import TsFile
+from tidemark.tsfiles.resource import read_extent
+from tidemark.tsfiles.schema_log import decode_log
+from tidemark.tsfiles.statistics import describe
+from tidemark.tsfiles.structure import check_structure
+
+
+def smallest(site: str, part: str = "") -> Path:
+    found = [path for path in SITES[site].root.rglob("*.tsfile") if part in str(path)]
+    return min(found, key=lambda path: path.stat().st_size)
+
+
+FILES = {
+    "V3": smallest("0.12.0"),
+    "V4 tree": smallest("2.0.1-beta", "root.plant1/3"),
+    "V4 aligned": next(p for p in sorted(SITES["2.0.1-beta"].root.rglob("*.tsfile")) if describe(p).devices[0].aligned),
+    "V4 table": smallest("2.0.1-beta", "works"),
+}
+EACH_FILE = pytest.mark.parametrize("name", FILES)
+SECONDS = 5
+
+
+@pytest.fixture(autouse=True)
+def little_memory() -> Iterator[None]:
+    """An allocation beyond any sense fails instead of being granted lazily."""
+    before = process_limits.getrlimit(process_limits.RLIMIT_AS)
+    process_limits.setrlimit(process_limits.RLIMIT_AS, (12 << 30, before[1]))
+    yield
+    process_limits.setrlimit(process_limits.RLIMIT_AS, before)
+
+
+def use_all(path: Path) -> None:
+    """All that Tidemark does with a file it received; each step may refuse, none may do anything else."""
+    started = time.process_time()
+    for step in (check_structure, lambda file: describe(file, "works"), _read_all):
+        try:
+            step(path)
+        except CorruptionError as error:
+            assert error.message
+    assert time.process_time() - started < SECONDS
+
+
+def _read_all(path: Path) -> None:
+    with TsFile(path, "works") as tsfile:
+        for device in tsfile.devices():
+            for measurement in tsfile.measurements(device):
+                try:
+                    column = tsfile.column(device, measurement)
+                except CorruptionError:
+                    continue
+                assert len(column.times) == len(column.values)
+                assert column.values.dtype == VALUE_DTYPES[column.type]
+                assert bool((column.times[1:] > column.times[:-1]).all())
+
+
+@EACH_FILE
+def test_a_file_cut_anywhere_is_refused(name: str, tmp_path: Path) -> None:
+    data = FILES[name].read_bytes()
+    path = tmp_path / "cut.tsfile"
+    for length in range(0, len(data), max(1, len(data) // 150)):
+        path.write_bytes(data[:length])
+        for call in (check_structure, describe, TsFile):
+            with pytest.raises(CorruptionError):
+                call(path)
+
+
+@EACH_FILE
+@given(draw=st.data())
+def test_flipped_bits(name: str, draw: st.DataObject) -> None:
+    data = bytearray(FILES[name].read_bytes())
+    for at in draw.draw(st.lists(st.integers(0, len(data) * 8 - 1), min_size=1, max_size=4)):
+        data[at >> 3] ^= 1 << (at & 7)
+    _use_bytes(bytes(data))
+
+
+@EACH_FILE
+@given(draw=st.data())
+def test_garbage_in_the_index(name: str, draw: st.DataObject) -> None:
+    """The index is where a wrong number leads furthest."""
+    data = FILES[name].read_bytes()
+    start = draw.draw(st.integers(len(data) * 3 // 4, len(data) - 11))
+    garbage = draw.draw(st.binary(min_size=1, max_size=24))
+    _use_bytes((data[:start] + garbage + data[start + len(garbage) :])[: len(data)])
+
+
+@EACH_FILE
+@given(draw=st.data())
+def test_parts_moved_about(name: str, draw: st.DataObject) -> None:
+    """Bytes left out, doubled or exchanged: what a bad copy makes."""
+    data = FILES[name].read_bytes()
+    at, length, to = (draw.draw(st.integers(0, len(data) - 1)) for _ in range(3))
+    piece = data[at : at + length % 4096]
+    _use_bytes(draw.draw(st.sampled_from([data[:at] + data[at + len(piece) :], data[:to] + piece + data[to:]])))
+
+
+def _use_bytes(data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "damaged.tsfile"
+        path.write_bytes(data)
+        use_all(path)
+
+
+@given(data=st.binary(max_size=200))
+def test_companions_of_garbage(data: bytes) -> None:
+    for call in (
+        lambda: read_extent(data),
+        lambda: read_extent(b"\x01\x03" + data),
+        lambda: parse_mods(data, "mods"),
+        lambda: parse_mods(b"\x00" + data, "mods2"),
+        lambda: parse_mods(b"DELETION," + data + b"\n", "mods"),
+        lambda: decode_log(data, "binary"),
+        lambda: decode_log(len(data).to_bytes(4, "big") + data + bytes(8), "binary"),
+        lambda: decode_log(data + b"\n", "text"),
+    ):
+        try:
+            call()
+        except CorruptionError as error:
+            assert error.message
+
+
+@given(draw=st.data(), data=st.binary(max_size=120), count=st.integers(0, 300))
+def test_pages_of_garbage(draw: st.DataObject, data: bytes, count: int) -> None:
+    data_type = draw.draw(st.sampled_from(list(DataType)))
+    encoding = draw.draw(st.sampled_from(list(Encoding)))
+    if can_decode(data_type, encoding):
+        try:
+            values = decode(data_type, encoding, data, count)
+        except (BadPageError, CorruptionError, IndexError):
+            return
+        assert (len(values), values.dtype) == (count, VALUE_DTYPES[data_type])
+
+
+@given(data=st.binary(max_size=120), size=st.integers(0, 1 << 40), kind=st.sampled_from(list(Compression)))
+def test_compressed_garbage(data: bytes, size: int, kind: Compression) -> None:
+    if can_decompress(kind):
+        try:
+            assert len(decompress(kind, data, size)) == size
+        except BadPageError:
+            return
