@@ -7,7 +7,7 @@ CREATE TABLE file_check (
     mtime_ns BIGINT NOT NULL,              -- modification time then, nanoseconds
     inode BIGINT NOT NULL,                 -- inode then: size, time and inode unchanged means the answer still holds
     sha256 TEXT NOT NULL,                  -- digest found
-    checked DOUBLE PRECISION NOT NULL,     -- when
+    checked DOUBLE PRECISION NOT NULL,     -- when it was checked
     PRIMARY KEY (receiver, location)
 );
 
