@@ -1,0 +1,110 @@
+"""Stop a sync before and after every effect; the next run brings the same landings about, once and whole."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.crash.edge import path_of
+from tests.crash.explorer import explore, explore_double
+from tests.crash.sync_world import LINK, SMALL_PARTS, SyncWorld
+
+LOG = "system/schema/mlog.bin"
+
+
+def first_sync(world: SyncWorld) -> SyncWorld:
+    """A site that was never synced: two partitions, a file with deletions, a schema log."""
+    world.edge.seal(path_of(1))
+    world.edge.seal(path_of(2, partition=1))
+    world.edge.delete_points(path_of(2, partition=1))
+    world.edge.append_schema(LOG, b"create d1;")
+    world.remember()
+    return world
+
+
+def everything_at_once(world: SyncWorld) -> SyncWorld:
+    """A synced site where since then: a file is new, one changed, deletions grew, two were compacted, one dropped."""
+    for number in (1, 2, 3, 4):
+        world.edge.seal(path_of(number), extent={"root.sg.d1": (number * 10, number * 10 + 9)})
+    world.edge.seal(path_of(5, partition=1))
+    world.edge.append_schema(LOG, b"create d1;")
+    world.remember()
+    world.sync()
+    world.edge.seal(path_of(6, partition=2, unsequence=True))
+    world.edge.seal(path_of(5, partition=1), "changed")
+    world.edge.delete_points(path_of(1))
+    world.edge.compact([path_of(2), path_of(3)], path_of(2, inner=1))
+    world.edge.drop(path_of(4))
+    world.edge.append_schema(LOG, b"create d2;")
+    world.remember()
+    return world
+
+
+SCENARIOS = [first_sync, everything_at_once]
+
+
+def template(scenario: Callable[[SyncWorld], SyncWorld], limits: bool) -> SyncWorld:
+    return scenario(SyncWorld.in_memory(limits=SMALL_PARTS if limits else None))
+
+
+def copies(world: SyncWorld, power: bool) -> Callable[[], SyncWorld]:
+    def build() -> SyncWorld:
+        clone = world.clone()
+        clone.power = random.Random(1) if power else None
+        shutil_copy_history(world, clone)
+        return clone
+
+    return build
+
+
+def shutil_copy_history(world: SyncWorld, clone: SyncWorld) -> None:
+    (clone.folder / "history.json").write_text((world.folder / "history.json").read_text())
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_killed_process_on_real_files(scenario: Callable[[SyncWorld], SyncWorld]) -> None:
+    found = explore(lambda: scenario(SyncWorld.on_disk()))
+    assert found.crashes == found.points >= 50
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("small_parts", [False, True])
+def test_a_power_loss(scenario: Callable[[SyncWorld], SyncWorld], small_parts: bool) -> None:
+    world = template(scenario, small_parts)
+    found = explore(copies(world, power=True))
+    world.close()
+    assert found.crashes == found.points >= 50
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_two_deaths_one_after_the_other(scenario: Callable[[SyncWorld], SyncWorld]) -> None:
+    world = template(scenario, True)
+    explore_double(copies(world, power=True), pairs=120)
+    world.close()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_every_pair_of_deaths(scenario: Callable[[SyncWorld], SyncWorld]) -> None:
+    world = template(scenario, True)
+    explore_double(copies(world, power=True))
+    world.close()
+
+
+def test_a_site_that_cannot_link() -> None:
+    world = SyncWorld.in_memory()
+    world.site_settings = replace(world.site_settings, snapshot="")
+    everything_at_once(world)
+    found = explore(copies(world, power=True))
+    world.close()
+    assert found.crashes == found.points
+
+
+def test_drops_are_applied_too() -> None:
+    world = SyncWorld.in_memory(replace(LINK, deletes="apply"))
+    everything_at_once(world)
+    explore(copies(world, power=False))
+    world.close()
