@@ -16,7 +16,7 @@ CREATE TABLE landing (
     found DOUBLE PRECISION NOT NULL,       -- when the receiver first saw its manifest
     loaded DOUBLE PRECISION,               -- when its receipt was written
     receipt TEXT,                          -- the answer as written to receipt.json
-    PRIMARY KEY (receiver, landing)
+    PRIMARY KEY (receiver, site_id, landing)
 );
 
 CREATE TABLE inventory (

@@ -45,7 +45,7 @@ class _Work:
     lease: Lease
     engine: str
     progress: Progress
-    rows: Mapping[str, LandingRow]  # landing id → its row as the load began, of every site
+    rows: Mapping[tuple[str, str], LandingRow]  # (site, landing) → its row as the load began
     tally: Tally = field(default_factory=Tally)
 
 
@@ -108,14 +108,12 @@ def _load_site(work: _Work, site_id: str, folders: Sequence[Folder]) -> None:
         site = landing_rows.sites(connection).get(site_id)
     papers: dict[str, Paper] = {}
     for folder in folders:
-        row = work.rows.get(folder.landing)
-        if row is not None and row.state == "loaded" and row.site_id == site_id:
+        row = work.rows.get((site_id, folder.landing))
+        if row is not None and row.state == "loaded":
             _finish(work, folder)
             continue
         paper = read_paper(work.root, folder)
         trouble = paper.trouble or _unlike(paper.manifest, site)
-        if row is not None and row.site_id != site_id:
-            trouble = f"landing {folder.landing} came from site {row.site_id} already"
         if trouble:
             _reject(work, paper, trouble)
         else:
@@ -153,7 +151,7 @@ def _open(work: _Work, paper: Paper) -> _Landing:
         site = SiteRow(manifest.site_id, manifest.site_name, manifest.time_unit, manifest.partition_interval_ms)
         landing_rows.put_site(connection, site, row.found)
         landing_rows.put_landing(connection, row)
-        if row.landing not in work.rows:
+        if (row.site_id, row.landing) not in work.rows:
             record(connection, "landing.found", site_id=row.site_id, landing=row.landing, sequence=row.sequence)
     origin = Origin(
         receiver=receiver.name,
@@ -213,7 +211,7 @@ def _finish(work: _Work, folder: Folder) -> None:
     if folder.answered and not folder.bulky:
         return
     with work.app.ledger.read() as connection:
-        manifest_sha256, receipt = landing_rows.receipt_of(connection, work.receiver.name, folder.landing)
+        manifest_sha256, receipt = landing_rows.receipt_of(connection, work.receiver.name, folder.site_id, folder.landing)
     paper = read_paper(work.root, folder)
     if paper.sha256 != manifest_sha256 or paper.manifest is None:
         reason = f"landing {folder.landing} was loaded with another manifest; remove this folder if it is a stray copy"
@@ -229,8 +227,8 @@ def _reject(work: _Work, paper: Paper, reason: str) -> None:
     """Name a landing that cannot be accepted; its bytes stay where they are."""
     folder = paper.folder
     work.tally.reject(Trouble("landing", folder.landing, folder.path, reason, CorruptionError.kind))
-    row = work.rows.get(folder.landing)
-    if row is None or (row.site_id == folder.site_id and (row.state, row.reason) != ("rejected", reason)):
+    row = work.rows.get((folder.site_id, folder.landing))
+    if row is None or (row.state, row.reason) != ("rejected", reason):
         _put_row(work, _row(work, paper, "rejected", reason), "landing.rejected", reason)
 
 
@@ -238,7 +236,7 @@ def _wait(work: _Work, paper: Paper, reason: str) -> None:
     """Name a landing that waits for one before it."""
     folder = paper.folder
     work.tally.wait(Trouble("landing", folder.landing, folder.path, reason, RetryableError.kind))
-    row = work.rows.get(folder.landing)
+    row = work.rows.get((folder.site_id, folder.landing))
     if row is None or (row.state, row.reason) != ("waiting", reason):
         _put_row(work, _row(work, paper, "waiting", reason), "landing.gap", reason)
 

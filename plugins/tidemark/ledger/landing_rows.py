@@ -101,24 +101,24 @@ _LANDING = tuple(f.name for f in fields(LandingRow))
 
 def put_landing(connection: Connection, row: LandingRow) -> None:
     """Insert or replace the landing's row; `found` keeps its first value."""
-    kept = ("receiver", "landing", "found")
+    kept = ("receiver", "site_id", "landing", "found")
     connection.execute(
         sa.text(
             f"INSERT INTO landing ({', '.join(_LANDING)}) VALUES ({', '.join(':' + c for c in _LANDING)}) "
-            "ON CONFLICT (receiver, landing) DO UPDATE SET "
+            "ON CONFLICT (receiver, site_id, landing) DO UPDATE SET "
             + ", ".join(f"{c} = excluded.{c}" for c in _LANDING if c not in kept)
         ),
         asdict(row),
     )
 
 
-def landings(connection: Connection, receiver: str, site_id: str | None = None) -> dict[str, LandingRow]:
-    """Landing id → its row, in sequence, of one site or of all. Receipts can be long: they are not among them."""
+def landings(connection: Connection, receiver: str, site_id: str | None = None) -> dict[tuple[str, str], LandingRow]:
+    """(site, landing) → its row, in sequence, of one site or of all. Receipts can be long: they are not among them."""
     columns = ", ".join(c for c in _LANDING if c != "receipt")
     where = "receiver = :receiver" + (" AND site_id = :site" if site_id is not None else "")
     query = sa.text(f"SELECT {columns} FROM landing WHERE {where} ORDER BY site_id, sequence, landing")
     rows = connection.execute(query, {"receiver": receiver, "site": site_id}).mappings()
-    return {r["landing"]: LandingRow(**r) for r in rows}
+    return {(r["site_id"], r["landing"]): LandingRow(**r) for r in rows}
 
 
 def last_loaded(connection: Connection, receiver: str, site_id: str) -> tuple[int, str | None]:
@@ -131,12 +131,13 @@ def last_loaded(connection: Connection, receiver: str, site_id: str) -> tuple[in
     return (0, None) if row is None else (int(row[0]), row[1])
 
 
-def receipt_of(connection: Connection, receiver: str, landing: str) -> tuple[str, str]:
+def receipt_of(connection: Connection, receiver: str, site_id: str, landing: str) -> tuple[str, str]:
     """(digest of the manifest it answers, the receipt's text) of a landing; ('', '') of one that is not loaded."""
     query = sa.text(
-        "SELECT manifest_sha256, receipt FROM landing WHERE receiver = :receiver AND landing = :landing AND state = 'loaded'"
+        "SELECT manifest_sha256, receipt FROM landing "
+        "WHERE receiver = :receiver AND site_id = :site AND landing = :landing AND state = 'loaded'"
     )
-    row = connection.execute(query, {"receiver": receiver, "landing": landing}).one_or_none()
+    row = connection.execute(query, {"receiver": receiver, "site": site_id, "landing": landing}).one_or_none()
     return ("", "") if row is None else (row[0], row[1])
 
 
