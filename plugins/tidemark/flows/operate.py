@@ -32,10 +32,9 @@ class Decision:
     """What an operator's command did; `facts` are its keys in JSON."""
 
     facts: dict[str, Any]
-    exit_code: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        return {"ok": self.exit_code == 0, **self.facts}
+        return {"ok": True, **self.facts}
 
 
 def quarantine_list(app: App, receiver: ReceiverSettings) -> Decision:
@@ -46,10 +45,14 @@ def quarantine_list(app: App, receiver: ReceiverSettings) -> Decision:
     return Decision({"quarantine": [_held_json(row, names) for row in held]})
 
 
-def quarantine_release(app: App, quarantine_id: int, engine: str = "auto") -> Decision:
-    """Check a held file again and load it. CorruptionError when it is as bad as before: it stays held."""
-    row = _held(app, quarantine_id)
-    with _bench(app, app.receiver(row.receiver), engine) as bench:
+def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engine: str = "auto") -> Decision:
+    """Check a held file again and load it. CorruptionError when it is as bad as before: it stays held.
+
+    OwnershipError when another site owns a device of it: it left the quarantine and is refused now.
+    """
+    row = _held(app, receiver, held_id)
+    quarantine_id = row.quarantine_id
+    with _bench(app, receiver, engine) as bench:
         if not row.location:
             raise CorruptionError(
                 f"quarantine {quarantine_id}: nothing of {row.path} came: {row.reason}",
@@ -73,15 +76,16 @@ def quarantine_release(app: App, quarantine_id: int, engine: str = "auto") -> De
             place = {"site_id": row.site_id, "landing": row.landing, "path": row.path}
             record(connection, "file.replayed", **place, why=f"released from quarantine {quarantine_id}")
         sweep_waiting(app.ledger, bench.store, row.receiver, bench.lease)
-    refused = [answer for answer in answers if answer.outcome == "refused"]
-    facts = {"id": quarantine_id, "path": row.path, "outcome": answers[0].outcome, "reason": answers[0].reason}
-    return Decision(facts, OwnershipError.kind if refused else 0)
+    if answers[0].outcome == "refused":
+        raise OwnershipError(answers[0].reason, hint="./tidemark owners list", subject=row.path)
+    return Decision({"id": quarantine_id, "path": row.path, "outcome": answers[0].outcome})
 
 
-def quarantine_drop(app: App, quarantine_id: int) -> Decision:
+def quarantine_drop(app: App, receiver: ReceiverSettings, held_id: str) -> Decision:
     """Give a held file up: its bytes are removed, its row stays."""
-    row = _held(app, quarantine_id)
-    with _bench(app, app.receiver(row.receiver)) as bench:
+    row = _held(app, receiver, held_id)
+    quarantine_id = row.quarantine_id
+    with _bench(app, receiver) as bench:
         with app.ledger.write() as connection:
             check_in(connection, bench.lease)
             trouble_rows.end_quarantine(connection, quarantine_id, "dropped")
@@ -203,15 +207,17 @@ def _bench(app: App, receiver: ReceiverSettings, engine: str = "auto") -> Iterat
         yield Bench(app, receiver, root, store, lease, engine)
 
 
-def _held(app: App, quarantine_id: int) -> QuarantineRow:
-    with app.ledger.read() as connection:
-        row = trouble_rows.quarantine_of(connection, quarantine_id)
-    if row is None or row.state != "held":
-        state = "" if row is None else f": it is {row.state}"
+def _held(app: App, receiver: ReceiverSettings, held_id: str) -> QuarantineRow:
+    row = None
+    if held_id.isdecimal():
+        with app.ledger.read() as connection:
+            row = trouble_rows.quarantine_of(connection, int(held_id))
+    if row is None or row.state != "held" or row.receiver != receiver.name:
+        state = f": it is {row.state}" if row is not None and row.state != "held" else ""
         raise NotFoundError(
-            f"nothing is held in quarantine as {quarantine_id}{state}",
+            f"nothing is held in quarantine of {receiver.name} as {held_id}{state}",
             hint="./tidemark quarantine list",
-            subject=str(quarantine_id),
+            subject=held_id,
         )
     return row
 
