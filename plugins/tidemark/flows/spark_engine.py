@@ -22,7 +22,7 @@ from typing import Any
 from tidemark.errors import RetryableError, UsageError
 from tidemark.flows.engine_children import package_root, run_in_children
 from tidemark.flows.engines import KINDS, Limits, Outcome
-from tidemark.flows.java import java_home
+from tidemark.flows.java import ensure_java
 
 JOBS = Path(__file__).parents[3] / "spark_jobs"
 TASKS, RESULTS, PACKAGE = "tasks.pickle", "results.pickle", "tidemark.zip"
@@ -41,7 +41,7 @@ class SparkEngine:
     @staticmethod
     def found(master: str) -> SparkEngine:
         """The engine with the Java of this machine; UsageError where there is none."""
-        return SparkEngine(master, java_home())
+        return SparkEngine(master, ensure_java())
 
     def run(self, kind: str, tasks: Sequence[Any]) -> Iterator[Outcome]:
         """Outcomes come when the job is done. RetryableError when Spark itself fails, with the end of its log."""
