@@ -114,6 +114,7 @@ def publish(
 
 def keep(connection: Connection, receiver: str, kept: Kept, digest: str, at: float) -> None:
     """Remember that these sources stay as they came, so that the same ones are not tried again."""
+    _forget_kept(connection, receiver, set(kept.file_ids))
     first = catalog_rows.files_by_id(connection, kept.file_ids[:1])[0]
     values = {
         "receiver": receiver,
@@ -128,18 +129,33 @@ def keep(connection: Connection, receiver: str, kept: Kept, digest: str, at: flo
     connection.execute(
         sa.text(
             "INSERT INTO merge_kept (receiver, sources, site_id, database_name, files, subject, reason, at) VALUES "
-            "(:receiver, :sources, :site, :database, :files, :subject, :reason, :at) "
-            "ON CONFLICT (receiver, sources) DO UPDATE SET subject = excluded.subject, reason = excluded.reason"
+            "(:receiver, :sources, :site, :database, :files, :subject, :reason, :at)"
         ),
         values,
     )
 
 
 def kept_groups(connection: Connection, receiver: str) -> dict[str, Kept]:
-    """Digest of sources → why they stay apart."""
-    query = sa.text("SELECT sources, files, subject, reason FROM merge_kept WHERE receiver = :receiver")
-    rows = connection.execute(query, {"receiver": receiver})
-    return {row[0]: Kept(tuple(json.loads(row[1])), row[2], row[3]) for row in rows}
+    """Digest of sources → why they stay apart; only where all of them are still live."""
+    query = sa.text("SELECT sources, files, subject, reason FROM merge_kept WHERE receiver = :receiver ORDER BY at, sources")
+    rows = connection.execute(query, {"receiver": receiver}).all()
+    found = {row[0]: Kept(tuple(json.loads(row[1])), row[2], row[3]) for row in rows}
+    ids = {file_id for kept in found.values() for file_id in kept.file_ids}
+    live = {f.file_id for f in catalog_rows.files_by_id(connection, ids) if f.state == "live"}
+    return {digest: kept for digest, kept in found.items() if live.issuperset(kept.file_ids)}
+
+
+def known_locations(connection: Connection, receiver: str, locations: Iterable[str]) -> set[str]:
+    """Which of these places hold bytes of a file the catalog has, or had and did not reclaim yet."""
+    query = sa.text(
+        "SELECT location FROM catalog_file WHERE receiver = :receiver AND state <> 'reclaimed' AND location IN :many"
+    ).bindparams(sa.bindparam("many", expanding=True))
+    found: set[str] = set()
+    wanted = sorted(set(locations))
+    for start in range(0, len(wanted), _CHUNK):
+        values = {"receiver": receiver, "many": wanted[start : start + _CHUNK]}
+        found.update(row[0] for row in connection.execute(query, values))
+    return found
 
 
 def settle_due(connection: Connection, receiver: str, before: float) -> tuple[int, ...]:
@@ -299,8 +315,10 @@ def _set_visible(connection: Connection, file_ids: Sequence[int], visible: bool)
 
 
 def _forget_kept(connection: Connection, receiver: str, ids: set[int]) -> None:
-    for digest, kept in kept_groups(connection, receiver).items():
-        if ids & set(kept.file_ids):
+    """What was kept with any of these files is judged anew."""
+    rows = connection.execute(sa.text("SELECT sources, files FROM merge_kept WHERE receiver = :r"), {"r": receiver}).all()
+    for digest, files in rows:
+        if ids & set(json.loads(files)):
             values = {"receiver": receiver, "sources": digest}
             connection.execute(sa.text("DELETE FROM merge_kept WHERE receiver = :receiver AND sources = :sources"), values)
 

@@ -1,0 +1,290 @@
+"""`tidemark merge`: files of a site that overlap become merged files, and readers see those instead.
+
+    plan (from the ledger) → tasks (pool or Spark, into staging) → publish (rename, synced) → one transaction a group
+
+Reading gives the same points before, between and after: a group is swapped in one transaction, and only while its sources
+are what they were when it was planned; else what was made is thrown away and planned anew. A run that died anywhere is
+cleaned up by the next one of the same database. Source: DESIGN §3 "Sources and merges", §7; CONTRACT §1 `merge`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidemark.errors import (
+    CorruptionError,
+    LeaseHeldError,
+    NotFoundError,
+    RetryableError,
+    TidemarkError,
+    worst_exit_code,
+)
+from tidemark.flows.admitting import local_root
+from tidemark.flows.app import App, Progress, Tick, silent
+from tidemark.flows.engines import Outcome, choose_engine
+from tidemark.ledger import catalog_rows, landing_rows, merge_rows
+from tidemark.ledger.leases import Lease, Leases, check_in
+from tidemark.ledger.merge_rows import Kept
+from tidemark.load.merge_outputs import outputs_of
+from tidemark.load.merge_plan import Group, Plan, Unit, plan_merge, tasks_of
+from tidemark.load.merge_task import MergeOutcome, MergeTask
+from tidemark.load.place import UNITS_PER_MS, folder_name
+from tidemark.settings import ReceiverSettings
+from tidemark.stores.protocol import Store
+
+_ROUNDS = 5  # how often a merge plans anew because loads came between, before it leaves the rest to the next one
+_INTENT = ".json"
+
+
+@dataclass(frozen=True)
+class MergeResult:
+    """`rows`: points in the merged files. `kept`: (subject, reason) of overlapping files that stay as they came.
+
+    `failed`: (subject, error, exit code) of groups that a later merge tries again; `moved`: groups that changed again and
+    again while they were merged. What is kept, failed or moved is read as well as before.
+    """
+
+    groups: int = 0
+    files_in: int = 0
+    files_out: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+    kept: tuple[tuple[str, str], ...] = ()
+    failed: tuple[tuple[str, str, int], ...] = ()
+    moved: int = 0
+
+    @property
+    def exit_code(self) -> int:
+        kinds = {kind for _, _, kind in self.failed} | ({RetryableError.kind} if self.moved else set())
+        return worst_exit_code(kinds)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.exit_code == 0,
+            "groups": self.groups,
+            "files_in": self.files_in,
+            "files_out": self.files_out,
+            "rows": self.rows,
+            "seconds": round(self.seconds, 3),
+            "kept": [{"subject": subject, "reason": reason} for subject, reason in self.kept],
+            "failed": [{"subject": subject, "error": error, "kind": kind} for subject, error, kind in self.failed],
+            "moved": self.moved,
+        }
+
+
+@dataclass
+class _Tally:
+    groups: int = 0
+    files_in: int = 0
+    files_out: int = 0
+    rows: int = 0
+    failed: list[tuple[str, str, int]] = field(default_factory=list)
+    given_up: set[str] = field(default_factory=set)  # digests of groups that failed in this run
+    moved: int = 0
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A merge of one database."""
+
+    app: App
+    receiver: ReceiverSettings
+    store: Store
+    lease: Lease
+    root: str
+    database: str
+    partition: int | None
+    engine: str
+    progress: Progress
+    tally: _Tally
+
+    @property
+    def staging(self) -> str:
+        return f"staging/{folder_name(self.database)}"
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """One round of a merge: its groups, each with the number of its tasks."""
+
+    name: str
+    groups: Sequence[Group]
+    sizes: Sequence[int]
+
+
+def merge(
+    app: App,
+    receiver: ReceiverSettings,
+    database: str | None = None,
+    partition: int | None = None,
+    engine: str = "auto",
+    progress: Progress = silent,
+) -> MergeResult:
+    """Merge what overlaps at a receiver, or in one database, or only what touches one catalog partition.
+
+    `engine`: auto | pool | spark. Raises UsageError for a remote receiver, NotFoundError for a database the catalog does
+    not have, LeaseHeldError while another merge has the database that was asked for.
+    """
+    begun = time.monotonic()
+    root = str(local_root(app, receiver))
+    leases = Leases(app.ledger, app.identity)
+    tally = _Tally()
+    with app.receiver_store(receiver) as store:
+        for name in _databases(app, receiver, database):
+            try:
+                with leases.hold(f"merge:{receiver.name}/{name}", f"merge-{uuid.uuid4().hex[:12]}") as lease:
+                    work = _Work(app, receiver, store, lease, root, name, partition, engine, progress, tally)
+                    _clean_up(work)
+                    _merge_database(work)
+            except LeaseHeldError as held:
+                if database is not None:
+                    raise
+                tally.failed.append((name, held.message, held.kind))
+    with app.ledger.read() as connection:
+        kept = merge_rows.kept_groups(connection, receiver.name).values()
+    return MergeResult(
+        groups=tally.groups,
+        files_in=tally.files_in,
+        files_out=tally.files_out,
+        rows=tally.rows,
+        seconds=time.monotonic() - begun,
+        kept=tuple((one.subject, one.reason) for one in kept),
+        failed=tuple(tally.failed),
+        moved=tally.moved,
+    )
+
+
+def _databases(app: App, receiver: ReceiverSettings, wanted: str | None) -> list[str]:
+    with app.ledger.read() as connection:
+        known = sorted({file.database for file in merge_rows.units(connection, receiver.name)})
+    if wanted is None:
+        return known
+    if wanted not in known:
+        names = ", ".join(known) or "none"
+        raise NotFoundError(f"no database {wanted!r} at {receiver.name}; the catalog has: {names}", subject=wanted)
+    return [wanted]
+
+
+def _clean_up(work: _Work) -> None:
+    """Remove what batches of this database left behind; the lease says that none of them runs any more."""
+    for batch in work.store.list_folder(work.staging):
+        folder = f"{work.staging}/{batch}"
+        intents = [f"{folder}/{name}" for name in work.store.list_folder(folder) if name.endswith(_INTENT)]
+        meant = [target for _, data in work.store.read_many(intents) if data for target in json.loads(data)]
+        with work.app.ledger.read() as connection:
+            known = merge_rows.known_locations(connection, work.receiver.name, meant)
+        work.store.remove([target for target in meant if target not in known])
+        # CRASH WINDOW: targets gone, intents still there: the next run finds nothing left to remove.
+        work.store.remove_tree(folder)
+
+
+def _merge_database(work: _Work) -> None:
+    for _ in range(_ROUNDS):
+        plan = _plan(work)
+        for group, subject, reason in plan.kept:
+            _keep(work, group, subject, reason)
+        if not plan.groups:
+            return
+        if not _run(work, plan.groups):
+            return
+    work.tally.moved += len(_plan(work).groups)
+
+
+def _plan(work: _Work) -> Plan:
+    with work.app.ledger.read() as connection:
+        files = merge_rows.units(connection, work.receiver.name, work.database)
+        devices = catalog_rows.devices_of_files(connection, [file.file_id for file in files])
+        tried = set(merge_rows.kept_groups(connection, work.receiver.name)) | work.tally.given_up
+    units = (Unit(file, devices.get(file.file_id, ())) for file in files)
+    return plan_merge(units, tried, work.partition)
+
+
+def _run(work: _Work, groups: Sequence[Group]) -> bool:
+    """Merge the groups; whether any must be planned anew because the catalog moved on."""
+    app = work.app
+    folder = f"{work.staging}/{uuid.uuid4().hex[:12]}"
+    with app.ledger.read() as connection:
+        units = {site_id: UNITS_PER_MS[row.time_unit] for site_id, row in landing_rows.sites(connection).items()}
+    tasks: list[MergeTask] = []
+    sizes = []
+    for number, group in enumerate(groups):
+        interval = work.receiver.partition_interval_ms * units[group.units[0].file.site_id]
+        mine = tasks_of(group, number, work.root, folder, interval)
+        tasks += mine
+        sizes.append(len(mine))
+    engine = choose_engine(app.settings.spark, work.engine, sum(group.points for group in groups))
+    batch = _Batch(folder, groups, sizes)
+    finished: dict[int, list[Outcome]] = defaultdict(list)
+    moved = False
+    # CRASH WINDOW: staged files that no one will publish: `_clean_up` of the next run removes them.
+    for done, outcome in enumerate(engine.run("merge", tasks), 1):
+        work.progress(Tick("merge", done=done, total=len(tasks)))
+        number = tasks[outcome.index].group
+        finished[number].append(outcome)
+        if len(finished[number]) == sizes[number]:
+            moved |= not _conclude(work, batch, number, finished.pop(number))
+    work.store.remove_tree(folder)
+    return moved
+
+
+def _conclude(work: _Work, batch: _Batch, number: int, outcomes: Sequence[Outcome]) -> bool:
+    """Publish a group all of whose tasks are done, or say why not. False: it must be planned anew."""
+    group = batch.groups[number]
+    for outcome in outcomes:
+        if outcome.error is not None:
+            _fail(work, group, outcome.error)
+            return True
+    made: list[MergeOutcome] = [outcome.value for outcome in outcomes]
+    refused = next((one.refused for one in sorted(made, key=lambda m: m.number) if one.refused), None)
+    if refused is not None:
+        _keep(work, group, *refused)
+        return True
+    if not any(one.staged for one in made):
+        _keep(work, group, group.units[0].file.location, "deletions leave no point of these files to write")
+        return True
+    return _publish(work, batch, number, made)
+
+
+def _publish(work: _Work, batch: _Batch, number: int, made: Sequence[MergeOutcome]) -> bool:
+    group = batch.groups[number]
+    at = work.app.clock()
+    outputs = outputs_of(group, made, f"{batch.name.rpartition('/')[2]}-{number}", at)
+    targets = [output.row.file.location for output in outputs]
+    work.store.publish(f"{batch.name}/{number}{_INTENT}", json.dumps(targets).encode())
+    # CRASH WINDOW: some outputs have their final names, no row knows them: `_clean_up` finds them by the intent.
+    work.store.seal_parts([(output.staged.location, output.row.file.location) for output in outputs])
+    with work.app.ledger.write() as connection:
+        check_in(connection, work.lease)
+        sources = [unit.file for unit in group.units]
+        rows = [output.row for output in outputs]
+        ids = merge_rows.publish(connection, work.receiver.name, sources, rows, work.lease.holder, at)
+    # CRASH WINDOW: recorded, the intent still there: `_clean_up` sees that the catalog knows the outputs and keeps them.
+    if ids is None:
+        work.store.remove(targets)
+        return False
+    work.tally.groups += 1
+    work.tally.files_in += len(sources)
+    work.tally.files_out += len(outputs)
+    work.tally.rows += sum(output.staged.points for output in outputs)
+    return True
+
+
+def _fail(work: _Work, group: Group, error: TidemarkError) -> None:
+    """A source that cannot be read stays apart until another generation comes; anything else is tried again."""
+    work.tally.given_up.add(group.digest)
+    if isinstance(error, CorruptionError):
+        _keep(work, group, error.subject or group.units[0].file.location, error.message)
+    work.tally.failed.append((error.subject or group.units[0].file.location, error.message, error.kind))
+
+
+def _keep(work: _Work, group: Group, subject: str, reason: str) -> None:
+    with work.app.ledger.write() as connection:
+        check_in(connection, work.lease)
+        kept = Kept(group.file_ids, subject, reason)
+        merge_rows.keep(connection, work.receiver.name, kept, group.digest, work.app.clock())
