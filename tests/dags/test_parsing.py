@@ -1,0 +1,163 @@
+"""What Airflow finds in `dags/`: which DAGs, their tasks in their vital order, their defaults, at which cost."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dags.airflow_env import ROOT
+from tests.dags.conftest import Centre
+from tidemark.orchestration.retry_policy import RETRIES, TidemarkRetryPolicy
+from tidemark.orchestration.standing_settings import EDITION
+
+STEPS = ["recover", "select_files", "sync_schema", "transfer_deletes", "transfer_files", "finish", "cleanup"]
+FIXED = {"tidemark_load", "tidemark_verify", "tidemark_housekeep"}
+SECOND = """
+[sites.plant2]
+id = "b1f0c3de-2f64-4a0b-8d0b-6c2f9f0f7a02"
+store = "plant2"
+
+[links.north-2]
+site = "plant2"
+"""
+
+
+@pytest.fixture
+def forget_edition() -> None:
+    Path(os.environ["AIRFLOW_HOME"], EDITION).unlink(missing_ok=True)
+
+
+def test_a_dag_for_every_link_and_the_receivers_three(dagbag: Callable[[], Any], centre: Centre) -> None:
+    centre.write(SECOND)
+    bag = dagbag()
+    assert bag.import_errors == {}
+    assert set(bag.dags) == FIXED | {"tidemark_sync__plant1", "tidemark_sync__north-2"}
+
+
+def test_no_link_is_no_error(dagbag: Callable[[], Any], centre: Centre) -> None:
+    centre.config.write_text("")
+    bag = dagbag()
+    assert bag.import_errors == {}
+    assert set(bag.dags) == FIXED
+
+
+def test_the_seven_steps_follow_each_other(dagbag: Callable[[], Any]) -> None:
+    dag = dagbag().dags["tidemark_sync__plant1"]
+    assert [task.task_id for task in dag.topological_sort()] == STEPS
+    for before, after in itertools.pairwise(STEPS):
+        assert after in dag.task_dict[before].downstream_task_ids, f"{after} must wait for {before}"
+    transfer = dag.task_dict["transfer_files"]
+    assert transfer.is_mapped
+    assert transfer.partial_kwargs["max_active_tis_per_dagrun"] == 1, "one engine at a time owns the link's line"
+
+
+def test_load_precedes_merge_for_each_receiver(dagbag: Callable[[], Any]) -> None:
+    dag = dagbag().dags["tidemark_load"]
+    assert [task.task_id for task in dag.topological_sort()] == ["load", "merge"]
+    assert dag.task_dict["load"].downstream_task_ids == {"merge"}
+
+
+def test_what_every_dag_has(dagbag: Callable[[], Any]) -> None:
+    for dag_id, dag in dagbag().dags.items():
+        assert dag.max_active_runs == 1, dag_id
+        assert dag.catchup is False, dag_id
+        assert "tidemark" in dag.tags, dag_id
+        assert len(dag.tags) >= 2, dag_id
+        assert dag.description.endswith("."), dag_id
+        for words in ("red", "Clear any task", "./tidemark why", "docs/runbooks"):
+            assert words in dag.doc_md.replace("**", ""), f"{dag_id} does not say {words}"
+        for task in dag.tasks:
+            options = task.partial_kwargs if task.is_mapped else vars(task)
+            assert (options.get("retries") or getattr(task, "retries", 0)) == RETRIES, f"{dag_id}.{task.task_id}"
+            policy = options.get("retry_policy") or getattr(task, "retry_policy", None)
+            assert isinstance(policy, TidemarkRetryPolicy), f"{dag_id}.{task.task_id}"
+
+
+def test_schedule_and_timezone_come_from_the_link(dagbag: Callable[[], Any], centre: Centre) -> None:
+    assert dagbag().dags["tidemark_sync__plant1"].timetable.can_be_scheduled is False, "no schedule: by hand only"
+    centre.write(schedule='"30 2 * * *"', timezone='"Europe/Berlin"')
+    timetable = dagbag().dags["tidemark_sync__plant1"].timetable
+    assert (timetable.expression, str(timetable.timezone)) == ("30 2 * * *", "Europe/Berlin")
+
+
+def test_load_runs_by_the_asset_and_by_the_clock(dagbag: Callable[[], Any]) -> None:
+    timetable = dagbag().dags["tidemark_load"].timetable
+    assert [asset.uri for asset in timetable.asset_condition.objects] == ["tidemark://centre/landed"]
+    assert timetable.timetable.expression == "*/10 * * * *"
+
+
+def test_the_trigger_form_is_typed_and_explained(dagbag: Callable[[], Any]) -> None:
+    from airflow.sdk.exceptions import ParamValidationError
+
+    params = dagbag().dags["tidemark_sync__plant1"].params
+    assert params.dump() == {"dry_run": False, "only_paths": [], "send_all_again": False}
+    for name in params:
+        assert params.get_param(name).description, name
+    for name, wrong in (("dry_run", "yes please"), ("only_paths", "data/**"), ("only_paths", [""]), ("send_all_again", 1)):
+        with pytest.raises(ParamValidationError):
+            params.get_param(name).resolve(wrong)
+    assert params.get_param("only_paths").resolve(["data/sequence/**"]) == ["data/sequence/**"]
+
+
+@pytest.mark.usefixtures("forget_edition")
+def test_broken_settings_are_an_import_error_with_the_line(dagbag: Callable[[], Any], centre: Centre) -> None:
+    line = len(centre.config.read_text().splitlines()) + 1
+    centre.config.write_text(centre.config.read_text() + "shedule = 1\n")
+    bag = dagbag()
+    assert len(bag.import_errors) == 5, "settings that never were sound give no DAG"
+    assert all(f"tidemark.toml:{line}" in error for error in bag.import_errors.values())
+
+
+@pytest.mark.usefixtures("forget_edition")
+def test_a_broken_edit_hides_no_dag(dagbag: Callable[[], Any], centre: Centre) -> None:
+    before = set(dagbag().dags)
+    line = len(centre.config.read_text().splitlines()) + 1
+    centre.config.write_text(centre.config.read_text() + "shedule = 1\n")
+    bag = dagbag()
+    assert set(bag.dags) == before
+    assert [Path(path).name for path in bag.import_errors] == ["tidemark_settings.py"]
+    assert f"tidemark.toml:{line}" in next(iter(bag.import_errors.values()))
+
+
+def test_dag_files_are_wiring_only() -> None:
+    for path in (ROOT / "dags").glob("*.py"):
+        assert len(path.read_text().splitlines()) <= 80, path.name
+    assert (ROOT / "plugins" / ".airflowignore").read_text().split() == ["tidemark/"]
+
+
+def test_importing_them_opens_no_database_and_imports_nothing_heavy(centre: Centre, tmp_path: Path) -> None:
+    program = (
+        "import json, pathlib, runpy, sys\n"
+        "import airflow.sdk\n"
+        "before = set(sys.modules)\n"
+        "for path in sorted(pathlib.Path(sys.argv[1]).glob('*.py')): runpy.run_path(str(path))\n"
+        "print(json.dumps(sorted(set(sys.modules) - before)))\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "plugins"), "AIRFLOW_HOME": str(tmp_path / "home")}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(ROOT / "dags")], env=environment, capture_output=True, text=True, check=True
+    )
+    imported = json.loads(done.stdout.splitlines()[-1])
+    heavy = {"pyspark", "paramiko", "pandas", "numpy", "pyarrow", "tsfile", "sqlalchemy", "rich"}
+    assert {name.split(".")[0] for name in imported} & heavy == set()
+    assert not [name for name in imported if name.startswith(("tidemark.flows", "tidemark.ledger", "tidemark.stores"))]
+    assert not (centre.root / "ledger.db").exists()
+
+
+def test_the_plugin_brings_only_its_listener() -> None:
+    from airflow import plugins_manager
+
+    plugins, errors = plugins_manager._get_plugins()
+    assert errors == {}
+    ours = [plugin for plugin in plugins if plugin.name == "tidemark"]
+    heard = [listener.__name__ for plugin in ours for listener in plugin.listeners]
+    assert heard == ["tidemark.orchestration.warm_start"]
+    assert "sync_tasks" not in sys.modules, "plugins/.airflowignore keeps Airflow from importing every module as its own"

@@ -1,0 +1,258 @@
+"""Whole runs of the DAGs over real files, without a scheduler: what is at the receiver afterwards, whatever was rerun."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowSkipException
+
+from tests.dags.conftest import Centre
+from tidemark.errors import GuardError, LeaseHeldError, NotFoundError, PartialError
+from tidemark.orchestration import sync_tasks
+
+pytestmark = pytest.mark.usefixtures("airflow_database")
+STEPS = ("recover", "select_files", "sync_schema", "transfer_deletes", "transfer_files", "finish", "cleanup")
+CLOSED = '"00:00-00:01"'  # a window that is closed but for one minute a day
+
+
+@pytest.fixture
+def run(dagbag: Callable[[], Any]) -> Callable[..., Any]:
+    """Run a DAG to its end in this process; returns {task id: [state a map index]} with the run's own state as "run"."""
+
+    def go(dag_id: str, **conf: Any) -> dict[str, list[str]]:
+        bag = dagbag()
+        dag = bag.dags[dag_id]
+        for task in dag.tasks:  # dag.test() really waits
+            if task.is_mapped:
+                task.partial_kwargs["retry_delay"] = timedelta(0)
+            else:
+                task.retry_delay = timedelta(0)
+        ended = dag.test(run_conf=conf)
+        states: dict[str, list[str]] = {"run": [str(ended.state)]}
+        for instance in sorted(ended.get_task_instances(), key=lambda ti: ti.map_index):
+            states.setdefault(instance.task_id, []).append(str(instance.state))
+        return states
+
+    return go
+
+
+class Dag:
+    """One DAG run of the link, its tasks called one by one as an executor does; `external` names the DAG run."""
+
+    def __init__(self, external: str = "manual__1", **params: Any) -> None:
+        self.dag_run = SimpleNamespace(dag_id="tidemark_sync__plant1", run_id=external)
+        self.params = params
+        self.news: list[dict[str, Any]] = []
+
+    def recover(self) -> str:
+        return sync_tasks.recover("plant1", params=self.params, dag_run=self.dag_run)
+
+    def transfer(self, run: str) -> list[dict[str, Any]]:
+        batches = sync_tasks.select_files("plant1", run, params=self.params)
+        sync_tasks.sync_schema(run)
+        sync_tasks.transfer_deletes(run)
+        return [sync_tasks.transfer_files(run, batch) for batch in batches]
+
+    def finish(self, run: str) -> dict[str, Any]:
+        return sync_tasks.finish(run, "centre", outlet_events=_Outlets(self.news))
+
+    def whole(self) -> str:
+        run = self.recover()
+        self.transfer(run)
+        self.finish(run)
+        sync_tasks.cleanup(run)
+        return run
+
+
+class _Outlets:
+    """Stands where Airflow puts its outlet events: it keeps what the task told."""
+
+    def __init__(self, news: list[dict[str, Any]]) -> None:
+        self.news = news
+
+    def __getitem__(self, alias: Any) -> _Outlets:
+        assert alias.name == "tidemark://centre/landed"
+        return self
+
+    def add(self, asset: Any, extra: dict[str, Any]) -> None:
+        self.news.append({"uri": asset.uri, **extra})
+
+
+def state_of(centre: Centre, table: str = "file") -> list[tuple[Any, ...]]:
+    """The ledger's rows that a rerun must not change."""
+    import sqlalchemy as sa
+
+    app = centre.app()
+    with app.ledger.read() as connection:
+        rows = connection.execute(sa.text(f"SELECT * FROM {table}")).all()
+    app.ledger.close()
+    return sorted(tuple(row) for row in rows)
+
+
+def test_a_run_lands_loads_and_proves_every_sealed_file_once(centre: Centre, run: Callable[..., Any]) -> None:
+    states = run("tidemark_sync__plant1")
+    assert states == {"run": ["success"]} | {step: ["success"] for step in STEPS}
+    assert centre.landed() == centre.sealed()
+    assert len(centre.landed()) == 32
+
+    assert run("tidemark_load") == {"run": ["success"], "load": ["success"], "merge": ["success"]}
+    receipts = [json.loads(path.read_bytes()) for path in centre.receiver.glob("landing/*/*/receipt.json")]
+    assert {answer["outcome"] for receipt in receipts for answer in receipt["answers"]} == {"loaded"}
+
+    states = run("tidemark_sync__plant1")
+    assert states["run"] == ["success"], "a run with nothing new"
+    assert states["transfer_files"] == ["skipped"]
+
+
+def test_a_run_with_nothing_new_tells_nobody(centre: Centre) -> None:
+    first, idle = Dag("manual__1"), Dag("manual__2")
+    assert first.whole() != idle.whole()
+    assert (len(first.news), idle.news) == (1, [])
+    assert centre.landed() == centre.sealed()
+
+
+def test_a_dry_run_changes_nothing(centre: Centre, run: Callable[..., Any]) -> None:
+    states = run("tidemark_sync__plant1", dry_run=True)
+    assert states["run"] == ["success"]
+    assert [states[step] for step in ("recover", "select_files")] == [["success"], ["success"]]
+    assert [states[step] for step in STEPS[2:]] == [["skipped"]] * 5
+    assert not centre.receiver.exists()
+    assert state_of(centre) == state_of(centre, "run") == []
+
+
+def test_only_the_asked_paths_travel_and_the_rest_goes_with_the_next_run(centre: Centre) -> None:
+    Dag("manual__1", only_paths=["data/unsequence/**"]).whole()
+    assert centre.landed() == [path for path in centre.sealed() if path.startswith("data/unsequence/")]
+    Dag("manual__2").whole()
+    assert centre.landed() == centre.sealed()
+
+
+def test_send_all_again_sends_all_again(centre: Centre) -> None:
+    Dag("manual__1").whole()
+    Dag("manual__2", send_all_again=True).whole()
+    assert centre.landed() == sorted(centre.sealed() * 2)
+
+
+def test_any_task_of_a_finished_run_may_be_cleared(centre: Centre) -> None:
+    dag = Dag()
+    finished = dag.whole()
+    assert dag.news == [{"uri": "tidemark://centre/landed", "run": finished, "landings": 1}]
+    before = (centre.landed(), state_of(centre), state_of(centre, "run"), state_of(centre, "sent_landing"))
+    assert dag.whole() == finished, "a cleared run is the same run"
+    for _ in range(2):
+        dag.recover()
+        dag.transfer(finished)
+        dag.finish(finished)
+        sync_tasks.cleanup(finished)
+    assert (centre.landed(), state_of(centre), state_of(centre, "run"), state_of(centre, "sent_landing")) == before
+    assert centre.landed() == centre.sealed()
+
+
+def test_clearing_an_old_run_does_not_touch_a_newer_one(centre: Centre) -> None:
+    old = Dag("manual__old")
+    old.whole()
+    late = next((centre.site / "data").rglob("*.tsfile"))
+    for companion in ("", ".resource"):
+        shutil.copy2(f"{late}{companion}", late.with_name(f"1999999999999-999-0-0.tsfile{companion}"))
+    new = Dag("manual__new")
+    running = new.recover()
+    assert old.whole() != running
+    new.transfer(running)
+    new.finish(running)
+    sync_tasks.cleanup(running)
+    assert centre.landed() == centre.sealed()
+
+
+@pytest.mark.parametrize("done", range(5))
+def test_the_next_dag_run_continues_what_was_left(centre: Centre, done: int) -> None:
+    left = Dag("manual__left")
+    run = left.recover()
+    steps = [
+        lambda: sync_tasks.select_files("plant1", run, params={}),
+        lambda: sync_tasks.sync_schema(run),
+        lambda: sync_tasks.transfer_deletes(run),
+        lambda: [sync_tasks.transfer_files(run, batch) for batch in sync_tasks.select_files("plant1", run, params={})],
+    ]
+    for step in steps[:done]:
+        step()
+    follower = Dag("scheduled__next")
+    assert follower.whole() == run, "an unfinished run is continued"
+    assert centre.landed() == centre.sealed()
+    assert left.whole() == run, "and clearing the one that was left finds it finished"
+    assert centre.landed() == centre.sealed()
+
+
+def test_outside_its_window_a_run_is_skipped_and_not_red(centre: Centre, run: Callable[..., Any]) -> None:
+    centre.write(window=CLOSED)
+    states = run("tidemark_sync__plant1")
+    assert states["recover"] == ["skipped"]
+    assert states.pop("run") == ["success"]
+    assert {tuple(instances) for instances in states.values()} == {("skipped",)}
+    assert state_of(centre, "run") == []
+
+
+def test_a_window_that_closes_in_the_middle_leaves_the_rest_to_the_next_run(centre: Centre) -> None:
+    first = Dag("manual__evening")
+    run = first.recover()
+    batches = sync_tasks.select_files("plant1", run, params={})
+    centre.write(window=CLOSED)
+    for batch in batches:
+        with pytest.raises(AirflowSkipException, match="window"):
+            sync_tasks.transfer_files(run, batch)
+    with pytest.raises(AirflowSkipException, match="32 files unsent"):
+        first.finish(run)
+    assert centre.landed() == []
+    centre.write(window='""')
+    assert Dag("manual__next_night").whole() == run
+    assert centre.landed() == centre.sealed()
+
+
+def test_a_lease_that_another_process_holds_is_waited_for(centre: Centre) -> None:
+    from tidemark.ledger.leases import Leases
+
+    app = centre.app()
+    Dag().whole()
+    with Leases(app.ledger, app.identity).hold("link:plant1", "somebody-else"), pytest.raises(LeaseHeldError):
+        Dag("manual__2").recover()
+    app.ledger.close()
+    Dag("manual__2").whole()
+
+
+def test_drops_that_wait_make_cleanup_red_and_name_the_command(centre: Centre, run: Callable[..., Any]) -> None:
+    Dag().whole()
+    (centre.site / "data").rename(centre.root / "unmounted")
+    states = run("tidemark_sync__plant1")
+    assert (states["run"], states["finish"], states["cleanup"]) == (["failed"], ["success"], ["failed"])
+    held = Dag("manual__2")
+    with pytest.raises(GuardError) as waiting:
+        held.whole()
+    assert f"./tidemark approve {held.recover()}" in waiting.value.hint
+    (centre.root / "unmounted").rename(centre.site / "data")
+    Dag("manual__3").whole()
+    assert centre.landed() == centre.sealed()
+
+
+def test_an_unknown_link_fails_at_once_with_its_class(centre: Centre) -> None:
+    with pytest.raises(NotFoundError, match="plant9"):
+        sync_tasks.recover("plant9", params={}, dag_run=SimpleNamespace(dag_id="d", run_id="r"))
+
+
+def test_files_left_out_make_cleanup_red(centre: Centre, monkeypatch: pytest.MonkeyPatch) -> None:
+    victim = next(path for path in sorted((centre.site / "data").rglob("*.tsfile")))
+    centre.write(**{"retries": "0"})
+    dag = Dag()
+    opened = dag.recover()
+    batches = sync_tasks.select_files("plant1", opened, params={})
+    for linked in (centre.site / "data").parent.rglob(victim.name):
+        linked.unlink()
+    for batch in batches:
+        sync_tasks.transfer_files(opened, batch)
+    dag.finish(opened)
+    with pytest.raises(PartialError, match=victim.name):
+        sync_tasks.cleanup(opened)
