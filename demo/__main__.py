@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -18,17 +19,19 @@ def main() -> int:
     asked = parser.parse_args()
     try:
         outcome = Story(asked.dir.resolve(), _tell, not asked.no_ui).run()
-    except StoryBroke:
+    except StoryBroke as broke:
+        print(f"\nThe demo broke: {broke}", file=sys.stderr)
         if asked.json:
-            pass
+            print(json.dumps({"ok": False, "kind": 1, "error": str(broke), "hint": f"look into {asked.dir}"}))
         return 1
+    print(_last_screen(outcome), file=sys.stderr)
     if asked.json:
-        pass
+        print(json.dumps(outcome.as_json()))
     return 0 if outcome.ok else 20
 
 
 def _tell(title: str, came: str, seconds: float) -> None:
-    pass
+    print(f"  {seconds:5.1f} s  {title}\n           {came}", file=sys.stderr, flush=True)
 
 
 def _last_screen(outcome: Outcome) -> str:

@@ -7,9 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.expected import tall_rows
-
-from demo.stage import REAL_DATA, DemoSite
+from demo.stage import DemoSite
+from tests.expected import SITES as ANSWERS
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ def judge(read: Path, site: DemoSite) -> Verdict:
     """Compare a `read --tall` CSV with the server's answer, point by point: device, measurement, time, type and value."""
     with read.open(newline="", encoding="utf-8") as lines:
         got = Counter(tuple(row) for row in list(csv.reader(lines))[1:])
-    expected = Counter(tuple(str(cell) for cell in row) for row in tall_rows(REAL_DATA / site.version))
+    expected = Counter(tuple(str(cell) for cell in row) for row in ANSWERS[site.version].rows())
     seen = set(got)
     cells = Counter(row[:3] for row in got.elements())
     return Verdict(
