@@ -16,15 +16,21 @@ def unpack(data: bytes, width: int, count: int) -> NDArray[np.uint64]:
         return np.zeros(count, np.uint64)
     if len(data) * 8 < count * width:
         raise BadPageError(f"{count} integers of {width} bits announced in {len(data)} bytes")
-    if width > 57:  # may touch nine bytes: take it bit by bit
-        bits = np.unpackbits(np.frombuffer(data, np.uint8), count=count * width).reshape(count, width)
-        padded = np.zeros((count, 64), np.uint8)
-        padded[:, 64 - width :] = bits
-        return np.packbits(padded, axis=1).view(">u8").ravel().astype(np.uint64)
-    at = np.arange(count, dtype=np.int64) * width
-    padded_bytes = np.frombuffer(data + bytes(8), np.uint8)
-    windows = np.lib.stride_tricks.sliding_window_view(padded_bytes, 8)[at >> 3]
-    words = np.ascontiguousarray(windows).view(">u8").ravel().astype(np.uint64)
-    shift = (64 - width - (at & 7)).astype(np.uint64)
-    mask = np.uint64((1 << width) - 1)
-    return (words >> shift) & mask
+    return extract(data, np.arange(count, dtype=np.int64) * width, np.full(1, width, np.int64))
+
+
+def extract(data: bytes, positions: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """The integers of `widths[i]` bits (0 to 64) that begin at bit `positions[i]`, which must lie in `data` (uint64[n]).
+
+    Nine bytes hold any of them: eight are taken as a word, what the ninth has is added below.
+    """
+    padded = np.frombuffer(data + bytes(9), np.uint8)
+    words = np.ndarray(len(data) + 1, ">u8", padded, strides=(1,))  # the word that begins at each byte
+    at = positions >> 3
+    offset = (positions & 7).astype(np.uint64)
+    value: NDArray[np.uint64] = words[at].astype(np.uint64) << offset
+    value |= padded[at + 8].astype(np.uint64) >> (np.uint64(8) - offset)
+    none = widths == 0
+    value >>= np.where(none, 0, 64 - widths).astype(np.uint64)
+    value[np.broadcast_to(none, value.shape)] = 0
+    return value

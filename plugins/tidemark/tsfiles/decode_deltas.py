@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tidemark.tsfiles.bits import unpack
+from tidemark.tsfiles.bits import extract
 from tidemark.tsfiles.compression import BadPageError
 from tidemark.tsfiles.decode_runs import scaled, unscale
 from tidemark.tsfiles.wire import Cursor
@@ -31,23 +31,41 @@ def float_deltas(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _packs(cursor: Cursor, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    bits = dtype.itemsize * 8
-    result = np.empty(count, dtype)
-    have = 0
+    """All packs at once: a pack is some hundred values, too few to be worth an array operation of its own."""
+    heads = _pack_heads(cursor, count, dtype.itemsize * 8)
+    if not heads:
+        return np.empty(0, dtype)
+    sizes, widths, smallest, first, at = (np.array(part, np.int64) for part in zip(*heads, strict=True))
+    starts = np.concatenate([[0], np.cumsum(sizes + 1)[:-1]])  # where each pack's first value goes
+    is_step = np.ones(count, np.bool_)
+    is_step[starts] = False
+    within = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    of_step = np.repeat(widths, sizes)
+    steps = extract(cursor.data, np.repeat(at * 8, sizes) + within * of_step, of_step).view(np.int64)
+    sums = np.zeros(count, np.int64)
+    with np.errstate(over="ignore"):
+        sums[is_step] = steps + np.repeat(smallest, sizes)
+        sums = np.cumsum(sums)
+        values: NDArray[np.int64] = sums - np.repeat(sums[starts] - first, sizes + 1)
+    return np.asarray(values.astype(dtype))  # int64 to int32 keeps the low bits: it wraps as Java does
+
+
+def _pack_heads(cursor: Cursor, count: int, bits: int) -> list[tuple[int, int, int, int, int]]:
+    """Of each pack: number of differences, their width, the smallest, the first value, where the differences lie."""
+    heads = []
+    missing = count
     while cursor.left():
         number, width = cursor.i32(), cursor.i32()
         smallest, first = (cursor.i32(), cursor.i32()) if bits == 32 else cursor.i64_pair()
-        if number < 0 or number + 1 > count - have or not 0 <= width <= bits:
-            raise BadPageError(f"a TS_2DIFF pack of {number + 1} values where {count - have} are missing")
-        steps = unpack(cursor.take((number * width + 7) // 8), width, number).astype(np.int64, copy=False).view(np.int64)
-        with np.errstate(over="ignore"):
-            values = np.cumsum(steps + np.int64(smallest), dtype=np.int64) + np.int64(first)
-        result[have] = first
-        result[have + 1 : have + 1 + number] = values.astype(dtype)  # int64 to int32 keeps the low bits: it wraps
-        have += number + 1
-    if have != count:
-        raise BadPageError(f"TS_2DIFF holds {have} values, not {count}")
-    return result
+        missing -= number + 1
+        if number < 0 or missing < 0 or not 0 <= width <= bits:
+            raise BadPageError(f"a TS_2DIFF pack of {number + 1} values where {missing + number + 1} are missing")
+        at = cursor.position
+        cursor.skip((number * width + 7) // 8)
+        heads.append((number, width, smallest, first, at))
+    if missing:
+        raise BadPageError(f"TS_2DIFF holds {count - missing} values, not {count}")
+    return heads
 
 
 def zigzag(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -35,10 +35,13 @@ class Cursor:
 
     def take(self, length: int) -> bytes:
         start = self.position
-        if length < 0 or length > self.end - start:
-            raise self.fail(f"{length} bytes announced where {self.end - start} are left")
-        self.position = start + length
+        self.skip(length)
         return self.data[start : self.position]
+
+    def skip(self, length: int) -> None:
+        if length < 0 or length > self.end - self.position:
+            raise self.fail(f"{length} bytes announced where {self.left()} are left")
+        self.position += length
 
     def u8(self) -> int:
         at = self.position

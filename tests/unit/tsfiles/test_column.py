@@ -1,0 +1,47 @@
+"""Columns of points, and who wins where they meet (DESIGN §3)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tidemark.tsfiles.codes import DataType
+from tidemark.tsfiles.column import Column, overlay
+
+
+def column(points: dict[int, int]) -> Column:
+    return Column(DataType.INT32, np.array(list(points), np.int64), np.array(list(points.values()), np.int32))
+
+
+def points(of: Column) -> dict[int, int]:
+    return dict(zip(of.times.tolist(), of.values.tolist(), strict=True))
+
+
+def test_the_later_column_wins_and_the_rest_stays() -> None:
+    oldest, newer, newest = column({1: 10, 3: 30, 5: 50}), column({2: 21, 3: 31}), column({3: 32, 9: 92})
+    assert points(overlay([oldest, newer, newest])) == {1: 10, 2: 21, 3: 32, 5: 50, 9: 92}
+    assert points(overlay([newest, newer, oldest])) == {1: 10, 2: 21, 3: 30, 5: 50, 9: 92}
+
+
+def test_columns_that_follow_each_other_are_joined() -> None:
+    assert points(overlay([column({1: 1, 2: 2}), Column.empty(DataType.INT32), column({5: 5})])) == {1: 1, 2: 2, 5: 5}
+    assert len(overlay([Column.empty(DataType.INT32)])) == 0
+
+
+def test_columns_of_two_types_are_not_mixed() -> None:
+    with pytest.raises(ValueError, match="DOUBLE"):
+        overlay([column({1: 1}), Column.empty(DataType.DOUBLE)])
+
+
+def test_a_span_includes_its_start_and_not_its_end() -> None:
+    whole = column({1: 1, 2: 2, 3: 3})
+    assert points(whole.between(1, 3)) == {1: 1, 2: 2}
+    assert points(whole.between(None, None)) == points(whole)
+    assert points(whole.between(4, None)) == {}
+
+
+def test_bytes_keep_their_nul() -> None:
+    values = np.empty(2, object)
+    values[:] = [b"a\0", b""]
+    text = Column(DataType.TEXT, np.array([1, 2], np.int64), values)
+    assert overlay([text, Column(DataType.TEXT, text.times[1:], values[1:])]).values.tolist() == [b"a\0", b""]
