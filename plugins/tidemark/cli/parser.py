@@ -79,7 +79,9 @@ def _split(words: Sequence[str], verb: Verb) -> tuple[list[str], list[str]]:
 
 
 def _hoisted(words: Sequence[str]) -> list[str]:
-    first, others, before = [], [], ""
+    first: list[str] = []
+    others: list[str] = []
+    before = ""
     for word in words:
         common = word in ("--json", "--quiet", "--yes", "--config") or word.startswith("--config=")
         (first if common or before == "--config" else others).append(word)

@@ -29,7 +29,9 @@ def _quarantine_arguments(parser: argparse.ArgumentParser) -> None:
     choices = parser.add_subparsers(dest="action", metavar="list|release|drop", required=True)
     receiver_argument(choices.add_parser("list", help="what is in quarantine, and why"))
     for name, what in (("release", "try to load it again"), ("drop", "give it up; its bytes are removed")):
-        choices.add_parser(name, help=what).add_argument("id", type=int, metavar="ID", help="from quarantine list")
+        choice = choices.add_parser(name, help=what)
+        choice.add_argument("id", metavar="ID", help="from quarantine list")
+        receiver_argument(choice)
 
 
 def _quarantine(call: Call) -> Answer:
@@ -40,10 +42,10 @@ def _quarantine(call: Call) -> Answer:
         found = operate.quarantine_list(call.app, call.receiver).as_json()
         return Answer(found, lambda screen: _list(screen, found, "nothing is in quarantine"))
     if asked.action == "release":
-        result = operate.quarantine_release(call.app, asked.id)
+        result = operate.quarantine_release(call.app, call.receiver, asked.id)
     else:
         call.confirm(f"remove {asked.id} from quarantine for good?")
-        result = operate.quarantine_drop(call.app, asked.id)
+        result = operate.quarantine_drop(call.app, call.receiver, asked.id)
     return _told(result)
 
 

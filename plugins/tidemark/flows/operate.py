@@ -33,6 +33,10 @@ class Decision:
 
     facts: dict[str, Any]
 
+    @property
+    def exit_code(self) -> int:
+        return 0
+
     def as_json(self) -> dict[str, Any]:
         return {"ok": True, **self.facts}
 

@@ -9,26 +9,21 @@ a finished run change nothing.
 
 from __future__ import annotations
 
-import json
 import logging
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from sqlalchemy.engine import Connection
-
-from tidemark.errors import LeaseHeldError, LeaseLostError, NotFoundError, PermanentError, TidemarkError, WindowOverError
+from tidemark.errors import LeaseHeldError, LeaseLostError, NotFoundError, TidemarkError, WindowOverError
 from tidemark.flows.app import App, Progress, Tick, silent
+from tidemark.flows.sync_opening import open_lease, read_options
 from tidemark.flows.sync_result import SyncResult, result_of, total
-from tidemark.ledger import events, link_rows, run_rows
-from tidemark.ledger.leases import Lease, Leases, check_in
+from tidemark.ledger import events, run_rows
+from tidemark.ledger.leases import Lease, Leases
 from tidemark.ledger.run_rows import RunRow
 from tidemark.settings import LinkSettings
-from tidemark.stores.landing import MANIFEST, decode_manifest
 from tidemark.stores.protocol import Store
 from tidemark.sync import cleanup as cleaning
 from tidemark.sync import closing, deletes, receipts, schema, selection, sending
@@ -37,7 +32,7 @@ from tidemark.sync.window import require_window
 from tidemark.sync.work import Options, Plan, Work
 
 if TYPE_CHECKING:
-    from tidemark.flows.load_landings import LoadResult
+    from tidemark.flows.load_result import LoadResult
 
 __all__ = ["Options", "Plan", "SyncResult", "open_run", "run_result", "run_sync"]
 
@@ -72,7 +67,7 @@ def run_sync(
     results = []
     continued = True
     while continued:
-        lease, continued = _open(app, settings, None, options)
+        lease, continued = open_lease(app, settings, None, options)
         with _holding(app, lease), _stores(app, settings) as stores:
             for step in STEPS:
                 _step(Stage(app, lease, stores, progress, limits), step)
@@ -92,7 +87,7 @@ def open_run(app: App, link: str, external: str | None = None, options: Options 
             known = run_rows.run_of(connection, external)
         if known is not None:
             return known
-    lease, _ = _open(app, settings, external, options)
+    lease, _ = open_lease(app, settings, external, options)
     Leases(app.ledger, app.identity).park(lease)
     return lease.holder
 
@@ -241,72 +236,6 @@ def _record_failure(work: Work, error: TidemarkError) -> None:
         log.warning("the ledger did not take the run's error: %s", second)
 
 
-def _open(app: App, link: LinkSettings, external: str | None, options: Options) -> tuple[Lease, bool]:
-    """The lease of the run to work on, and whether that run had begun before."""
-    leases = Leases(app.ledger, app.identity)
-    _introduce(app, link)
-    while True:
-        with app.ledger.read() as connection:
-            unfinished = run_rows.unfinished_run(connection, link.name)
-        lease = leases.take(f"link:{link.name}", unfinished or new_run_id(app.clock()))
-        with app.ledger.write() as connection:
-            check_in(connection, lease)
-            now_unfinished = run_rows.unfinished_run(connection, link.name)
-            if now_unfinished == unfinished:
-                _write_run(connection, link.name, lease, external, options, known=unfinished is not None)
-                return lease, unfinished is not None
-        leases.release(lease)  # another process opened or ended a run between our look and our lease
-
-
-def _write_run(connection: Connection, link: str, lease: Lease, external: str | None, options: Options, known: bool) -> None:
-    run_id = lease.holder
-    if known:
-        events.record(connection, "run.continued", link=link, run_id=run_id, fence=lease.fence)
-    else:
-        run_rows.add_run(connection, run_id, link, lease.fence, write_options(options))
-        link_rows.set_link(connection, link, last_run=run_id)
-        events.record(connection, "run.opened", link=link, run_id=run_id)
-    if external is not None:
-        run_rows.add_alias(connection, external, run_id)
-
-
-def _introduce(app: App, link: LinkSettings) -> None:
-    """Make the site and the link known to the ledger.
-
-    A link that this ledger does not know, but whose landings lie at the receiver, has lost its ledger: sequence numbers
-    would be given twice. Raises PermanentError with the way out.
-    """
-    site = app.site(link.site)
-    with app.ledger.read() as connection:
-        known = link_rows.get_link(connection, link.name)
-    if known is None:
-        with app.receiver_store(app.receiver(link.receiver)) as target:
-            if landing := _landing_of(target, site.id, link.name):
-                raise PermanentError(
-                    f"link {link.name} is new to this ledger, but its landing {landing} is at the receiver",
-                    hint="./tidemark ledger rebuild",
-                    subject=link.name,
-                )
-    elif known.site_id != site.id:
-        raise PermanentError(
-            f"link {link.name} belongs to site {known.site_id}, the settings say {site.id}",
-            hint="give the new site a link of its own",
-            subject=link.name,
-        )
-    with app.ledger.write() as connection:
-        link_rows.put_site(connection, site.id, site.name, site.time_unit, site.partition_interval_ms)
-        link_rows.add_link(connection, link.name, site.id, link.receiver)
-
-
-def _landing_of(target: Store, site_id: str, link: str) -> str | None:
-    folder = f"landing/{site_id}"
-    papers = target.read_many([f"{folder}/{name}/{MANIFEST}" for name in reversed(target.list_folder(folder))])
-    for _, data in papers:
-        if data is not None and (manifest := decode_manifest(data)).link == link:
-            return manifest.landing
-    return None
-
-
 def _keep_up(app: App, link: LinkSettings, options: Options) -> None:
     """Before a run: the window is open, and a receiver that is here has loaded what it can."""
     require_window(link, app.clock())
@@ -390,27 +319,3 @@ def _run(app: App, run_id: str) -> RunRow:
     if run is None:
         raise NotFoundError(f"no run {run_id} in this ledger", hint="./tidemark status", subject=run_id)
     return run
-
-
-def new_run_id(at: float) -> str:
-    """UTC time and six random hex digits: sorts by time."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y%m%dT%H%M%SZ-") + secrets.token_hex(3)
-
-
-def write_options(options: Options) -> Mapping[str, object]:
-    plan = options.plan
-    return {
-        "only_paths": options.only_paths,
-        "send_all_again": options.send_all_again,
-        "plan": {"send": plan.send, "drop": plan.drop, "superseded": plan.superseded} if plan else None,
-    }
-
-
-def read_options(text: str) -> Options:
-    raw = json.loads(text)
-    plan = raw.get("plan")
-    return Options(
-        only_paths=tuple(raw.get("only_paths") or ()),
-        send_all_again=bool(raw.get("send_all_again")),
-        plan=Plan(tuple((p, n) for p, n in plan["send"]), tuple(plan["drop"]), tuple(plan["superseded"])) if plan else None,
-    )

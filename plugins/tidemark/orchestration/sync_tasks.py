@@ -36,6 +36,7 @@ def recover(link: str, params: Mapping[str, Any] | None = None, dag_run: Any = N
 
 def _recover(app: App, link: str, external: str, asked: Mapping[str, Any]) -> str:
     from tidemark.flows import sync_link
+    from tidemark.flows.sync_opening import read_options
     from tidemark.ledger import run_rows
     from tidemark.sync.window import require_window
 
@@ -47,7 +48,7 @@ def _recover(app: App, link: str, external: str, asked: Mapping[str, Any]) -> st
     run = sync_link.open_run(app, link, external, options)
     with app.ledger.read() as connection:
         row = run_rows.get_run(connection, run)
-    if row is not None and sync_link.read_options(row.options) != options:
+    if row is not None and read_options(row.options) != options:
         log.warning("run %s was begun with %s and is ended first; what you asked for needs one more run", run, row.options)
     log.info("run %s: %s", run, sync_link.recover(app, run))
     return run

@@ -1,0 +1,113 @@
+"""Open the run of a link: its lease, its row, the names an orchestrator calls it by, its options as they are kept.
+
+The lease is taken under the run's id before the row is written; a run that another process opened or ended in between
+is noticed inside the writing transaction.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from sqlalchemy.engine import Connection
+
+from tidemark.errors import PermanentError
+from tidemark.flows.app import App
+from tidemark.ledger import events, link_rows, run_rows
+from tidemark.ledger.leases import Lease, Leases, check_in
+from tidemark.settings import LinkSettings
+from tidemark.stores.landing import MANIFEST, decode_manifest
+from tidemark.stores.protocol import Store
+from tidemark.sync.work import Options, Plan
+
+
+def open_lease(app: App, link: LinkSettings, external: str | None, options: Options) -> tuple[Lease, bool]:
+    """The lease of the run to work on, and whether that run had begun before."""
+    leases = Leases(app.ledger, app.identity)
+    _introduce(app, link)
+    while True:
+        with app.ledger.read() as connection:
+            unfinished = run_rows.unfinished_run(connection, link.name)
+        lease = leases.take(f"link:{link.name}", unfinished or new_run_id(app.clock()))
+        with app.ledger.write() as connection:
+            check_in(connection, lease)
+            now_unfinished = run_rows.unfinished_run(connection, link.name)
+            if now_unfinished == unfinished:
+                _write_run(connection, link.name, lease, external, options, known=unfinished is not None)
+                return lease, unfinished is not None
+        leases.release(lease)  # another process opened or ended a run between our look and our lease
+
+
+def _write_run(connection: Connection, link: str, lease: Lease, external: str | None, options: Options, known: bool) -> None:
+    run_id = lease.holder
+    if known:
+        events.record(connection, "run.continued", link=link, run_id=run_id, fence=lease.fence)
+    else:
+        run_rows.add_run(connection, run_id, link, lease.fence, write_options(options))
+        link_rows.set_link(connection, link, last_run=run_id)
+        events.record(connection, "run.opened", link=link, run_id=run_id)
+    if external is not None:
+        run_rows.add_alias(connection, external, run_id)
+
+
+def _introduce(app: App, link: LinkSettings) -> None:
+    """Make the site and the link known to the ledger.
+
+    A link that this ledger does not know, but whose landings lie at the receiver, has lost its ledger: sequence numbers
+    would be given twice. Raises PermanentError with the way out.
+    """
+    site = app.site(link.site)
+    with app.ledger.read() as connection:
+        known = link_rows.get_link(connection, link.name)
+    if known is None:
+        with app.receiver_store(app.receiver(link.receiver)) as target:
+            if landing := _landing_of(target, site.id, link.name):
+                raise PermanentError(
+                    f"link {link.name} is new to this ledger, but its landing {landing} is at the receiver",
+                    hint="./tidemark ledger rebuild",
+                    subject=link.name,
+                )
+    elif known.site_id != site.id:
+        raise PermanentError(
+            f"link {link.name} belongs to site {known.site_id}, the settings say {site.id}",
+            hint="give the new site a link of its own",
+            subject=link.name,
+        )
+    with app.ledger.write() as connection:
+        link_rows.put_site(connection, site.id, site.name, site.time_unit, site.partition_interval_ms)
+        link_rows.add_link(connection, link.name, site.id, link.receiver)
+
+
+def _landing_of(target: Store, site_id: str, link: str) -> str | None:
+    folder = f"landing/{site_id}"
+    papers = target.read_many([f"{folder}/{name}/{MANIFEST}" for name in reversed(target.list_folder(folder))])
+    for _, data in papers:
+        if data is not None and (manifest := decode_manifest(data)).link == link:
+            return manifest.landing
+    return None
+
+
+def new_run_id(at: float) -> str:
+    """UTC time and six random hex digits: sorts by time."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y%m%dT%H%M%SZ-") + secrets.token_hex(3)
+
+
+def write_options(options: Options) -> Mapping[str, object]:
+    plan = options.plan
+    return {
+        "only_paths": options.only_paths,
+        "send_all_again": options.send_all_again,
+        "plan": {"send": plan.send, "drop": plan.drop, "superseded": plan.superseded} if plan else None,
+    }
+
+
+def read_options(text: str) -> Options:
+    raw = json.loads(text)
+    plan = raw.get("plan")
+    return Options(
+        only_paths=tuple(raw.get("only_paths") or ()),
+        send_all_again=bool(raw.get("send_all_again")),
+        plan=Plan(tuple((p, n) for p, n in plan["send"]), tuple(plan["drop"]), tuple(plan["superseded"])) if plan else None,
+    )
