@@ -140,7 +140,7 @@ def _read(call: Call) -> Answer:
     asked = call.arguments
     query = Query(asked.site or "", asked.device, asked.since or "", asked.until or "", asked.tall)
     with progress.shown(call.screen) as beat:
-        result = read(call.app, call.receiver, query, Path(asked.out), beat)
+        result = read(call.app, call.receiver, query, Path(asked.out).absolute(), beat)
     found = result.as_json()
     return Answer(found, lambda screen: _show_read(screen, found, asked.out), result.exit_code)
 

@@ -1,0 +1,271 @@
+"""The command from the outside: what goes to stdout, what to stderr, which exit code (CONTRACT §1)."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import Command
+from tidemark.cli import main as entry
+from tidemark.cli.call import Call
+from tidemark.cli.parser import VERBS
+from tidemark.cli.verb import Answer, Verb
+from tidemark.errors import GuardError
+
+ROOT = Path(__file__).resolve().parents[3]
+CONTRACT_VERBS = {
+    *(
+        "demo",
+        "test",
+        "init",
+        "doctor",
+        "up",
+        "down",
+        "plan",
+        "sync",
+        "load",
+        "merge",
+        "read",
+        "status",
+        "coverage",
+        "verify",
+    ),
+    *("adopt", "ledger", "why", "quarantine", "owners", "approve", "bench"),
+}
+
+
+def put_verb(monkeypatch: pytest.MonkeyPatch, run: Callable[[Call], Answer]) -> None:
+    monkeypatch.setitem(entry.VERBS, "status", Verb("status", "for a test", "./tidemark status", run))
+
+
+def test_every_verb_of_the_contract_is_there() -> None:
+    assert set(VERBS) == CONTRACT_VERBS
+
+
+@pytest.mark.parametrize("verb", sorted(CONTRACT_VERBS))
+def test_the_help_of_every_verb_shows_an_example(tidemark: Command, verb: str) -> None:
+    said = tidemark(verb, "--help")
+    assert said.code == 0
+    assert f"example:\n  ./tidemark {verb}" in said.out
+    assert all(len(line) < 100 for line in said.out.splitlines())
+
+
+def test_the_help_lists_the_verbs_and_the_exit_codes(tidemark: Command) -> None:
+    said = tidemark("--help")
+    assert said.code == 0
+    for verb in CONTRACT_VERBS:
+        assert re.search(rf"^  {verb} ", said.out, re.MULTILINE)
+    assert "22 approval needed" in said.out
+    assert "cluster" not in said.out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "say what to do"),
+        (("statsu",), "no verb 'statsu'; did you mean status?"),
+        (("cluster", "init"), "cluster comes with a later release"),
+        (("sync",), "the following arguments are required: LINK"),
+        (("sync", "plant1", "--bogus"), "unrecognized arguments: --bogus"),
+        (("up", "--port", "x"), "argument --port: invalid int value: 'x'"),
+    ],
+)
+def test_wrong_usage_exits_2_and_is_json_too(tidemark: Command, words: tuple[str, ...], says: str) -> None:
+    said = tidemark(*words, "--json")
+    assert said.code == 2
+    assert said.json["kind"] == 2
+    assert says in said.json["error"]
+    assert "--help" in said.json["hint"]
+    assert says in said.err
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_common_options_may_stand_anywhere(tidemark: Command, deployment: Path, place: int) -> None:
+    (deployment / "tidemark.toml").rename(deployment / "other.toml")
+    words = ["why", "plant1"]
+    words[place:place] = ["--config", "other.toml", "--json"]
+    assert tidemark(*words).json["subject"] == "plant1"
+
+
+def test_options_of_an_inner_action_too(tidemark: Command) -> None:
+    assert tidemark("quarantine", "list", "--json").json["quarantine"] == []
+
+
+def test_a_sync_from_site_to_readers(tidemark: Command, deployment: Path) -> None:
+    plan = tidemark("plan", "plant1", "--json", "--out", "plan.json")
+    assert plan.code == 0
+    assert {"send", "drop", "superseded", "skipped", "schema", "conflicts", "files", "bytes", "state"} <= set(plan.json)
+    assert plan.json["files"] == len(plan.json["send"]) == 3
+
+    sync = tidemark("sync", "plant1", "--plan", "plan.json", "--json")
+    assert sync.code == 0, sync.err
+    told = {
+        "run",
+        "state",
+        "files",
+        "bytes",
+        "sent_bytes",
+        "dropped",
+        "pending",
+        "schema",
+        "loaded",
+        "refused",
+        "quarantined",
+    }
+    assert told <= set(sync.json)
+    assert (sync.json["state"], sync.json["files"], sync.json["loaded"]) == ("loaded", 3, 3)
+
+    status = tidemark("status", "--json")
+    (link,) = status.json["links"]
+    assert {"name", "state", "last_run", "backlog_files", "backlog_bytes", "oldest_unsent"} <= set(link)
+    assert (link["name"], link["state"], link["backlog_files"]) == ("plant1", "idle", 0)
+
+    coverage = tidemark("coverage", "--json", "--html", "map.html")
+    assert coverage.code == 0
+    assert coverage.json["complete"] is True
+    assert coverage.json["red"] == []
+    assert "<html" in (deployment / "map.html").read_text()
+
+    read = tidemark("read", "--tall", "--out", "points.csv", "--json")
+    assert read.code == 0, read.err
+    assert read.json["rows"] == len((deployment / "points.csv").read_text().splitlines()) - 1 > 0
+
+
+def test_with_nothing_to_do_exit_9_only_when_asked(tidemark: Command) -> None:
+    tidemark("sync", "plant1", "--quiet")
+    assert tidemark("sync", "plant1", "--json").code == 0
+    again = tidemark("sync", "plant1", "--fail-if-nothing", "--json")
+    assert (again.code, again.json["kind"], again.json["error"]) == (9, 9, "nothing to do")
+    load = tidemark("load", "--fail-if-nothing", "--json")
+    assert (load.code, load.json["landings"]) == (9, 0)
+
+
+def test_people_get_results_on_stdout_and_the_rest_on_stderr(tidemark: Command) -> None:
+    said = tidemark("sync", "plant1")
+    assert re.search(r"^state +loaded$", said.out, re.MULTILINE)
+    assert re.search(r"^sent bytes +[\d.]+ kB$", said.out, re.MULTILINE)
+    table = tidemark("status").out.splitlines()
+    assert table[0].split()[:2] == ["link", "state"]
+    assert table[1].split()[:2] == ["plant1", "idle"]
+    assert all(line == line.rstrip() for line in table)
+
+
+def test_a_link_that_is_not_there_exits_3_and_names_those_that_are(tidemark: Command) -> None:
+    said = tidemark("sync", "plant2", "--json")
+    assert (said.code, said.json["kind"], said.json["subject"]) == (3, 3, "plant2")
+    assert "the settings have: plant1" in said.json["error"]
+
+
+def test_broken_settings_exit_2_with_every_line(tidemark: Command, deployment: Path) -> None:
+    with (deployment / "tidemark.toml").open("a") as file:
+        file.write('retires = 3\nwindow = "soon"\n')
+    said = tidemark("status", "--json")
+    assert said.code == 2
+    assert "tidemark.toml:9: links.plant1.retires" in said.json["error"]
+    assert "tidemark.toml:10: links.plant1.window" in said.json["error"]
+
+
+def test_where_several_receivers_could_be_meant_one_must_be_named(tidemark: Command, deployment: Path) -> None:
+    text = (deployment / "tidemark.toml").read_text() + 'receiver = "centre"\n[receivers.two]\nstore = "two"\n'
+    (deployment / "tidemark.toml").write_text(text)
+    said = tidemark("load", "--json")
+    assert said.code == 2
+    assert "which receiver? the settings have: centre, two" in said.json["error"]
+    assert tidemark("load", "--receiver", "two", "--json").code == 0
+    assert tidemark("load", "--receiver", "six", "--json").code == 3
+
+
+def test_what_is_no_plan_is_refused(tidemark: Command, deployment: Path) -> None:
+    (deployment / "plan.json").write_text("[]")
+    assert tidemark("sync", "plant1", "--plan", "plan.json", "--json").code == 2
+    assert tidemark("sync", "plant1", "--plan", "none.json", "--json").code == 3
+
+
+def test_init_writes_settings_once(tidemark: Command, deployment: Path) -> None:
+    said = tidemark("init", "new", "--json")
+    assert said.json == {"config": "new/tidemark.toml", "ok": True}
+    before = (deployment / "new" / "tidemark.toml").read_bytes()
+    again = tidemark("init", "new", "--json")
+    assert again.code == 2
+    assert "exists already" in again.json["error"]
+    assert (deployment / "new" / "tidemark.toml").read_bytes() == before
+    assert tidemark("--config", "new/tidemark.toml", "status", "--json").code == 0
+
+
+def test_an_error_carries_its_kind_and_the_next_command(tidemark: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(_call: Call) -> Answer:
+        raise GuardError("drops wait", hint="./tidemark approve R1", subject="R1")
+
+    put_verb(monkeypatch, run)
+    said = tidemark("status", "--json")
+    assert said.code == 22
+    assert said.json == {"ok": False, "kind": 22, "error": "drops wait", "hint": "./tidemark approve R1", "subject": "R1"}
+    assert said.err == "tidemark: drops wait\n  next: ./tidemark approve R1\n"
+
+
+def test_a_fault_of_ours_exits_1_and_keeps_the_traceback(
+    tidemark: Command, deployment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(call: Call) -> Answer:
+        raise ZeroDivisionError(f"with {call.settings.path.name}")
+
+    put_verb(monkeypatch, run)
+    said = tidemark("status", "--json")
+    assert (said.code, said.json["kind"]) == (1, 1)
+    assert said.json["error"] == "unexpected: ZeroDivisionError: with tidemark.toml"
+    assert "Traceback" not in said.err
+    (kept,) = (deployment / "var" / "errors").iterdir()
+    assert str(kept) in said.json["hint"]
+    assert "ZeroDivisionError" in kept.read_text()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_closes_what_is_open_and_tells(
+    tidemark: Command, monkeypatch: pytest.MonkeyPatch, number: int, code: int
+) -> None:
+    closed = []
+
+    def run(_call: Call) -> Answer:
+        try:
+            os.kill(os.getpid(), number)
+            time.sleep(10)
+        finally:
+            closed.append(True)
+        raise AssertionError("the signal did not come")
+
+    put_verb(monkeypatch, run)
+    said = tidemark("status", "--json")
+    assert (said.code, said.json["kind"], said.json["error"]) == (code, code, "stopped")
+    assert closed == [True]
+
+
+def modules_after(words: list[str], folder: Path) -> set[str]:
+    program = (
+        "import sys; from tidemark.cli.main import main\n"
+        f"try: main({words!r})\nexcept SystemExit: pass\n"
+        "print(*sorted(sys.modules), file=sys.stderr)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "plugins")}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, env=environment, capture_output=True, text=True, check=True
+    )
+    return {name.split(".")[0] for name in done.stderr.splitlines()[-1].split()}
+
+
+def test_help_imports_nothing_heavy(deployment: Path) -> None:
+    heavy = {"sqlalchemy", "paramiko", "numpy", "pyarrow", "pandas", "pyspark", "airflow", "rich"}
+    assert not modules_after(["--help"], deployment) & heavy
+
+
+def test_a_sync_of_a_local_site_imports_neither_airflow_nor_spark_nor_ssh(deployment: Path) -> None:
+    heavy = {"paramiko", "pandas", "pyspark", "airflow", "rich"}
+    assert not modules_after(["sync", "plant1", "--no-load", "--json"], deployment) & heavy
+    assert not modules_after(["status", "--json"], deployment) & (heavy | {"numpy", "pyarrow"})

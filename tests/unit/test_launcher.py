@@ -1,0 +1,143 @@
+"""The launcher at the root: what it sets up once, what it says when it cannot (issue A, part 1).
+
+The environments here are made from an empty lock, so that no test needs a network.
+"""
+
+from __future__ import annotations
+
+import ast
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LAUNCHER = ROOT / "tidemark"
+EMPTY = "# nothing to install\n"
+OFFLINE = {"UV_OFFLINE": "1", "PIP_NO_INDEX": "1", "UV_HTTP_RETRIES": "0"}
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A clone as far as the launcher cares."""
+    (tmp_path / "tidemark").write_bytes(LAUNCHER.read_bytes())
+    (tmp_path / "plugins").symlink_to(ROOT / "plugins")
+    for name in ("requirements.txt", "requirements-test.txt", "requirements-java.txt"):
+        (tmp_path / name).write_text(EMPTY)
+    (tmp_path / "requirements-uv.txt").write_text((ROOT / "requirements-uv.txt").read_text())
+    return tmp_path
+
+
+@pytest.fixture
+def start(checkout: Path) -> Run:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(checkout / "tidemark"), *words]
+        return subprocess.run(command, cwd="/", env=os.environ | OFFLINE, capture_output=True, text=True, check=False)
+
+    return run
+
+
+def test_the_first_start_makes_the_environment_and_the_second_only_starts(start: Run, checkout: Path) -> None:
+    first = start("--help")
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.startswith("usage: ./tidemark")
+    assert "making .venv" in first.stderr
+    assert (checkout / ".venv" / ".tidemark-lock").exists()
+    second = start("--help")
+    assert (second.returncode, second.stderr) == (0, "")
+    assert second.stdout == first.stdout
+
+
+def test_a_changed_lock_is_installed_again(start: Run, checkout: Path) -> None:
+    start("--ensure", "run")
+    (checkout / "requirements.txt").write_text(EMPTY + "# and nothing more\n")
+    assert "installing requirements.txt" in start("--ensure", "run").stderr
+    assert start("--ensure", "run").stderr == ""
+
+
+def test_a_set_of_its_own_has_a_mark_of_its_own(start: Run, checkout: Path) -> None:
+    start("--ensure", "run")
+    assert "installing requirements.txt, requirements-test.txt" in start("--ensure", "test").stderr
+    assert (checkout / ".venv" / ".tidemark-lock-test").exists()
+    assert not (checkout / ".venv" / ".tidemark-lock-java").exists()
+    assert start("--ensure", "test").stderr == ""
+
+
+def test_a_set_up_that_was_interrupted_is_done_again(start: Run, checkout: Path) -> None:
+    start("--ensure", "run")
+    (checkout / ".venv" / ".tidemark-lock").unlink()  # the mark is written last
+    assert "ready after" in start("--ensure", "run").stderr
+    assert (checkout / ".venv" / ".tidemark-lock").exists()
+
+
+def test_an_environment_whose_python_is_gone_is_made_anew(start: Run, checkout: Path) -> None:
+    start("--ensure", "run")
+    python = checkout / ".venv" / "bin" / "python"
+    python.unlink()
+    python.symlink_to("/nowhere/python3")
+    assert start("--help").returncode == 0
+
+
+def test_without_a_network_it_says_what_it_needs(start: Run, checkout: Path) -> None:
+    (checkout / "requirements.txt").write_text(f"no-such-package==1.0 --hash=sha256:{'0' * 64}\n")
+    done = start("status", "--json")
+    assert done.returncode == 6
+    assert "No network? The first start needs a Python package index" in done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert (answer["ok"], answer["kind"]) == (False, 6)
+    assert not (checkout / ".venv" / ".tidemark-lock").exists()
+
+
+def test_an_unknown_set_is_named(start: Run) -> None:
+    done = start("--ensure", "toast")
+    assert done.returncode == 6
+    assert "no set 'toast'; there are: java, run, test" in done.stderr
+
+
+def test_two_starts_at_once_wait_for_each_other(checkout: Path) -> None:
+    folder = os.open(checkout, os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    command = [sys.executable, str(checkout / "tidemark"), "--ensure", "run"]
+    child = subprocess.Popen(command, env=os.environ | OFFLINE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert child.stderr is not None
+        assert "waiting for it" in child.stderr.readline()
+        assert not (checkout / ".venv").exists()
+        os.close(folder)  # the first one is done, or died
+        _, said = child.communicate(timeout=120)
+    finally:
+        child.kill()
+    assert child.returncode == 0
+    assert "ready after" in said
+
+
+def test_an_old_python_can_read_it() -> None:
+    ast.parse(LAUNCHER.read_text(), feature_version=(3, 6))
+
+
+def test_it_needs_the_standard_library_only() -> None:
+    tree = ast.parse(LAUNCHER.read_text())
+    imports = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imports |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert imports <= sys.stdlib_module_names
+
+
+@pytest.mark.parametrize(
+    "lock", ["requirements.txt", "requirements-test.txt", "requirements-java.txt", "requirements-uv.txt"]
+)
+def test_every_lock_pins_and_hashes_all_it_installs(lock: str) -> None:
+    text = (ROOT / lock).read_text()
+    entries = [
+        entry for entry in text.replace("\\\n", " ").splitlines() if entry.strip() and not entry.lstrip().startswith("#")
+    ]
+    assert entries
+    assert all("==" in entry and "--hash=sha256:" in entry for entry in entries)
+    assert not any(entry.startswith("pyspark-client") for entry in entries), "it overwrites pyspark's own files"
+    assert "://" not in "".join(entries), "a lock names no index"
