@@ -54,14 +54,9 @@ def copies(world: SyncWorld, power: bool) -> Callable[[], SyncWorld]:
     def build() -> SyncWorld:
         clone = world.clone()
         clone.power = random.Random(1) if power else None
-        shutil_copy_history(world, clone)
         return clone
 
     return build
-
-
-def shutil_copy_history(world: SyncWorld, clone: SyncWorld) -> None:
-    (clone.folder / "history.json").write_text((world.folder / "history.json").read_text())
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

@@ -13,15 +13,18 @@ from tidemark.ledger.run_rows import FAILED, HELD, VANISHED
 from tidemark.sync import snapshot
 from tidemark.sync.closing import settle_all
 from tidemark.sync.receipts import read_receipts
+from tidemark.sync.sending import pieces_of
 from tidemark.sync.snapshot import SnapshotFolders
 from tidemark.sync.work import Work
+
+HALF = (".part", ".part.blocks", ".tmp")  # ends of names that are not final
 
 
 def recover(work: Work) -> Mapping[str, int]:
     """Settle landings between number and acknowledgement, take in receipts, drop links of runs that are no more."""
     settled = settle_all(work)
     answers = read_receipts(work)
-    if work.again and work.site.snapshot:
+    if work.site.snapshot:
         for folder in snapshot.orphans(work.source, SnapshotFolders.of(work.site, work.link.name), keep=work.run_id):
             work.source.remove_tree(folder)
     return {"settled": settled, **answers}
@@ -37,7 +40,7 @@ def cleanup(work: Work) -> Mapping[str, int]:
     if sent and work.site.snapshot:
         snapshot.drop(work.source, SnapshotFolders.of(work.site, work.link.name), work.run_id)
     left = sum(n for (_, state), n in counted.items() if state in (FAILED, VANISHED, HELD))
-    if left or work.again:
+    if sent or landings:
         _remove_half_files(work, len(landings))
     with work.recording() as connection:
         run = run_rows.get_run(connection, work.run_id)
@@ -60,11 +63,14 @@ def cleanup(work: Work) -> Mapping[str, int]:
 
 
 def _remove_half_files(work: Work, landings: int) -> None:
-    """`.part` files and journals of files that failed; a folder without a manifest holds nothing that counts."""
-    for part in range(1, landings + 2):
-        folder = work.landing_folder(work.landing(part))
-        if part > landings:
-            work.target.remove_tree(folder)
-        else:
-            found = work.target.list_files([folder]).entries
-            work.target.remove([e.path for e in found if e.path.endswith((".part", ".part.blocks"))])
+    """What no manifest names: half files, temp files, whole files of items that were left out after all."""
+    with work.ledger.read() as connection:
+        left = list(run_rows.items(connection, work.run_id, FAILED, VANISHED))
+    work.target.remove_tree(work.landing_folder(work.landing(landings + 1)))
+    for part in range(1, landings + 1):
+        landing = work.landing(part)
+        found = work.target.list_files([work.landing_folder(landing)]).entries
+        doomed = {e.path for e in found if e.path.endswith(HALF)}
+        doomed |= {e.path for e in found} & {p.send.target_path for item in left for p in pieces_of(work, item, landing)}
+        if doomed:
+            work.target.remove(sorted(doomed))
