@@ -23,15 +23,17 @@ class StoreAddress:
 def open_store(address: StoreAddress, tier: Tier | None = None) -> Store:
     """Open `address`; an sftp store is connected, its host key compared, its far end probed once (or `tier` taken).
 
-    Raises UsageError for an address that cannot be, HostKeyError, PermissionDeniedError (login), UnreachableError.
+    Opening it and its calls are tried again while the end is unreachable (`retrying`). Raises UsageError for an address
+    that cannot be, HostKeyError, PermissionDeniedError (login), UnreachableError.
     """
     parts = urlsplit(address.url)
     if parts.scheme == "file":
         return _local(address.url)
     if parts.scheme == "sftp":
+        from tidemark.stores.retrying import TRIES, RetryingStore, try_again
         from tidemark.stores.sftp import open_sftp
 
-        return open_sftp(address, tier)
+        return RetryingStore(try_again(lambda: open_sftp(address, tier), TRIES))
     raise UsageError(
         f"store {address.url!r} is neither file:///path nor sftp://user@host:port/path",
         hint="./tidemark doctor checks every store of the settings",

@@ -7,15 +7,18 @@ own tries, which go on from the blocks that are there. So no failure is retried 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from tidemark.errors import OutcomeUnknownError, UnreachableError
-from tidemark.stores.protocol import Store
+from tidemark.stores.protocol import Entry, Listing, Range, Store, StoreProperties
 
 T = TypeVar("T")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds; doubled from one to the next, plus up to as much jitter as the first
+
+TRIES = 5  # of a single call, the first included
+READ_AT_ONCE, CHUNKS_AT_ONCE = 256, 8 << 20
 
 SOON = (UnreachableError, OutcomeUnknownError)
 
@@ -38,4 +41,93 @@ def try_again(
 
 def plain(store: Store) -> Store:
     """The store without its retries."""
-    return store
+    return store.inner if isinstance(store, RetryingStore) else store
+
+
+class RetryingStore:
+    """`inner`, each call tried again while its end is unreachable. Every call may be made twice with the same effect.
+
+    Not `write_part`: its pieces are gone once they were read. Its caller begins anew from what is there.
+    """
+
+    def __init__(self, inner: Store, tries: int = TRIES) -> None:
+        self.inner = inner
+        self._tries = tries
+
+    @property
+    def url(self) -> str:
+        return self.inner.url
+
+    @property
+    def properties(self) -> StoreProperties:
+        return self.inner.properties
+
+    def list_files(self, folders: Sequence[str]) -> Listing:
+        return self._again(lambda: self.inner.list_files(folders))
+
+    def list_folder(self, folder: str) -> Sequence[str]:
+        return self._again(lambda: self.inner.list_folder(folder))
+
+    def stat(self, path: str) -> Entry | None:
+        return self._again(lambda: self.inner.stat(path))
+
+    def stat_many(self, paths: Sequence[str]) -> Sequence[Entry | None]:
+        return self._again(lambda: self.inner.stat_many(paths))
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        return self._again(lambda: self.inner.read(path, offset, length))
+
+    def read_many(self, paths: Sequence[str], lengths: Sequence[int] | None = None) -> Iterator[tuple[str, bytes | None]]:
+        """By a few hundred files: those of a call that failed are read again before any of them is handed out."""
+        for start in range(0, len(paths), READ_AT_ONCE):
+            some = slice(start, start + READ_AT_ONCE)
+            wanted = None if lengths is None else lengths[some]
+            yield from self._again(lambda some=some, wanted=wanted: list(self.inner.read_many(paths[some], wanted)))  # type: ignore[misc]
+
+    def chunks(self, path: str, offset: int, length: int, size: int) -> Iterator[bytes]:
+        """By a few megabytes, for the same reason."""
+        for start in range(offset, offset + length, CHUNKS_AT_ONCE):
+            wanted = min(CHUNKS_AT_ONCE, offset + length - start)
+            yield from self._again(lambda start=start, wanted=wanted: list(self.inner.chunks(path, start, wanted, size)))  # type: ignore[misc]
+
+    def sha256(self, path: str, length: int | None = None) -> str:
+        return self._again(lambda: self.inner.sha256(path, length))
+
+    def digests(self, ranges: Sequence[Range]) -> Sequence[str | None]:
+        return self._again(lambda: self.inner.digests(ranges))
+
+    def publish(self, path: str, data: bytes) -> None:
+        self._again(lambda: self.inner.publish(path, data))
+
+    def write_part(self, path: str, offset: int, pieces: Iterable[bytes], sync: bool = False) -> int:
+        return self.inner.write_part(path, offset, pieces, sync)
+
+    def write_parts(self, files: Sequence[tuple[str, bytes]]) -> None:
+        self._again(lambda: self.inner.write_parts(files))
+
+    def seal_parts(self, renames: Sequence[tuple[str, str]]) -> None:
+        self._again(lambda: self.inner.seal_parts(renames))
+
+    def link(self, pairs: Sequence[tuple[str, str]]) -> Sequence[str]:
+        return self._again(lambda: self.inner.link(pairs))
+
+    def make_folders(self, folders: Sequence[str]) -> None:
+        self._again(lambda: self.inner.make_folders(folders))
+
+    def remove(self, paths: Sequence[str]) -> None:
+        self._again(lambda: self.inner.remove(paths))
+
+    def remove_tree(self, folder: str) -> None:
+        self._again(lambda: self.inner.remove_tree(folder))
+
+    def rename(self, source: str, target: str) -> None:
+        self._again(lambda: self.inner.rename(source, target))
+
+    def free_bytes(self, folder: str = "") -> int | None:
+        return self._again(lambda: self.inner.free_bytes(folder))
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def _again(self, act: Callable[[], T]) -> T:
+        return try_again(act, self._tries)

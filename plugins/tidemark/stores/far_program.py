@@ -1,0 +1,201 @@
+"""What runs in python3 at the far end of an SSH connection: `Disk` and `durable`, asked and answering in frames.
+
+Sent over the exec channel for as long as the connection lives (`far_source`); nothing is installed, nothing stays. The
+standard library alone, Python 3.6. A frame is a head (kind, length of the JSON part, length of the bytes), the JSON, the
+bytes. Near to far: ASK [operation, arguments], then for writes DATA… and LAST, or STOP. Far to near: DATA…, then DONE with
+the result or FAILED [errno, words, path].
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import struct
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+from tidemark.stores import durable
+from tidemark.stores.disk import PIECE, Disk
+
+HEAD = struct.Struct(">BII")
+ASK, DATA, LAST, STOP, DONE, FAILED = range(6)
+ROWS = 4000  # files a frame of a listing
+GATHER = 1 << 18  # bytes of small files a frame
+
+
+class Stopped(Exception):
+    """The near end gave up in the middle of a write."""
+
+
+class Server:
+    """Answers the near end until it goes away. Each operation is a method; what it yields are DATA frames."""
+
+    def __init__(self, root: str, source: BinaryIO, sink: BinaryIO) -> None:
+        self.disk = Disk(root)
+        self.source = source
+        self.sink = sink
+
+    def serve(self) -> None:
+        while True:
+            frame = self.receive()
+            if frame is None:
+                return
+            name, arguments = frame[1]
+            act: Callable[..., Any] = getattr(self, "do_" + name)
+            try:
+                self.send(DONE, act(*arguments))
+            except Stopped:
+                self.send(FAILED, [0, "stopped", None])
+            except OSError as error:
+                self.send(FAILED, [error.errno, error.strerror, _shown(error.filename)])
+            self.sink.flush()
+
+    def receive(self) -> tuple[int, Any, bytes] | None:
+        head = self.source.read(HEAD.size)
+        if len(head) < HEAD.size:
+            return None
+        kind, words, size = HEAD.unpack(head)
+        return kind, json.loads(self.source.read(words).decode()) if words else None, self.source.read(size)
+
+    def send(self, kind: int, words: Any, data: bytes = b"") -> None:
+        text = json.dumps(words, separators=(",", ":")).encode()
+        self.sink.write(HEAD.pack(kind, len(text), len(data)) + text)
+        if data:
+            self.sink.write(data)
+
+    def incoming(self) -> Iterator[bytes]:
+        while True:
+            frame = self.receive()
+            if frame is None or frame[0] == STOP:
+                raise Stopped
+            if frame[0] == LAST:
+                return
+            yield frame[2]
+
+    def do_list(self, folders: list[str]) -> list[Any]:
+        """Rows in frames: JSON [[folder, count], …], bytes: compressed names, then sizes, mtimes, inodes as int64."""
+        missing: list[str] = []
+        odd: list[tuple[str, str]] = []
+        groups: list[tuple[str, int]] = []
+        rows: list[tuple[str, int, int, int]] = []
+        for prefix, found in self.disk.walk(folders, missing, odd):
+            if found:
+                groups.append((prefix, len(found)))
+                rows += found
+            if len(rows) >= ROWS:
+                self.send(DATA, groups, pack_rows(rows))
+                groups, rows = [], []
+        if rows:
+            self.send(DATA, groups, pack_rows(rows))
+        return [missing, odd]
+
+    def do_names(self, folder: str) -> list[str]:
+        return self.disk.names(folder)
+
+    def do_stat(self, paths: list[str]) -> list[Any]:
+        return [self.disk.stat(path) for path in paths]
+
+    def do_read(self, path: str, offset: int, length: int | None, size: int) -> None:
+        for piece in self.disk.pieces(path, offset, length, size):
+            self.send(DATA, None, piece)
+
+    def do_read_range(self, path: str, offset: int, length: int | None) -> None:
+        """As `do_read`, but a file may end early."""
+        data = self.disk.read(path, offset, length)
+        for start in range(0, len(data), PIECE):
+            self.send(DATA, None, data[start : start + PIECE])
+
+    def do_read_many(self, paths: list[str], lengths: list[int] | None) -> None:
+        """Frames of [sizes of the next files, None for the gone] and their bytes."""
+        sizes: list[int | None] = []
+        held: list[bytes] = []
+        total = 0
+        for number, path in enumerate(paths):
+            try:
+                data: bytes | None = self.disk.read(path, 0, lengths[number] if lengths else None)
+            except OSError as error:
+                if not isinstance(error, FileNotFoundError):
+                    raise
+                data = None
+            sizes.append(None if data is None else len(data))
+            held.append(data or b"")
+            total += len(data or b"")
+            if total >= GATHER or len(sizes) >= ROWS:
+                self.send(DATA, sizes, b"".join(held))
+                sizes, held, total = [], [], 0
+        if sizes:
+            self.send(DATA, sizes, b"".join(held))
+
+    def do_digests(self, ranges: list[list[Any]]) -> list[str | None]:
+        return [self.disk.digest(path, offset, length) for path, offset, length in ranges]
+
+    def do_publish(self, path: str) -> None:
+        data = b"".join(self.incoming())
+        durable.publish(self.disk.locate(path), data)
+
+    def do_write(self, path: str, offset: int, sync: bool) -> int:
+        pieces = self.incoming()
+        try:
+            return durable.write_part(self.disk.locate(path), offset, pieces, sync)
+        except OSError:
+            for _ in pieces:  # the near end is still sending: let it, then answer
+                continue
+            raise
+
+    def do_write_many(self, files: list[list[Any]]) -> None:
+        """The files' bytes come one after another, cut anywhere."""
+        pieces = self.incoming()
+        held = bytearray()
+        try:
+            for path, size in files:
+                while len(held) < size:
+                    held += next(pieces)
+                durable.write_part(self.disk.locate(path), 0, (bytes(held[:size]),))
+                del held[:size]
+        finally:
+            for _ in pieces:
+                continue
+
+    def do_seal(self, renames: list[list[str]]) -> None:
+        parts = self.disk.locate_all([part for part, _ in renames])
+        finals = self.disk.locate_all([final for _, final in renames])
+        durable.seal(list(zip(parts, finals)))  # noqa: B905 Python 3.6
+
+    def do_link(self, pairs: list[tuple[str, str]]) -> list[str]:
+        return self.disk.link(pairs)
+
+    def do_folders(self, folders: list[str]) -> None:
+        for folder in folders:
+            durable.make_folder(self.disk.locate(folder))
+
+    def do_remove(self, paths: list[str]) -> None:
+        self.disk.remove(paths)
+
+    def do_remove_tree(self, folder: str) -> None:
+        self.disk.remove_tree(folder)
+
+    def do_rename(self, source: str, target: str) -> None:
+        durable.rename(self.disk.locate(source), self.disk.locate(target))
+
+    def do_free(self, folder: str) -> int:
+        return self.disk.free_bytes(folder)
+
+
+def pack_rows(rows: list[tuple[str, int, int, int]]) -> bytes:
+    names, sizes, mtimes, inodes = zip(*rows)  # noqa: B905 Python 3.6
+    numbers = array.array("q", sizes + mtimes + inodes)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return zlib.compress("\0".join(names).encode() + b"\0" + numbers.tobytes(), 1)
+
+
+def _shown(name: Any) -> str | None:
+    return name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else name
+
+
+def serve(root: str) -> None:
+    sys.stdout.buffer.write(b"tidemark python3 ready\n")
+    sys.stdout.buffer.flush()
+    Server(root, sys.stdin.buffer, sys.stdout.buffer).serve()

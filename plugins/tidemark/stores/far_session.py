@@ -1,0 +1,170 @@
+"""The near end of `far_program`: ask an operation over a pipe, get its DATA frames and its result."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tidemark.errors import UnreachableError
+from tidemark.stores.far_program import ASK, DATA, DONE, FAILED, HEAD, LAST, STOP
+from tidemark.stores.far_source import command, program
+from tidemark.stores.ssh import Pipe, SshConnection
+
+GREETING = b"tidemark "
+_WRITE = 1 << 18  # bytes a DATA frame towards the far end
+
+
+def start_far_end(connection: SshConnection, root: str, python: bool = True) -> tuple[FarSession | None, tuple[str, ...]]:
+    """A session with python3 at the far end, or None and the POSIX tools there are; neither: no shell at all.
+
+    Text that a login script prints before is skipped. An SFTP-only server takes our first bytes for a bad packet and hangs
+    up at once, so no time is lost there.
+    """
+    for with_python in (True, False) if python else (False,):
+        pipe = connection.open_pipe(command(with_python))
+        try:
+            pipe.write(program(root) if with_python else b"tidemark\n")
+            words = _greeting(pipe)
+        except UnreachableError:  # it took the command for something else and closed the pipe under our hands
+            words = []
+        if words == [b"python3", b"ready"]:
+            return FarSession(pipe), ()
+        if words == [b"posix"]:
+            tools = tuple(pipe.read_line().decode("ascii", "replace").split())
+            pipe.close()
+            return None, tools
+        pipe.close()
+    return None, ()
+
+
+def _greeting(pipe: Pipe) -> list[bytes]:
+    for _ in range(200):  # lines of a login script
+        line = pipe.read_line()
+        if line.startswith(GREETING):
+            return line.split()[1:]
+        if not line.endswith(b"\n"):
+            break
+    return []
+
+
+class FarSession:
+    """One far end, one operation at a time."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+
+    @property
+    def open(self) -> bool:
+        return self._pipe.open
+
+    def ask(self, operation: str, *arguments: Any) -> Any:
+        """The result of an operation without DATA. Raises the far end's OSError."""
+        self._send(ASK, [operation, arguments])
+        kind, words, _ = self._receive(patient=True)
+        assert kind == DONE
+        return words
+
+    def stream(self, operation: str, *arguments: Any, patient: bool = False) -> Iterator[tuple[Any, bytes]]:
+        """DATA frames as they come; the operation's result is the last one's JSON, with no bytes."""
+        self._send(ASK, [operation, arguments])
+        while True:
+            kind, words, data = self._receive(patient)
+            yield words, data
+            if kind == DONE:
+                return
+
+    def put(self, operation: str, arguments: tuple[Any, ...], pieces: Iterable[bytes]) -> Any:
+        """Send DATA to an operation; its result. What `pieces` raises stops the far end and goes on to the caller."""
+        self._send(ASK, [operation, arguments])
+        try:
+            for piece in pieces:
+                for start in range(0, len(piece), _WRITE):
+                    self._send(DATA, None, piece[start : start + _WRITE])
+        except BaseException:
+            self._send(STOP, None)
+            self._stopped()
+            raise
+        self._send(LAST, None)
+        return self._receive(patient=True)[1]
+
+    def close(self) -> None:
+        self._pipe.close()
+
+    def _stopped(self) -> None:
+        try:
+            self._receive(patient=True)
+        except OSError:
+            return  # "stopped", or the trouble it had anyway: the reader's own error is the one that counts
+
+    def _send(self, kind: int, words: Any, data: bytes = b"") -> None:
+        text = b"" if words is None else json.dumps(words).encode()
+        self._pipe.write(HEAD.pack(kind, len(text), len(data)) + text + data)
+
+    def _receive(self, patient: bool) -> tuple[int, Any, bytes]:
+        head = self._pipe.read(HEAD.size, patient=patient)
+        if len(head) < HEAD.size:
+            raise self._ended()
+        kind, words, size = HEAD.unpack(head)
+        text, data = self._pipe.read(words), self._pipe.read(size)
+        if len(text) < words or len(data) < size:
+            raise self._ended()
+        said: Any = json.loads(text) if text else None
+        if kind == FAILED:
+            number, reason, path = said
+            raise OSError(number, reason, path) if path else OSError(number, reason)
+        return kind, said, data
+
+    def _ended(self) -> UnreachableError:
+        said = self._pipe.errors().strip().rpartition("\n")[2]
+        why = said or "it was killed, or the connection dropped"
+        return UnreachableError(f"python3 at {self._pipe.host} ended: {why}", hint="run again", subject=self._pipe.host)
+
+
+class FarPool:
+    """Sessions over one connection: a call takes an idle one or starts another, e.g. while a stream is being read."""
+
+    def __init__(self, connection: SshConnection, root: str, first: FarSession) -> None:
+        self._connection = connection
+        self._root = root
+        self._idle = [first]
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def session(self) -> Iterator[FarSession]:
+        """A session of one's own. One that was left in the middle of an operation is closed, not used again."""
+        session = self._take()
+        try:
+            yield session
+        except OSError:
+            self._give(session)  # the far end's answer to this operation; the session is whole
+            raise
+        except BaseException:
+            session.close()
+            raise
+        else:
+            self._give(session)
+
+    def close(self) -> None:
+        with self._lock:
+            for session in self._idle:
+                session.close()
+            self._idle.clear()
+
+    def _take(self) -> FarSession:
+        with self._lock:
+            while self._idle:
+                session = self._idle.pop()
+                if session.open:
+                    return session
+                session.close()
+        session_or_none, _ = start_far_end(self._connection, self._root)
+        if session_or_none is None:
+            raise UnreachableError(f"{self._connection.login.name} does not start python3 any more", hint="run again")
+        return session_or_none
+
+    def _give(self, session: FarSession) -> None:
+        with self._lock:
+            self._idle.append(session)

@@ -1,0 +1,83 @@
+"""Listing with the far end's `find`: the command for GNU's and for small ones (busybox), and what their output means."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+
+from tidemark.stores.disk import show
+from tidemark.stores.protocol import Entry
+
+_KINDS = {"l": "is a symlink"}
+_REFUSED = re.compile(rb"^find: (?:'(?P<quoted>.*)'|(?P<bare>.*)): (?P<why>Permission denied)$", re.MULTILINE)
+
+
+def find_command(places: Sequence[str], printf: bool) -> str:
+    """NUL-separated records with GNU's -printf, lines without: `f<size> <mtime> <inode> <place>`, `d<place>`, `o<kind> …`"""
+    where = " ".join(shlex.quote(place) for place in places)
+    if printf:
+        return f"LC_ALL=C find {where} -type f -printf 'f%s %T@ %i %p\\0' -o -type d -printf 'd%p\\0' -o -printf 'o%y %p\\0'"
+    return (
+        f"export LC_ALL=C; find {where} -type f -exec stat -c 'f%s %Y %i %n' {{}} +; "
+        f"find {where} -type l -exec printf 'ol %s\\n' {{}} \\; -o ! -type f ! -type d -exec printf 'oo %s\\n' {{}} \\;"
+    )
+
+
+class FindOutput:
+    """Turns records into entries and odd paths. `relative`: from a place at the server to the store's path."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix.encode()  # the root with its slash, taken off; absolute folders keep theirs
+        self.entries: list[Entry] = []
+        self.odd: dict[str, str] = {}
+
+    def take(self, data: bytes, separator: bytes) -> None:
+        for record in data.split(separator):
+            kind = record[:1]
+            if kind == b"f":
+                self._file(record[1:])
+            elif kind == b"d":
+                self._path(record[1:])
+            elif kind == b"o":
+                path = self._path(record[3:])
+                if path is not None:
+                    self.odd[path] = _KINDS.get(record[1:2].decode(), "is neither file nor folder")
+
+    def refused(self, errors: bytes) -> None:
+        for match in _REFUSED.finditer(errors):
+            path = self._path(match["quoted"] or match["bare"])
+            if path is not None:
+                self.odd[path] = "cannot be listed: Permission denied"
+
+    def _file(self, record: bytes) -> None:
+        try:
+            size, mtime, inode, place = record.split(b" ", 3)
+            facts = int(size), int(mtime.partition(b".")[0]), int(inode)
+        except ValueError:
+            self.odd[show(record)] = "its name cannot be read from the listing"
+            return
+        path = self._path(place)
+        if path is not None:
+            self.entries.append(Entry(path, *facts))
+
+    def _path(self, place: bytes) -> str | None:
+        if self._prefix and place.startswith(self._prefix):
+            place = place[len(self._prefix) :]
+        try:
+            return place.decode()
+        except UnicodeDecodeError:
+            self.odd[_first_unreadable(place)] = "name is not UTF-8"
+            return None
+
+
+def _first_unreadable(place: bytes) -> str:
+    """Up to the first component that is not UTF-8: what lies below it is one trouble, not many."""
+    kept: list[str] = []
+    for part in place.split(b"/"):
+        kept.append(show(part))
+        try:
+            part.decode()
+        except UnicodeDecodeError:
+            break
+    return "/".join(kept)

@@ -1,0 +1,191 @@
+"""A store whose far end has python3 and a shell: our own program runs there, so it does what a local store does."""
+
+from __future__ import annotations
+
+import array
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from tidemark.errors import UnreachableError
+from tidemark.stores.far_session import FarPool, FarSession
+from tidemark.stores.landing import check_path
+from tidemark.stores.local import check_folder, finish_listing, gone
+from tidemark.stores.protocol import Entry, Listing, Range, StoreProperties, Tier
+from tidemark.stores.ssh import SshConnection
+from tidemark.stores.translation import Where, translated
+
+T = TypeVar("T")
+
+_BATCH = 2000  # paths an operation
+
+
+class PythonStore:
+    def __init__(self, url: str, root: str, connection: SshConnection, first: FarSession) -> None:
+        self.url = url
+        self.properties = StoreProperties(tier=Tier.PYTHON, hard_links=True, fsync=True, inodes=True)
+        self._connection = connection
+        self._pool = FarPool(connection, root, first)
+        self._where = Where(connection.login.name, root)
+
+    def list_files(self, folders: Sequence[str]) -> Listing:
+        entries: list[Entry] = []
+        with self._far("") as far:
+            asked = [check_folder(folder) for folder in folders]
+            for words, data in far.stream("list", asked, patient=True):
+                if data:
+                    entries += unpack_rows(words, data)
+                else:
+                    missing, odd = words
+        return finish_listing(entries, missing, [(path, reason) for path, reason in odd])
+
+    def list_folder(self, folder: str) -> Sequence[str]:
+        with self._far(folder) as far:
+            names: list[str] = far.ask("names", check_folder(folder))
+            return names
+
+    def stat(self, path: str) -> Entry | None:
+        return self.stat_many([path])[0]
+
+    def stat_many(self, paths: Sequence[str]) -> Sequence[Entry | None]:
+        found: list[Entry | None] = []
+        for batch in _batches([check_path(path) for path in paths]):
+            with self._far(batch[0]) as far:
+                facts = far.ask("stat", batch)
+            found += [Entry(path, *fact) if fact else None for path, fact in zip(batch, facts, strict=True)]
+        return found
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        with self._far(check_path(path)) as far:
+            return b"".join(data for _, data in far.stream("read_range", path, offset, length))
+
+    def read_many(self, paths: Sequence[str], lengths: Sequence[int] | None = None) -> Iterator[tuple[str, bytes | None]]:
+        start = 0
+        for batch in _batches([check_path(path) for path in paths]):
+            wanted = None if lengths is None else list(lengths[start : start + len(batch)])
+            start += len(batch)
+            names = iter(batch)
+            with self._far(batch[0]) as far:
+                for sizes, data in far.stream("read_many", batch, wanted):
+                    at = 0
+                    for size in sizes or ():
+                        yield next(names), None if size is None else data[at : at + size]
+                        at += size or 0
+
+    def chunks(self, path: str, offset: int, length: int, size: int) -> Iterator[bytes]:
+        with self._far(check_path(path), reading=True) as far:
+            for _, data in far.stream("read", path, offset, length, size):
+                if data:
+                    yield data
+
+    def sha256(self, path: str, length: int | None = None) -> str:
+        digest = self.digests([Range(path, 0, length)])[0]
+        if digest is None:
+            raise gone(self._where, path, length)
+        return digest
+
+    def digests(self, ranges: Sequence[Range]) -> Sequence[str | None]:
+        found: list[str | None] = []
+        for batch in _batches([Range(check_path(path), offset, length) for path, offset, length in ranges]):
+            with self._far(batch[0].path) as far:
+                found += far.ask("digests", batch)
+        return found
+
+    def publish(self, path: str, data: bytes) -> None:
+        with self._far(check_path(path)) as far:
+            far.put("publish", (path,), [data])
+
+    def write_part(self, path: str, offset: int, pieces: Iterable[bytes], sync: bool = False) -> int:
+        with self._far(check_path(path)) as far:
+            return int(far.put("write", (path, offset, sync), pieces))
+
+    def write_parts(self, files: Sequence[tuple[str, bytes]]) -> None:
+        for batch in _batches(files):
+            with self._far(check_path(batch[0][0])) as far:
+                sizes = [(check_path(path), len(data)) for path, data in batch]
+                far.put("write_many", (sizes,), _joined([data for _, data in batch]))
+
+    def seal_parts(self, renames: Sequence[tuple[str, str]]) -> None:
+        for batch in _batches([(check_path(part), check_path(final)) for part, final in renames]):
+            with self._far(batch[0][1]) as far:
+                far.ask("seal", batch)
+
+    def link(self, pairs: Sequence[tuple[str, str]]) -> Sequence[str]:
+        missing: list[str] = []
+        for batch in _batches([(check_path(source), check_path(target)) for source, target in pairs]):
+            with self._far(batch[0][1]) as far:
+                missing += far.ask("link", batch)
+        return missing
+
+    def make_folders(self, folders: Sequence[str]) -> None:
+        if folders:
+            with self._far(folders[0]) as far:
+                far.ask("folders", [check_folder(folder) for folder in folders])
+
+    def remove(self, paths: Sequence[str]) -> None:
+        for batch in _batches([check_path(path) for path in paths]):
+            with self._far(batch[0]) as far:
+                far.ask("remove", batch)
+
+    def remove_tree(self, folder: str) -> None:
+        with self._far(check_path(folder)) as far:
+            far.ask("remove_tree", folder)
+
+    def rename(self, source: str, target: str) -> None:
+        with self._far(check_path(source)) as far:
+            far.ask("rename", source, check_path(target))
+
+    def free_bytes(self, folder: str = "") -> int | None:
+        with self._far(folder) as far:
+            return int(far.ask("free", check_folder(folder)))
+
+    def close(self) -> None:
+        self._pool.close()
+        self._connection.drop()
+
+    @contextmanager
+    def _far(self, path: str, *, reading: bool = False) -> Iterator[FarSession]:
+        with translated(self._where, path, reading=reading):
+            with self._pool.session() as far:
+                yield far
+
+
+def unpack_rows(groups: list[tuple[str, int]], data: bytes) -> Iterator[Entry]:
+    """A frame of `far_program.Server.do_list` as entries."""
+    total = sum(count for _, count in groups)
+    raw = zlib.decompress(data)
+    split = len(raw) - total * 24  # three int64 a row
+    names = raw[: split - 1].decode().split("\0")
+    numbers = array.array("q", raw[split:])
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    if len(names) != total:
+        raise UnreachableError("the far end's listing is torn", hint="run again")
+    paths: list[str] = []
+    for prefix, count in groups:
+        paths += [prefix + name for name in names[len(paths) : len(paths) + count]]
+    return map(
+        Entry._make,
+        zip(paths, numbers[:total], numbers[total : 2 * total], numbers[2 * total :], strict=True),
+    )
+
+
+def _batches(things: Sequence[T]) -> Iterator[list[T]]:
+    for start in range(0, len(things), _BATCH):
+        yield list(things[start : start + _BATCH])
+
+
+def _joined(pieces: Sequence[bytes]) -> Iterator[bytes]:
+    """The same bytes in pieces of about 256 KB: fewer frames."""
+    held: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        held.append(piece)
+        size += len(piece)
+        if size >= 1 << 18:
+            yield b"".join(held)
+            held, size = [], 0
+    if held:
+        yield b"".join(held)

@@ -1,0 +1,64 @@
+"""Open an sftp store: log in, find out what the far end can run, take the best store for it."""
+
+from __future__ import annotations
+
+import getpass
+from urllib.parse import unquote, urlsplit
+
+from tidemark.errors import PermanentError, UsageError
+from tidemark.stores.far_session import start_far_end
+from tidemark.stores.opening import StoreAddress
+from tidemark.stores.posix_store import PosixStore
+from tidemark.stores.protocol import Store, Tier
+from tidemark.stores.python_store import PythonStore
+from tidemark.stores.sftp_store import SftpStore
+from tidemark.stores.ssh import Limits, Login, SshConnection
+
+NEEDED_TOOLS = {"find", "sha256sum", "head", "tail", "rm"}
+
+
+def open_sftp(address: StoreAddress, tier: Tier | None = None, limits: Limits | None = None) -> Store:
+    """A connected store. `tier` is taken as given where the far end has it; PermanentError where it has not."""
+    login, root = login_of(address)
+    connection = SshConnection(login, limits or Limits())
+    try:
+        return open_on(connection, root, tier)
+    except BaseException:
+        connection.drop()
+        raise
+
+
+def open_on(connection: SshConnection, root: str, tier: Tier | None = None) -> Store:
+    """A store at the far end of a connection, which is the store's from now on."""
+    login = connection.login
+    url = f"sftp://{login.name}{root or '/'}"
+    if tier is Tier.SFTP:
+        return SftpStore(url, root, connection)
+    session, tools = start_far_end(connection, root or "/", python=tier is not Tier.POSIX)
+    if session is not None:
+        return PythonStore(url, root, connection, session)
+    if tier in (None, Tier.POSIX) and set(tools) >= NEEDED_TOOLS:
+        return PosixStore(url, root, connection, tools)
+    if tier is None:
+        return SftpStore(url, root, connection)
+    raise PermanentError(f"{login.name} has no {tier.value} to run", hint="leave the tier to the probe", subject=login.host)
+
+
+def login_of(address: StoreAddress) -> tuple[Login, str]:
+    """Who logs in where, and the store's folder there. UsageError for an address that cannot be."""
+    parts = urlsplit(address.url)
+    try:
+        port = parts.port or 22
+    except ValueError as bad:
+        raise UsageError(f"store {address.url!r}: {bad}", subject=address.url) from bad
+    root = unquote(parts.path).rstrip("/")
+    if not parts.hostname or any(part in ("..", ".") for part in root.split("/")):
+        raise UsageError(f"store {address.url!r} is not sftp://user@host:port/path", subject=address.url)
+    if address.connection and not address.key:
+        raise UsageError(
+            f"store {address.url!r} logs in by the Airflow connection {address.connection!r}, which only Airflow knows",
+            hint="set `key` to run it by hand",
+            subject=address.url,
+        )
+    user = unquote(parts.username or "") or getpass.getuser()
+    return Login(parts.hostname, port, user, address.host_key, address.key), root

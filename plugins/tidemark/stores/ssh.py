@@ -1,0 +1,299 @@
+"""One SSH connection: strict host key, public-key login, AES-GCM first, a time limit on everything, made again when lost.
+
+paramiko by itself hangs for ever on a stalled link (research/transfer.md §6): every channel here has a timeout, and a far
+end that may be silent because it computes is asked for a sign of life instead. What paramiko and the socket raise comes
+out as UnreachableError, HostKeyError or PermissionDeniedError, naming the host.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import paramiko
+
+from tidemark.errors import HostKeyError, PermanentError, PermissionDeniedError, UnreachableError, UsageError
+
+CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # a fifth to two fifths faster than CTR with a MAC
+WINDOW = 1 << 25  # bytes in flight towards us before the far end waits
+PACKET = 1 << 15
+_RECEIVE = 1 << 18
+_TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", 18)
+
+logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its tracebacks are our errors' business
+
+
+@dataclass(frozen=True)
+class Login:
+    host: str
+    port: int
+    user: str
+    host_key: str  # the server's "SHA256:…" fingerprint
+    key: str  # private key file; "": the agent's keys and the usual files
+
+    @property
+    def name(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.user}@{host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds until we give up: on the TCP connection, on handshake and login, on a peer that stopped moving."""
+
+    connect: float = 10.0
+    handshake: float = 20.0
+    stall: float = 30.0
+
+
+class SshConnection:
+    """Connects at the first use, and again after `drop`. Several channels may be open at once, from several threads."""
+
+    def __init__(self, login: Login, limits: Limits) -> None:
+        self.login = login
+        self.limits = limits
+        self._transport: paramiko.Transport | None = None
+        self._lock = threading.RLock()
+
+    def open_pipe(self, command: str = "", subsystem: str = "") -> Pipe:
+        """A channel that runs `command`, or the named subsystem."""
+        with self.speaking("opening a session"):
+            transport = self._connected()
+            channel = transport.open_session(window_size=WINDOW, max_packet_size=PACKET, timeout=self.limits.stall)
+            channel.settimeout(self.limits.stall)
+            if subsystem:
+                channel.invoke_subsystem(subsystem)
+            else:
+                channel.exec_command(command)
+            return Pipe(self, channel)
+
+    def drop(self) -> None:
+        """Close the connection and every channel on it; the next use connects again."""
+        with self._lock:
+            transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.close()
+
+    def alive(self) -> bool:
+        """Whether the server answers a question within the stall limit."""
+        transport = self._transport
+        if transport is None or not transport.is_active():
+            return False
+        asking = threading.Thread(target=self._ask, args=(transport,), daemon=True)
+        asking.start()
+        asking.join(self.limits.stall)
+        return not asking.is_alive() and transport.is_active()
+
+    @contextmanager
+    def speaking(self, doing: str) -> Iterator[None]:
+        """Translate what the connection raises inside the block. One that was silent too long is not used again."""
+        try:
+            yield
+        except paramiko.ChannelException as refused:
+            raise UnreachableError(
+                f"{self.login.name} refuses another session while {doing}: {refused}",
+                hint="raise MaxSessions in its sshd_config, or lower the link's `connections`",
+                subject=self.login.host,
+            ) from refused
+        except (EOFError, TimeoutError, paramiko.SSHException, OSError) as broken:
+            if isinstance(broken, TimeoutError):
+                self.drop()
+            raise UnreachableError(
+                f"{self.login.name} {_what_happened(broken)} while {doing}",
+                hint="check the network and sshd there; ./tidemark doctor checks the login",
+                subject=self.login.host,
+            ) from broken
+
+    def _ask(self, transport: paramiko.Transport) -> None:
+        try:
+            transport.global_request("keepalive@openssh.com", wait=True)
+        except (OSError, EOFError, paramiko.SSHException):
+            return  # `alive` looks at the transport, which is closed now
+
+    def _connected(self) -> paramiko.Transport:
+        with self._lock:
+            if self._transport is None or not self._transport.is_active():
+                self._transport = connect(self.login, self.limits)
+            return self._transport
+
+
+class Pipe:
+    """Bytes to and from a command or subsystem at the far end."""
+
+    def __init__(self, connection: SshConnection, channel: paramiko.Channel) -> None:
+        self._connection = connection
+        self._channel = channel
+        self._buffer = bytearray()
+
+    @property
+    def host(self) -> str:
+        return self._connection.login.name
+
+    @property
+    def open(self) -> bool:
+        return not self._channel.closed and not self._channel.eof_received
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        with self._connection.speaking("sending"):
+            self._channel.sendall(data)
+
+    def end_input(self) -> None:
+        with self._connection.speaking("sending"):
+            self._channel.shutdown_write()
+
+    def read(self, count: int, *, patient: bool = False) -> bytes:
+        """Exactly `count` bytes, fewer at the end of the stream. `patient`: the far end may compute in silence."""
+        while len(self._buffer) < count:
+            got = self._receive(patient)
+            if not got:
+                break
+            self._buffer += got
+        data = bytes(memoryview(self._buffer)[:count])
+        del self._buffer[:count]
+        return data
+
+    def read_line(self, limit: int = 65_536) -> bytes:
+        """Up to and with the next newline; what there is when the stream ends or `limit` bytes had none."""
+        while b"\n" not in self._buffer and len(self._buffer) < limit:
+            got = self._receive(False)
+            if not got:
+                break
+            self._buffer += got
+        end = self._buffer.find(b"\n") + 1
+        return self.read(end or len(self._buffer))
+
+    def read_all(self) -> bytes:
+        while got := self._receive(True):
+            self._buffer += got
+        data = bytes(self._buffer)
+        self._buffer.clear()
+        return data
+
+    def errors(self) -> str:
+        """What the command said on its standard error, after its output ended."""
+        said = b""
+        with self._connection.speaking("waiting for its words"):
+            while got := self._channel.recv_stderr(_RECEIVE):
+                said += got
+        return said.decode("utf-8", "backslashreplace")
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _receive(self, patient: bool) -> bytes:
+        while True:
+            try:
+                with self._connection.speaking("waiting for its answer"):
+                    return self._try_receive()
+            except _Silent as silent:
+                if not (patient and self._connection.alive()):
+                    with self._connection.speaking("waiting for its answer"):
+                        raise TimeoutError from silent
+
+    def _try_receive(self) -> bytes:
+        try:
+            return bytes(self._channel.recv(_RECEIVE))
+        except TimeoutError:
+            raise _Silent from None
+
+
+class _Silent(Exception):
+    """Nothing came within the stall limit."""
+
+
+def connect(login: Login, limits: Limits) -> paramiko.Transport:
+    """A connection with the host key compared and the user logged in."""
+    sock = socket.create_connection((login.host, login.port), timeout=limits.connect)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, int(limits.stall * 1000))
+    transport = paramiko.Transport(sock)
+    try:
+        transport.banner_timeout = transport.auth_timeout = limits.handshake
+        options = transport.get_security_options()
+        rest = [cipher for cipher in options.ciphers if cipher not in CIPHERS]
+        options.ciphers = [*(cipher for cipher in CIPHERS if cipher in options.ciphers), *rest]
+        transport.start_client(timeout=limits.handshake)
+        check_host_key(login, transport.get_remote_server_key().fingerprint)
+        _authenticate(transport, login)
+        transport.set_keepalive(15)
+    except BaseException:
+        transport.close()
+        raise
+    return transport
+
+
+def check_host_key(login: Login, shown: str) -> None:
+    """HostKeyError unless the server shows the fingerprint of the settings. Nothing is ever added by itself."""
+    if login.host_key.rstrip("=") == shown:
+        return
+    if not login.host_key:
+        raise HostKeyError(
+            f"no host_key for {login.name}; it shows {shown} (not checked by anybody)",
+            hint=f'compare with `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` there, then set host_key = "{shown}"',
+            subject=login.host,
+        )
+    raise HostKeyError(
+        f"the host key of {login.name} is another one: expected {login.host_key}, got {shown}",
+        hint="if the server was set up anew, compare its key there and change host_key; else somebody is in between",
+        subject=login.host,
+    )
+
+
+def _authenticate(transport: paramiko.Transport, login: Login) -> None:
+    tried = []
+    for name, key in _keys(login):
+        try:
+            if not transport.auth_publickey(login.user, key):
+                return
+            tried.append(f"{name} (more than a key is asked for)")
+        except paramiko.AuthenticationException:
+            tried.append(name)
+    raise PermissionDeniedError(
+        f"{login.name} accepts none of the keys: {', '.join(tried) or 'there is none'}",
+        hint="add the public key to authorized_keys there, or set `key`",
+        subject=login.host,
+    )
+
+
+def _keys(login: Login) -> Iterator[tuple[str, paramiko.PKey]]:
+    if login.key:
+        yield login.key, _load(Path(login.key).expanduser())
+        return
+    for key in paramiko.Agent().get_keys():
+        yield f"agent key {key.fingerprint}", key
+    for name in ("id_ed25519", "id_ecdsa", "id_rsa"):
+        path = Path("~/.ssh").expanduser() / name
+        if path.exists():
+            yield str(path), _load(path)
+
+
+def _load(path: Path) -> paramiko.PKey:
+    try:
+        return paramiko.PKey.from_path(path)
+    except FileNotFoundError as missing:
+        raise UsageError(
+            f"key file {path} does not exist", hint="set `key` to a private key file", subject=str(path)
+        ) from missing
+    except paramiko.PasswordRequiredException as locked:
+        raise PermissionDeniedError(
+            f"key {path} has a passphrase", hint="load it into ssh-agent and leave `key` empty", subject=str(path)
+        ) from locked
+    except (paramiko.SSHException, paramiko.UnknownKeyType, OSError, ValueError) as broken:
+        raise PermanentError(
+            f"key {path} cannot be read: {broken}", hint="is it a private key?", subject=str(path)
+        ) from broken
+
+
+def _what_happened(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "did not answer in time"
+    if isinstance(error, ConnectionRefusedError):
+        return "refuses connections"
+    if isinstance(error, EOFError):
+        return "closed the connection"
+    return f"dropped the connection ({str(error) or type(error).__name__})"
