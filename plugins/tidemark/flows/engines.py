@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tidemark.errors import TidemarkError, UsageError
+from tidemark.errors import PermanentError, TidemarkError, UsageError
 from tidemark.settings import SparkSettings
 
 KINDS: Mapping[str, str] = {
@@ -85,7 +85,7 @@ def choose_engine(settings: SparkSettings, wanted: str, points: int) -> Engine:
         return PoolEngine()
     try:
         return _spark(settings)
-    except UsageError:
+    except (UsageError, PermanentError):
         return PoolEngine()  # without Java the pool does the same work, by itself
 
 

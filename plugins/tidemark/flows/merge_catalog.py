@@ -258,6 +258,7 @@ def _publish(work: _Work, batch: _Batch, number: int, made: Sequence[MergeOutcom
     targets = [output.row.file.location for output in outputs]
     work.store.publish(f"{batch.name}/{number}{_INTENT}", json.dumps(targets).encode())
     # CRASH WINDOW: some outputs have their final names, no row knows them: `_clean_up` finds them by the intent.
+    work.store.make_folders(sorted({target.rpartition("/")[0] for target in targets}))
     work.store.seal_parts([(output.staged.location, output.row.file.location) for output in outputs])
     with work.app.ledger.write() as connection:
         check_in(connection, work.lease)
