@@ -1,0 +1,66 @@
+"""`doctor` against real servers of every kind: what it says of each far end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.services.sshd import FarEnd, Sshd
+from tidemark.flows.doctor import DoctorReport, doctor
+
+SITE = '[sites.plant1]\nid = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"\ndata = ["data/sequence"]\n'
+
+
+def examine(folder: Path, server: Sshd, **change: str) -> DoctorReport:
+    store = server.new_folder()
+    (store / "data" / "sequence" / "root.a").mkdir(parents=True)
+    (store / "data" / "sequence" / "root.a" / "1-1-0-0.tsfile").write_bytes(b"TsFile")
+    keys = {"store": server.url(store), "host_key": server.host_key, "key": str(server.key)} | change
+    told = "".join(f'{key} = "{value}"\n' for key, value in keys.items())
+    (folder / "tidemark.toml").write_text(f"{SITE}{told}[receivers.centre]\n{told}")
+    return doctor(str(folder / "tidemark.toml"), {})
+
+
+@pytest.mark.real("sshd")
+@pytest.mark.parametrize(
+    ("fixture", "says"),
+    [
+        ("sshd", "python3 and a shell"),
+        ("sshd_posix", "no python3"),
+        ("sshd_sftp_only", "SFTP only"),
+        ("sshd_chroot", "SFTP only"),
+    ],
+)
+def test_each_far_end_is_known_and_tried(request: pytest.FixtureRequest, tmp_path: Path, fixture: str, says: str) -> None:
+    report = examine(tmp_path, request.getfixturevalue(fixture))
+    assert report.exit_code == 0, [check for check in report.checks if not check.ok]
+    checks = {check.name: check.detail for check in report.checks}
+    assert says in checks["site plant1"]
+    assert checks["site plant1: hard links for data/sequence"] == "data/.tidemark is on the same disk"
+    assert "written, looked at and removed" in checks["receiver centre: write"]
+    assert checks["receiver centre: clock"] == "agrees with ours"
+
+
+@pytest.mark.real("sshd")
+def test_another_host_key_is_refused(sshd: Sshd, tmp_path: Path) -> None:
+    report = examine(tmp_path, sshd, host_key="SHA256:" + "A" * 43)
+    assert report.exit_code == 6
+    site = next(check for check in report.checks if check.name == "site plant1")
+    assert sshd.host_key in site.detail + site.hint
+
+
+@pytest.mark.real("sshd")
+def test_a_key_that_may_not_log_in_is_told(sshd: Sshd, start_sshd: Callable[..., Sshd], tmp_path: Path) -> None:
+    stranger = start_sshd(FarEnd.SHELL)
+    report = examine(tmp_path, sshd, key=str(stranger.key))
+    assert report.exit_code == 6
+
+
+@pytest.mark.real("sshd")
+def test_a_server_that_is_gone_is_retryable(start_sshd: Callable[..., Sshd], tmp_path: Path) -> None:
+    server = start_sshd(FarEnd.SHELL)
+    server.stop()
+    report = examine(tmp_path, server)
+    assert report.exit_code == 5
