@@ -5,21 +5,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from sqlalchemy.engine import Connection
 
-from tidemark.errors import NotFoundError, TidemarkError, UsageError
-from tidemark.flows.app import App
+from tidemark.errors import NotFoundError, TidemarkError
+from tidemark.flows.app import App, Progress, silent
+from tidemark.flows.known_sites import root_here, site_names, sites_of
 from tidemark.ledger.database import now
-from tidemark.ledger.landing_rows import sites as known_sites
 from tidemark.ledger.leases import is_alive, lease_clock
 from tidemark.ledger.proof_rows import file_checks, put_file_checks, report
 from tidemark.proof.bytes_check import Recorded, check_files
 from tidemark.proof.coverage import Coverage
+from tidemark.proof.differences import VerifyReport
 from tidemark.proof.explanation import Explanation
 from tidemark.proof.gather import link_facts
-from tidemark.proof.site_coverage import Scene, Site, cover_site
+from tidemark.proof.site_coverage import Scene, cover_site
 from tidemark.proof.status import LinkFacts, LinkStatus, StatusReport, link_status
 from tidemark.proof.subjects import Desk, bare_path, explain, nearest
 from tidemark.proof.why_unlisted import explain_unlisted
@@ -49,11 +48,9 @@ def coverage(
 
     Raises UsageError for a remote receiver and for what is no time, NotFoundError for a site that nobody knows.
     """
-    root = local_root(app, receiver)
+    root = root_here(app, receiver)
     with app.ledger.read() as connection:
-        wanted = [s for s in sites_of(app, connection, receiver) if site in ("", s.name, s.site_id)]
-        if site and not wanted:
-            raise NotFoundError(f"receiver {receiver.name} knows no site {site!r}", hint="./tidemark status", subject=site)
+        wanted = sites_of(app, connection, receiver, site)
         recorded, remembered = _recorded(connection, receiver.name), file_checks(connection, receiver.name)
     checked = check_files(root, recorded, remembered)  # takes a while: outside of any transaction
     with app.ledger.read() as connection:
@@ -62,6 +59,20 @@ def coverage(
     with app.ledger.write() as connection:
         put_file_checks(connection, receiver.name, checked.fresh, now(connection))
     return Coverage(covered, receiver.name, app.clock())
+
+
+def verify(
+    app: App,
+    receiver: ReceiverSettings,
+    site: str = "",
+    deep: bool = False,
+    repair: bool = False,
+    progress: Progress = silent,
+) -> VerifyReport:
+    """Compare source, landing and catalog by digest, or (`deep`) by points; see `flows.verify`."""
+    from tidemark.flows.verify import verify as run
+
+    return run(app, receiver, site, deep, repair, progress)
 
 
 def why(app: App, subject: str) -> Explanation:
@@ -108,35 +119,6 @@ def _at_a_site(app: App, path: str) -> Explanation | None:
         if found is not None:
             return found
     return None
-
-
-def local_root(app: App, receiver: ReceiverSettings) -> Path:
-    """The receiver's folder here. Raises UsageError where it is remote."""
-    root = app.receiver_root(receiver)
-    if root is None:
-        raise UsageError(
-            f"receiver {receiver.name} is remote: only the Tidemark beside its files can tell",
-            hint=f"run it where {receiver.store} is a file:// store; here: ./tidemark status",
-        )
-    return root
-
-
-def site_names(app: App, connection: Connection) -> dict[str, str]:
-    """{site id: name}, the settings' names before those that manifests told."""
-    told = {site_id: row.name for site_id, row in known_sites(connection).items()}
-    return told | {s.id: s.name for s in app.settings.sites.values()}
-
-
-def sites_of(app: App, connection: Connection, receiver: ReceiverSettings) -> list[Site]:
-    """The sites a receiver heard of, and those whose links lead to it, by name."""
-    names = site_names(app, connection)
-    units = {s.id: s.time_unit for s in app.settings.sites.values()}
-    units |= {site_id: row.time_unit for site_id, row in known_sites(connection).items()}
-    links = {app.site(x.site).id: x.name for x in app.settings.links.values() if x.receiver == receiver.name}
-    told = {r["site_id"] for r in report(connection, "sites_at_receiver", receiver=receiver.name)}
-    return sorted(
-        (Site(s, names.get(s, s), units.get(s, "ms"), links.get(s, "")) for s in told | set(links)), key=lambda s: s.name
-    )
 
 
 def _recorded(connection: Connection, receiver: str) -> list[Recorded]:

@@ -1,0 +1,251 @@
+"""`verify`: the site's bytes, what landed and the catalog, compared by digest; with `deep` by points; repaired on demand.
+
+Nothing remembered is trusted: every byte is read, at the site where it lies. What a quarantine or an owner keeps out is
+named as held, it is no difference; what changed or came since the newest run is counted as pending. Repairs: `flows.repair`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tidemark.errors import HostKeyError, PermissionDeniedError, UnreachableError
+from tidemark.flows.app import App, Progress, Tick, silent
+from tidemark.flows.known_sites import site_names, sites_of
+from tidemark.flows.repair import Damage, Repairs
+from tidemark.ledger import catalog_rows, events, owner_rows
+from tidemark.ledger.leases import Leases
+from tidemark.ledger.proof_rows import Row, report
+from tidemark.load.view import CatalogReader, seen_devices
+from tidemark.proof.bytes_check import Recorded, check_files
+from tidemark.proof.differences import DAMAGED, MISSING, POINTS, Difference, VerifyReport
+from tidemark.proof.gather import catalog_view
+from tidemark.proof.landed_check import landed_parts
+from tidemark.proof.points import compare
+from tidemark.proof.presence import why_unread
+from tidemark.proof.site_coverage import Site
+from tidemark.proof.site_points import SitePoints
+from tidemark.proof.source_check import SourceChecked, check_source
+from tidemark.settings import ReceiverSettings
+from tidemark.stores.protocol import Store
+
+
+@dataclass
+class _Tally:
+    checked: int = 0
+    series: int = 0
+    pending: int = 0
+    differences: list[Difference] = field(default_factory=list)
+    held: list[tuple[str, str]] = field(default_factory=list)
+    unreachable: list[tuple[str, str]] = field(default_factory=list)
+    not_read: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One site of a receiver. `root` is None where the receiver is remote, `store` where the site cannot be asked."""
+
+    app: App
+    receiver: ReceiverSettings
+    root: Path | None
+    site: Site
+    names: Mapping[str, str]
+    repairs: Repairs | None
+    tally: _Tally
+    progress: Progress
+
+
+def verify(
+    app: App,
+    receiver: ReceiverSettings,
+    site: str = "",
+    deep: bool = False,
+    repair: bool = False,
+    progress: Progress = silent,
+) -> VerifyReport:
+    """Verify every site of a receiver, or one (name or UUID). Sites that do not answer are named, the rest goes on.
+
+    Raises NotFoundError for a site that nobody knows, LeaseHeldError where `repair` meets a running load.
+    """
+    with app.ledger.read() as connection:
+        names, wanted = site_names(app, connection), sites_of(app, connection, receiver, site)
+    tally = _Tally()
+    if not repair:
+        for one in wanted:
+            _verify_site(_Work(app, receiver, app.receiver_root(receiver), one, names, None, tally, progress), deep)
+    else:
+        with Leases(app.ledger, app.identity).hold(f"load:{receiver.name}", f"verify-{uuid.uuid4().hex[:12]}") as lease:
+            repairs = Repairs(app, receiver, lease)
+            for one in wanted:
+                _verify_site(_Work(app, receiver, app.receiver_root(receiver), one, names, repairs, tally, progress), deep)
+        repairs.derive_again()
+    return VerifyReport(
+        receiver=receiver.name,
+        checked=tally.checked,
+        series=tally.series,
+        differences=tuple(tally.differences),
+        held=tuple(tally.held),
+        pending=tally.pending,
+        unreachable=tuple(tally.unreachable),
+        not_read=tuple(tally.not_read.items()),
+    )
+
+
+def _verify_site(work: _Work, deep: bool) -> None:
+    work.progress(Tick(f"verify {work.site.name}"))
+    if not work.site.link:
+        work.tally.not_read[work.site.name] = "its files are sent by another Tidemark: run verify there for its source"
+        return _receiver_side(work, None, None)
+    settings = work.app.site(work.app.link(work.site.link).site)
+    with work.app.ledger.read() as connection:
+        acked = report(connection, "acked_files", link=work.site.link)
+    source: SourceChecked | None = None
+    try:
+        with work.app.site_store(settings) as store:
+            source = check_source(store, work.site.name, settings.data, acked)
+            _source_side(work, source)
+            _receiver_side(work, store, source)
+            present = _present(work, source, acked)
+            if deep and work.root is not None:
+                _compare_points(work, work.root, store, source, present)
+    except (UnreachableError, HostKeyError, PermissionDeniedError) as error:
+        work.tally.unreachable.append((work.site.name, error.message))
+        if source is None:
+            _receiver_side(work, None, None)
+    return None
+
+
+def _source_side(work: _Work, source: SourceChecked) -> None:
+    work.tally.checked += source.checked
+    work.tally.pending += source.pending
+    for difference in source.differences:
+        _differ(work, difference)
+
+
+def _receiver_side(work: _Work, store: Store | None, source: SourceChecked | None) -> None:
+    """What landed and what the catalog keeps of the site, byte by byte."""
+    if work.root is None:
+        return
+    place = {"receiver": work.receiver.name}
+    with work.app.ledger.read() as connection:
+        kept = [r for r in report(connection, "live_bytes", **place) if r["site_id"] == work.site.site_id]
+        loaded = report(connection, "loaded_landings", **place, site=work.site.site_id)
+    damage = {d.record.location: d for d in (*_kept(kept, source), *_landed(work, loaded))}
+    checked = check_files(work.root, [d.record for d in damage.values()], {})
+    work.tally.checked += checked.files
+    for location, why in checked.wrong.items():
+        found = damage[location]
+        difference = Difference(DAMAGED, work.site.name, found.path or location, found.where, why)
+        repaired = work.repairs.put_back(found, work.site.link, store, source) if work.repairs else ""
+        _differ(work, difference, repaired)
+
+
+def _kept(rows: Sequence[Row], source: SourceChecked | None) -> list[Damage]:
+    found = []
+    for r in rows:
+        record = Recorded(r["location"], int(r["size"]), r["sha256"])
+        found.append(Damage(record, r["path"], "catalog", r["path"], int(r["file_id"]), r["database_name"]))
+        if r["mods_location"]:
+            same = source.same.get(r["path"]) if source else None
+            record = Recorded(r["mods_location"], 0, r["mods_sha256"])
+            mods, size = (same.mods_path, same.mods_size) if same else ("", 0)
+            found.append(Damage(record, r["path"], "catalog", mods, int(r["file_id"]), r["database_name"], size))
+    return found
+
+
+def _landed(work: _Work, loaded: Sequence[Row]) -> list[Damage]:
+    assert work.root is not None
+    parts = landed_parts(work.root, work.site.site_id, {r["landing"] for r in loaded})
+    return [Damage(record, path, "landing", source) for record, path, source in parts]
+
+
+def _present(work: _Work, source: SourceChecked, acked: Sequence[Row]) -> set[str]:
+    """Paths whose acknowledged generation readers read; the others are named: held, pending, or missing."""
+    if work.root is None:
+        return set()
+    with work.app.ledger.read() as connection:
+        view = catalog_view(connection, work.receiver.name, work.site.site_id, {}, work.names)
+        unloaded = report(connection, "unloaded_landings", receiver=work.receiver.name, site=work.site.site_id)
+    present: set[str] = set()
+    for r in acked:
+        path = r["path"]
+        if path not in source.same:
+            continue
+        rows = [h for h in view.by_path.get(path, ()) if h.generation >= int(r["generation"])]
+        why = why_unread(max(rows, key=lambda h: h.file_id), view) if rows else ""
+        held = view.trouble.get(path) or (r["reason"] if r["reason"].startswith(("refused", "quarantined")) else "")
+        if rows and not why:
+            present.add(path)
+        elif not rows and held:
+            again = work.repairs.send_again(work.site.link, [path], held) if work.repairs and "quarantine" in held else ""
+            work.tally.held.append((path, f"{held}; {again}" if again else held))
+        elif not rows and _on_its_way(work, path, unloaded):
+            work.tally.pending += 1
+        else:
+            why = why or f"generation {r['generation']} was acknowledged and is not in the catalog"
+            repaired = work.repairs.send_again(work.site.link, [path], why) if work.repairs else ""
+            _differ(work, Difference(MISSING, work.site.name, path, "catalog", why), repaired)
+    return present
+
+
+def _on_its_way(work: _Work, path: str, unloaded: Sequence[Row]) -> bool:
+    """Whether the landing that carried the path is not loaded yet, known to a load or still to be found by one."""
+    with work.app.ledger.read() as connection:
+        links = report(connection, "path_at_links", site=work.site.site_id, path=path)
+        landing = next((link["landing"] for link in links if link["link"] == work.site.link), "")
+        loaded = report(connection, "landing_story", landing=landing)
+    return landing in {r["landing"] for r in unloaded} or not any(r["side"] == "receiver" for r in loaded)
+
+
+def _compare_points(work: _Work, root: Path, store: Store, source: SourceChecked, present: set[str]) -> None:
+    """Every point of the site's verified files against what readers see."""
+    with work.app.ledger.read() as connection:
+        files = catalog_rows.visible_files(connection, work.receiver.name)
+        held = catalog_rows.devices_of_files(connection, [f.file_id for f in files])
+        owners = {row.device: row.site_id for row in owner_rows.all_owners(connection, work.receiver.name)}
+        place = {"receiver": work.receiver.name, "site": work.site.site_id}
+        # devices of which the catalog shows more than the site's verified files say: only what is missing counts there
+        loose = {r["device"] for r in report(connection, "source_devices", **place) if r["path"] not in present}
+    seen = {device.name: device for device in seen_devices(files, held, owners, {})}
+    bounds = {f.site_id: None for f in files}
+    mine = {path: source.same[path] for path in present}
+    with tempfile.TemporaryDirectory(prefix="tidemark-verify-") as scratch, CatalogReader(root) as reader:
+        with SitePoints(store, mine, Path(scratch)) as points:
+            devices = points.devices()
+            for number, device in enumerate(devices, 1):
+                work.progress(Tick(f"points of {work.site.name}", done=number, total=len(devices)))
+                at_site = points.columns(device)
+                layers = seen[device].layers if device in seen else ()
+                at_centre = dict(reader.columns(seen[device], bounds, bounds)) if device in seen else {}
+                exact = device not in loose and all(x.file.site_id == work.site.site_id for x in layers)
+                for measurement in sorted({*at_site, *(at_centre if exact else ())}):
+                    work.tally.series += 1
+                    trouble = compare(at_site.get(measurement, []), at_centre.get(measurement, []), exact)
+                    if trouble:
+                        series = f"{device}.{measurement}"
+                        _differ(work, Difference(POINTS, work.site.name, series, "catalog", trouble))
+        work.tally.not_read.update(points.not_read)
+        work.tally.not_read.update(reader.unread.found)
+
+
+def _differ(work: _Work, difference: Difference, repaired: str = "") -> None:
+    found = Difference(**{**vars(difference), "repaired": repaired, "next": difference.next or _next(difference, repaired)})
+    work.tally.differences.append(found)
+    with work.app.ledger.write() as connection:
+        events.record(
+            connection,
+            "verify.repaired" if repaired else "verify.difference",
+            site_id=work.site.site_id,
+            path=found.path,
+            what=found.what,
+            detail=repaired or found.detail,
+        )
+
+
+def _next(difference: Difference, repaired: str) -> str:
+    if repaired:
+        return ""
+    return f"./tidemark why {difference.path}" if difference.what == POINTS else "./tidemark verify --repair"

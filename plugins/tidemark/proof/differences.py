@@ -1,0 +1,62 @@
+"""What `verify` found: one line a difference, and whether it was repaired."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tidemark.errors import DIFFERENCES_FOUND, UnreachableError
+
+DAMAGED = "damaged"  # bytes at the receiver are not what was recorded
+MISSING = "missing"  # acknowledged, and not in the catalog
+SOURCE = "source differs"  # the site's bytes changed under an unchanged size and time
+POINTS = "points differ"  # the same files, other points
+
+
+@dataclass(frozen=True)
+class Difference:
+    """`path`: the source path, or the place at the receiver where there is none. `repaired`: '' while nothing was done."""
+
+    what: str
+    site: str
+    path: str
+    where: str  # source | landing | catalog
+    detail: str
+    repaired: str = ""
+    next: str = ""
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """`checked`: digests compared (and series, when deep). `held`: files that a quarantine or an owner keeps out; `pending`:
+    files that changed or came since the newest run; `unreachable`: sites that did not answer: not verified."""
+
+    receiver: str
+    checked: int = 0
+    series: int = 0
+    differences: tuple[Difference, ...] = ()
+    held: tuple[tuple[str, str], ...] = ()
+    pending: int = 0
+    unreachable: tuple[tuple[str, str], ...] = ()
+    not_read: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """20 while a difference stands; 5 where a site was not verified; else 0."""
+        if any(not d.repaired for d in self.differences):
+            return DIFFERENCES_FOUND
+        return UnreachableError.kind if self.unreachable else 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.exit_code == 0,
+            "receiver": self.receiver,
+            "checked": self.checked,
+            "series": self.series,
+            "differences": [asdict(d) for d in self.differences],
+            "repaired": sum(bool(d.repaired) for d in self.differences),
+            "held": [{"path": path, "reason": reason} for path, reason in self.held],
+            "pending": self.pending,
+            "unreachable": [{"site": site, "error": error} for site, error in self.unreachable],
+            "not_read": [{"what": what, "reason": reason} for what, reason in self.not_read],
+        }

@@ -1,0 +1,85 @@
+"""The site's own bytes against what was acknowledged: by digest, made where the bytes lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tidemark.ledger.proof_rows import Row
+from tidemark.proof.differences import SOURCE, Difference
+from tidemark.stores.protocol import Range, Store
+from tidemark.tsfiles.names import SourceName
+from tidemark.tsfiles.sealed import SealedFile, classify
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A sealed file of the site that is what was acknowledged. `mods_size`: the acknowledged prefix of its mods."""
+
+    path: str
+    size: int
+    name: SourceName
+    mods_path: str
+    mods_size: int
+    sha256: str
+    mods_sha256: str
+
+
+@dataclass(frozen=True)
+class SourceChecked:
+    """`same`: path → file, verified; `pending`: files that changed or came since the newest run, and those that went."""
+
+    same: Mapping[str, SourceFile]
+    differences: tuple[Difference, ...]
+    checked: int
+    pending: int
+
+
+def check_source(store: Store, site: str, data: Sequence[str], acked: Sequence[Row]) -> SourceChecked:
+    """Compare every acknowledged file that looks unchanged (size, mtime). Reads every byte at the site."""
+    listing = store.list_files(data)
+    sealed = {f.entry.path: f for f in classify(listing.entries, data).sealed}
+    known = {r["path"]: r for r in acked}
+    unchanged = [path for path, r in known.items() if path in sealed and _unchanged(sealed[path], r)]
+    asked = [_source_file(sealed[path], known[path]) for path in unchanged]
+    ranges = [Range(f.path, 0, f.size) for f in asked]
+    ranges += [Range(f.mods_path, 0, f.mods_size) for f in asked if f.mods_size]
+    found = dict(zip(ranges, store.digests(ranges), strict=True))
+    same: dict[str, SourceFile] = {}
+    differences = []
+    for file in asked:
+        wrong = _wrong(file.path, file.sha256, found[Range(file.path, 0, file.size)])
+        if file.mods_size:
+            wrong = wrong or _wrong(file.mods_path, file.mods_sha256, found[Range(file.mods_path, 0, file.mods_size)])
+        if wrong:
+            advice = "restore it at the site, or touch it there so that the next sync sends it as it is"
+            differences.append(Difference(SOURCE, site, file.path, "source", wrong, next=advice))
+        else:
+            same[file.path] = file
+    pending = len(sealed.keys() - set(unchanged)) + len(known.keys() - sealed.keys())
+    return SourceChecked(same, tuple(differences), len(ranges), pending)
+
+
+def _unchanged(file: SealedFile, row: Row) -> bool:
+    mods = file.mods.size if file.mods else 0
+    return (file.entry.size, file.entry.mtime) == (int(row["size"]), int(row["mtime"])) and mods >= int(row["mods_size"])
+
+
+def _source_file(file: SealedFile, row: Row) -> SourceFile:
+    return SourceFile(
+        path=file.entry.path,
+        size=int(row["size"]),
+        name=file.name,
+        mods_path=file.mods.path if file.mods else "",
+        mods_size=int(row["mods_size"]) if file.mods else 0,
+        sha256=row["sha256"],
+        mods_sha256=row["mods_sha256"],
+    )
+
+
+def _wrong(path: str, recorded: str, found: str | None) -> str:
+    if found == recorded:
+        return ""
+    if found is None:
+        return f"{path} went away while it was read"
+    return f"{path} has digest {found[:12]}… under the same size and time, {recorded[:12]}… was acknowledged"

@@ -1,0 +1,265 @@
+"""verify: every byte, every point; what differs is named, and put right on demand."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.unit.proof.conftest import Deployment
+from tidemark.errors import UnreachableError
+from tidemark.flows.merge_catalog import merge
+from tidemark.flows.prove import coverage, verify
+from tidemark.flows.read_catalog import Query, read
+from tidemark.proof.points import compare, newest_wins
+from tidemark.stores.opening import StoreAddress
+from tidemark.stores.protocol import Store
+from tidemark.tsfiles.codes import DataType
+from tidemark.tsfiles.column import Column
+
+
+def _flip(file: Path, at: int | None = None) -> None:
+    """Another byte under the same size and time."""
+    stat = file.stat()
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2 if at is None else at] ^= 1
+    file.write_bytes(data)
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def _read(d: Deployment) -> bytes:
+    out = d.app.settings.root / "read.csv"
+    read(d.app, d.receiver, Query(tall=True), out)
+    return out.read_bytes()
+
+
+def _whats(d: Deployment, **options: bool) -> list[str]:
+    return sorted(x.what for x in verify(d.app, d.receiver, **options).differences)
+
+
+def test_what_was_synced_and_loaded_has_no_difference(deploy) -> None:
+    d = deploy(None)
+    d.sync()
+    report = verify(d.app, d.receiver, deep=True)
+    assert report.differences == ()
+    assert report.exit_code == 0
+    assert report.checked > 2 * len(d.files())
+    assert report.series >= 100
+    assert report.not_read == ()
+
+
+def test_after_a_merge_every_point_is_still_there(deploy) -> None:
+    d = deploy(None)
+    d.sync()
+    assert merge(d.app, d.receiver, engine="pool").groups > 0
+    assert verify(d.app, d.receiver, deep=True).differences == ()
+    assert coverage(d.app, d.receiver).complete
+
+
+def test_a_damaged_data_file_is_found_though_size_and_time_are_unchanged(deploy) -> None:
+    d = deploy()
+    d.sync()
+    before = _read(d)
+    assert coverage(d.app, d.receiver).complete  # remembers the digests
+    victim = sorted(d.centre.glob("data/**/*.tsfile"))[0]
+    _flip(victim, 40)
+    (found,) = verify(d.app, d.receiver).differences
+    assert (found.what, found.site, found.where) == ("damaged", "plant1", "catalog")
+    assert "was recorded" in found.detail
+    assert found.next == "./tidemark verify --repair"
+    report = verify(d.app, d.receiver, repair=True)
+    assert report.exit_code == 0
+    assert report.differences[0].repaired
+    assert verify(d.app, d.receiver, deep=True).differences == ()
+    assert _read(d) == before
+
+
+def test_a_missing_data_file_is_fetched_again(deploy) -> None:
+    d = deploy()
+    d.sync()
+    before = _read(d)
+    shutil.rmtree(d.centre / "data")
+    report = verify(d.app, d.receiver)
+    assert {x.what for x in report.differences} == {"damaged"}
+    assert report.exit_code == 20
+    assert verify(d.app, d.receiver, repair=True).exit_code == 0
+    assert _read(d) == before
+
+
+def test_a_damaged_mods_file_is_fetched_again(deploy) -> None:
+    d = deploy(None)
+    d.sync()
+    victim = sorted(d.centre.glob("data/**/*.mods2"))[0]
+    _flip(victim)
+    assert _whats(d) == ["damaged"]
+    assert verify(d.app, d.receiver, repair=True).exit_code == 0
+    assert _whats(d) == []
+
+
+def test_a_damaged_merged_file_is_derived_again(deploy) -> None:
+    d = deploy(None)
+    d.sync()
+    merge(d.app, d.receiver, engine="pool")
+    before = _read(d)
+    merged = [p for p in d.centre.glob("data/**/*.tsfile") if "merged" in p.name]
+    assert merged
+    _flip(merged[0])
+    assert _whats(d) == ["damaged"]
+    report = verify(d.app, d.receiver, repair=True)
+    assert report.exit_code == 0
+    assert "derived again" in report.differences[0].repaired
+    assert verify(d.app, d.receiver, deep=True).differences == ()
+    assert _read(d) == before
+
+
+def test_bit_rot_at_the_site_is_named_and_never_copied(deploy) -> None:
+    d = deploy()
+    d.sync()
+    before = _read(d)
+    _flip(d.files()[0])
+    for repair in (False, True):
+        (found,) = verify(d.app, d.receiver, repair=repair).differences
+        assert found.what == "source differs"
+        assert found.path == d.path(d.files()[0])
+        assert not found.repaired
+    d.sync()
+    assert _read(d) == before
+
+
+def test_both_ends_rotten_cannot_be_repaired_from_each_other(deploy) -> None:
+    d = deploy()
+    d.sync()
+    site = d.files()[0]
+    centre = next(p for p in d.centre.glob("data/**/*.tsfile") if p.name.endswith(site.name))
+    _flip(site, 40)
+    _flip(centre, 50)
+    report = verify(d.app, d.receiver, repair=True)
+    assert sorted(x.what for x in report.differences) == ["damaged", "source differs"]
+    assert report.exit_code == 20
+
+
+def test_a_landed_file_that_rots_before_it_is_loaded_is_fetched_again(deploy) -> None:
+    d = deploy()
+    d.sync(no_load=True)
+    victim = sorted(d.centre.glob("landing/**/*.tsfile"))[0]
+    _flip(victim, 40)
+    (found,) = verify(d.app, d.receiver).differences
+    assert (found.what, found.where) == ("damaged", "landing")
+    assert verify(d.app, d.receiver, repair=True).exit_code == 0
+    d.load()
+    assert verify(d.app, d.receiver, deep=True).differences == ()
+    assert coverage(d.app, d.receiver).complete
+
+
+def test_what_the_catalog_lost_is_sent_again(deploy) -> None:
+    d = deploy()
+    d.sync()
+    before = _read(d)
+    path = d.path(d.files()[0])
+    with d.app.ledger.write() as connection:
+        connection.exec_driver_sql("UPDATE catalog_file SET state = 'retired', visible = 0 WHERE path = ?", (path,))
+    (found,) = verify(d.app, d.receiver, deep=True).differences
+    assert (found.what, found.path) == ("missing", path)
+    assert "sends it again" in verify(d.app, d.receiver, repair=True).differences[0].repaired
+    d.sync()
+    assert verify(d.app, d.receiver, deep=True).differences == ()
+    assert _read(d) == before
+
+
+def test_files_that_are_not_sent_yet_are_pending_not_different(deploy) -> None:
+    d = deploy(3)
+    d.sync()
+    first, second, _ = d.files()
+    for ending in ("", ".resource"):
+        shutil.copy2(str(first) + ending, str(first.with_name("1795251705999-9-0-0.tsfile")) + ending)
+    second.unlink()
+    report = verify(d.app, d.receiver)
+    assert report.exit_code == 0
+    assert report.pending == 2
+
+
+def test_dropped_files_that_the_centre_keeps_are_no_difference(deploy) -> None:
+    d = deploy(None)
+    d.sync()
+    for file in d.files()[::3]:
+        for companion in file.parent.glob(file.name + "*"):
+            companion.unlink()
+    d.sync()
+    assert verify(d.app, d.receiver, deep=True).differences == ()
+
+
+def test_a_quarantined_file_is_held_and_sent_again_on_demand(deploy) -> None:
+    d = deploy(3)
+    d.sync(no_load=True)
+    victim = sorted(d.centre.glob("landing/**/*.tsfile"))[0]
+    _flip(victim, 40)
+    d.load()
+    report = verify(d.app, d.receiver)
+    assert report.differences == ()
+    assert [path for path, _ in report.held] == [d.path(d.files()[0])]
+    report = verify(d.app, d.receiver, repair=True)
+    assert "sends it again" in report.held[0][1]
+    d.sync()
+    assert verify(d.app, d.receiver, deep=True).held == ()
+    assert coverage(d.app, d.receiver).complete
+
+
+def test_a_site_that_does_not_answer_is_not_called_verified(deploy) -> None:
+    d = deploy(3)
+    d.sync()
+    opener = d.app.opener
+
+    def away(address: StoreAddress) -> Store:
+        if address.url.endswith("site"):
+            raise UnreachableError("no route to plant1")
+        return opener(address)
+
+    d.app.opener = away
+    report = verify(d.app, d.receiver)
+    assert report.unreachable == (("plant1", "no route to plant1"),)
+    assert report.exit_code == 5
+    _flip(sorted(d.centre.glob("data/**/*.tsfile"))[0])
+    report = verify(d.app, d.receiver)
+    assert [x.what for x in report.differences] == ["damaged"]  # what lies here is verified all the same
+    assert report.exit_code == 20
+
+
+def _column(kind: DataType, times: list[int], values: list[object]) -> Column:
+    dtype = {DataType.INT64: np.int64, DataType.DOUBLE: np.float64}[kind]
+    return Column(kind, np.array(times, np.int64), np.array(values, dtype))
+
+
+def test_the_newest_value_counts_and_nan_equals_itself() -> None:
+    old, new = _column(DataType.INT64, [1, 2, 3], [1, 1, 1]), _column(DataType.INT64, [2, 4], [9, 9])
+    series = newest_wins([old, new])
+    assert series.times.tolist() == [1, 2, 3, 4]
+    assert series.texts.tolist() == ["INT64 1", "INT64 9", "INT64 1", "INT64 9"]
+    assert compare([old, new], [_column(DataType.INT64, [1, 2, 3, 4], [1, 9, 1, 9])], exact=True) == ""
+    nan = _column(DataType.DOUBLE, [1], [float("nan")])
+    assert compare([nan], [nan], exact=True) == ""
+    assert (
+        compare([nan], [_column(DataType.DOUBLE, [1], [float("nan")]), _column(DataType.DOUBLE, [], [])], exact=True) == ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("centre", "exact", "told"),
+    [
+        ([(1, 1)], True, "1 points are missing in the catalog, the first at 2"),
+        ([(1, 1), (2, 3)], True, "1 points differ, the first at 2: 'INT64 2' at the site, 'INT64 3' in the catalog"),
+        ([(1, 1), (2, 2), (5, 5)], True, "1 points of the catalog are not at the site, the first at 5"),
+        ([(1, 1), (2, 7), (5, 5)], False, ""),
+    ],
+)
+def test_what_differs_is_told_with_its_first_point(centre: list[tuple[int, int]], exact: bool, told: str) -> None:
+    site = _column(DataType.INT64, [1, 2], [1, 2])
+    other = _column(DataType.INT64, [t for t, _ in centre], [v for _, v in centre])
+    assert compare([site], [other], exact) == told
+
+
+def test_a_type_that_differs_is_a_difference() -> None:
+    told = compare([_column(DataType.INT64, [1], [1])], [_column(DataType.DOUBLE, [1], [1.0])], exact=True)
+    assert "'INT64 1' at the site, 'DOUBLE 1.0' in the catalog" in told
