@@ -1,0 +1,210 @@
+"""What sites change after the first time: new generations, deletions, compactions, drops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.centre import Centre, Row, inline_centre
+from tests.small_files import deletion, sealed, source
+from tidemark.errors import NotFoundError
+from tidemark.flows.merge_catalog import merge
+from tidemark.flows.operate import approve
+from tidemark.ledger import merge_rows
+
+
+@pytest.fixture
+def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Centre:
+    return inline_centre(tmp_path, monkeypatch)
+
+
+def d1(*points: tuple[int, int], mods: str = "") -> dict[str, bytes]:
+    return sealed({"root.sg.d1": {"s": points}}, mods)
+
+
+def rows(*points: tuple[int, int]) -> list[Row]:
+    return [("root.sg.d1", "s", time, "INT64", str(value)) for time, value in points]
+
+
+def states(centre: Centre) -> dict[str, list[str]]:
+    """Source path → states of its generations, oldest first."""
+    found: dict[str, list[str]] = {}
+    query = "SELECT path, state FROM catalog_file WHERE role = 'source' ORDER BY path, generation"
+    for path, state in centre.sql(query):
+        found.setdefault(path, []).append(state)
+    return found
+
+
+class TestGenerations:
+    def test_a_changed_file_replaces_itself(self, centre: Centre) -> None:
+        sender = centre.sender()
+        sender.land({source(1): d1((1, 10), (2, 20))})
+        centre.load()
+        sender.land({source(1): d1((1, 11))})
+        centre.load()
+        assert centre.rows() == rows((1, 11))
+        assert states(centre) == {source(1): ["retired", "live"]}
+
+    def test_grown_mods_count_from_then_on_and_only_for_their_file(self, centre: Centre) -> None:
+        sender = centre.sender()
+        sender.land({source(1): d1((1, 10), (2, 20)), source(2): d1((2, 21))})
+        centre.load()
+        sender.land({source(1): {".mods": deletion("root.sg.d1.s", 0, 9).encode()}})
+        assert centre.load().exit_code == 0
+        assert centre.rows() == rows((2, 21))
+        location = centre.sql("SELECT DISTINCT location FROM catalog_file WHERE path = :p", p=source(1))
+        assert len(location) == 1  # the TsFile itself did not move
+
+    def test_a_higher_version_wins_and_unsequence_wins_over_all(self, centre: Centre) -> None:
+        sender = centre.sender()
+        sender.land({source(9): d1((1, 9), (2, 9))})
+        sender.land({source(3, unsequence=True): d1((2, 3), (3, 3))})
+        sender.land({source(1): d1((1, 1), (3, 1), (4, 1))})
+        centre.load()
+        assert centre.rows() == rows((1, 9), (2, 3), (3, 3), (4, 1))
+
+    def test_new_files_are_seen_at_once_over_merged_ones(self, centre: Centre) -> None:
+        """Merged files stand for their sources until a source from below or a deletion comes."""
+        sender = centre.sender()
+        sender.land({source(1): d1((1, 10), (2, 20)), source(5): d1((2, 25), (6, 60))})
+        centre.load()
+        assert merge(centre.app, centre.receiver).groups == 1
+        assert centre.rows() == rows((1, 10), (2, 25), (6, 60))
+        sender.land({source(3): d1((1, 13), (2, 23))})  # between the two: wins over 1, loses to 5
+        centre.load()
+        assert centre.rows() == rows((1, 13), (2, 25), (6, 60))
+        merge(centre.app, centre.receiver)
+        sender.land({source(5): {".mods": deletion("root.sg.d1.s", 2, 2).encode()}})
+        centre.load()
+        assert centre.rows() == rows((1, 13), (2, 23), (6, 60))
+        merge(centre.app, centre.receiver)
+        assert centre.rows() == rows((1, 13), (2, 23), (6, 60))
+
+
+class TestVanishedFiles:
+    def test_a_compaction_is_swapped_in_one_step(self, centre: Centre) -> None:
+        sender = centre.sender()
+        sender.land({source(1): d1((1, 10)), source(2): d1((2, 20))})
+        centre.load()
+        made = source(1, inner=1)
+        gone = tuple(sender.drop(source(v), made) for v in (1, 2))
+        sender.land({made: d1((1, 10), (2, 20))}, superseded=gone, removed=(source(1), source(2)))
+        assert centre.load().pending == ()
+        assert centre.rows() == rows((1, 10), (2, 20))
+        assert states(centre) == {source(1): ["retired"], source(2): ["retired"], made: ["live"]}
+        assert centre.sql("SELECT path FROM inventory WHERE live = 1") == [(made,)]
+
+    def test_superseded_files_stay_until_what_covers_them_is_loaded(self, centre: Centre) -> None:
+        """The covering file comes damaged, then whole; meanwhile readers miss nothing and the reason is told."""
+        sender = centre.sender()
+        sender.land({source(1): d1((1, 10))})
+        made = source(1, inner=1)
+        sender.land({made: d1((1, 10))}, superseded=(sender.drop(source(1), made),), removed=(source(1),))
+        bad = next(p for p in centre.root.rglob(made.rpartition("/")[2]))
+        bad.write_bytes(bad.read_bytes()[:-1])
+        [(path, reason)] = centre.load().pending
+        assert path == source(1) and made in reason and "quarantine" in reason
+        assert centre.rows() == rows((1, 10)) and states(centre) == {source(1): ["live"]}
+        sender.land({made: d1((1, 10))})
+        assert centre.load().pending == ()
+        assert states(centre) == {source(1): ["retired"], made: ["live"]}
+
+    def test_a_chain_of_compactions_is_followed(self, centre: Centre) -> None:
+        """The first covering file never came: the one that covers it in turn does as well."""
+        sender = centre.sender()
+        sender.land({source(1): d1((1, 10))})
+        once, twice = source(1, inner=1), source(1, inner=2)
+        sender.land({}, superseded=(sender.drop(source(1), once),), left_out=((once, "vanished"),))
+        assert len(centre.load().pending) == 1
+        sender.generations[once] = 1
+        sender.land({twice: d1((1, 10))}, superseded=(sender.drop(once, twice),))
+        assert centre.load().pending == ()
+        assert states(centre) == {source(1): ["retired"], twice: ["live"]}
+
+    def test_a_dropped_file_is_kept_and_marked(self, centre: Centre) -> None:
+        sender = centre.sender()
+        sender.land({source(1): d1((1, 10))})
+        sender.land({}, dropped=(sender.drop(source(1)),), removed=(source(1),))
+        centre.load()
+        assert centre.rows() == rows((1, 10))
+        assert centre.sql("SELECT state, marked FROM catalog_file") == [("live", "dropped")]
+
+    def test_or_removed_where_the_link_says_so(self, centre: Centre) -> None:
+        sender = centre.sender(deletes="apply")
+        sender.land({source(1): d1((1, 10)), source(2): d1((1, 11), (2, 20))})
+        centre.load()
+        merge(centre.app, centre.receiver)
+        sender.land({}, dropped=(sender.drop(source(2)),), removed=(source(2),))
+        centre.load()
+        assert centre.rows() == rows((1, 10))
+        assert states(centre) == {source(1): ["live"], source(2): ["retired"]}
+
+    def test_a_file_that_comes_back_is_read_again(self, centre: Centre) -> None:
+        sender = centre.sender(deletes="apply")
+        sender.land({source(1): d1((1, 10))})
+        sender.land({}, dropped=(sender.drop(source(1)),), removed=(source(1),))
+        sender.land({source(1): d1((1, 10))})
+        centre.load()
+        assert centre.rows() == rows((1, 10))
+        assert states(centre) == {source(1): ["retired", "live"]}
+
+
+class TestAfterSettling:
+    """Merged files that stand alone: their sources' bytes are gone."""
+
+    @staticmethod
+    def settle(centre: Centre) -> None:
+        merge(centre.app, centre.receiver)
+        with centre.app.ledger.write() as connection:
+            due = merge_rows.settle_due(connection, centre.receiver.name, 1e12)
+            assert due and merge_rows.settle(connection, due, 1.0)
+
+    def test_a_compaction_of_all_its_sources_replaces_it(self, centre: Centre) -> None:
+        sender = centre.sender()
+        sender.land({source(1): d1((1, 10), (2, 20)), source(2): d1((2, 21))})
+        centre.load()
+        self.settle(centre)
+        made = source(1, inner=1)
+        half = source(1, inner=2)
+        sender.land({half: d1((1, 10), (2, 20))}, superseded=(sender.drop(source(1), half),))
+        [(path, reason)] = centre.load().pending
+        assert path == source(1) and "merged file" in reason
+        gone = (sender.drop(source(2), made), sender.drop(half, made))
+        sender.land({made: d1((1, 10), (2, 21))}, superseded=gone)
+        assert centre.load().pending == ()
+        assert centre.rows() == rows((1, 10), (2, 21))
+        assert centre.sql("SELECT path FROM catalog_file WHERE state = 'live'") == [(made,)]
+
+    def test_sources_that_all_come_again_replace_it(self, centre: Centre) -> None:
+        sender = centre.sender()
+        sender.land({source(1): d1((1, 10)), source(2): d1((1, 11))})
+        centre.load()
+        self.settle(centre)
+        sender.land({source(2): {".mods": deletion("root.sg.d1.s", 1, 1).encode()}})
+        assert "no longer kept here" in centre.load().troubles[0].reason
+        sender.land({source(2): d1((1, 11), mods=deletion("root.sg.d1.s", 1, 1))})
+        sender.land({source(1): d1((1, 10))})
+        centre.load()
+        assert centre.rows() == rows((1, 10))
+
+    def test_a_drop_waits_for_the_operator(self, centre: Centre) -> None:
+        sender = centre.sender(deletes="apply")
+        sender.land({source(1): d1((1, 10)), source(2): d1((1, 11))})
+        centre.load()
+        self.settle(centre)
+        sender.land({}, dropped=(sender.drop(source(1)),))
+        [(path, reason)] = centre.load().pending
+        assert path == source(1) and "approve" in reason
+        assert centre.rows() == rows((1, 11))
+        [(run,)] = centre.sql("SELECT run_id FROM landing WHERE sequence = 2")
+        assert approve(centre.app, run).as_json()["approved"] == [source(1)]
+        assert centre.rows() == rows((1, 11))  # the other source still counts
+        sender.land({}, dropped=(sender.drop(source(2)),))
+        centre.load()
+        [(run,)] = centre.sql("SELECT run_id FROM landing WHERE sequence = 3")
+        approve(centre.app, run)
+        assert centre.rows() == []
+        assert [a for (a,) in centre.sql("SELECT action FROM audit")] == ["approve", "approve"]
+        with pytest.raises(NotFoundError):
+            approve(centre.app, "20200101T000000-ffffff")

@@ -1,0 +1,60 @@
+"""What `read` gives where files disagree, rot or are asked for in part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.centre import Centre, Row, inline_centre
+from tests.small_files import sealed, source
+from tidemark.flows.read_catalog import Query, read
+from tidemark.tsfiles.codes import DataType
+
+
+@pytest.fixture
+def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Centre:
+    return inline_centre(tmp_path, monkeypatch)
+
+
+def d1(*points: tuple[int, int], mods: str = "") -> dict[str, bytes]:
+    return sealed({"root.sg.d1": {"s": points}}, mods)
+
+
+def rows(*points: tuple[int, int]) -> list[Row]:
+    return [("root.sg.d1", "s", time, "INT64", str(value)) for time, value in points]
+
+
+class TestReading:
+    def test_files_that_give_a_series_two_types_are_both_read(self, centre: Centre) -> None:
+        older = sealed({"root.sg.d1": {"s": [(1, 1), (2, 2)]}}, data_type=DataType.INT32)
+        centre.sender().land({source(1): older, source(2): d1((2, 22))})
+        centre.load()
+        assert centre.rows() == [("root.sg.d1", "s", 1, "INT32", "1"), ("root.sg.d1", "s", 2, "INT64", "22")]
+
+    def test_a_catalog_file_that_rotted_is_named_and_the_rest_is_read(self, centre: Centre) -> None:
+        centre.sender().land({source(1): d1((1, 10)), source(2): sealed({"root.sg.d2": {"s": [(1, 2)]}})})
+        centre.load()
+        [(location,)] = centre.sql("SELECT location FROM catalog_file WHERE path = :p", p=source(1))
+        (centre.root / location).write_bytes(b"rotten")
+        result, found = centre.read()
+        assert [row[0] for row in found] == ["root.sg.d2"]
+        assert list(result.undecodable) == [location] and result.exit_code == 23
+
+    def test_csv_and_nothing_left_behind(self, centre: Centre, tmp_path: Path) -> None:
+        centre.sender().land({source(1): sealed({"root.sg.d1": {"a": [(1, 10)], "b": [(2, 20)]}})})
+        centre.load()
+        out = tmp_path / "out" / "read.csv"
+        assert read(centre.app, centre.receiver, Query(), out).rows == 2
+        assert out.read_text() == '"time","device","a","b"\n1,"root.sg.d1",10,\n2,"root.sg.d1",,20\n'
+        read(centre.app, centre.receiver, Query(tall=True), out)
+        assert out.read_text().splitlines()[1] == '"root.sg.d1","a",1,"INT64","10"'
+        assert [p.name for p in out.parent.iterdir()] == ["read.csv"]
+
+    @pytest.mark.parametrize(
+        ("start", "end", "kept"), [("1970-01-01T00:00:00.002Z", "", [2, 3]), ("", "3", [1, 2]), ("2", "3", [2])]
+    )
+    def test_times_from_inclusive_to_exclusive(self, centre: Centre, start: str, end: str, kept: list[int]) -> None:
+        centre.sender().land({source(1): d1((1, 1), (2, 2), (3, 3))})
+        centre.load()
+        assert [row[2] for row in centre.rows(Query(tall=True, start=start, end=end))] == kept
