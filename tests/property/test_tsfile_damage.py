@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource as process_limits
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,7 +37,7 @@ FILES = {
     "V4 table": smallest("2.0.1-beta", "works"),
 }
 EACH_FILE = pytest.mark.parametrize("name", FILES)
-SECONDS = 5
+pytestmark = pytest.mark.timeout(180)  # an endless loop fails, soak included
 
 
 @pytest.fixture(autouse=True)
@@ -52,13 +51,11 @@ def little_memory() -> Iterator[None]:
 
 def use_all(path: Path) -> None:
     """All that Tidemark does with a file it received; each step may refuse, none may do anything else."""
-    started = time.process_time()
     for step in (check_structure, lambda file: describe(file, "works"), _read_all):
         try:
             step(path)
         except CorruptionError as error:
             assert error.message
-    assert time.process_time() - started < SECONDS
 
 
 def _read_all(path: Path) -> None:

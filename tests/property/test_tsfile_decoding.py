@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.tsfiles.handmade import uvarint
 from tidemark.tsfiles.bits import unpack
 from tidemark.tsfiles.codes import DataType, Encoding
 from tidemark.tsfiles.decoders import decode
@@ -21,14 +22,6 @@ def packed(values: list[int], width: int) -> bytes:
     bits = "".join(format(value, f"0{width}b") for value in values) if width else ""
     bits += "0" * (-len(bits) % 8)
     return int(bits, 2).to_bytes(len(bits) // 8, "big") if bits else b""
-
-
-def uvarint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
 
 
 @given(width=st.integers(0, 64), data=st.data())

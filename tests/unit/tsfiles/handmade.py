@@ -17,8 +17,13 @@ def uvarint(value: int) -> bytes:
     return bytes([*out, value])
 
 
-def string(text: str) -> bytes:
-    return uvarint(len(text.encode()) << 1) + text.encode()
+def string(text: str | None) -> bytes:
+    """Length as varint, -1 for null."""
+    return b"\x01" if text is None else uvarint(len(text.encode()) << 1) + text.encode()
+
+
+def int_string(text: str) -> bytes:
+    return struct.pack(">i", len(text.encode())) + text.encode()
 
 
 def longs(values: list[int]) -> bytes:

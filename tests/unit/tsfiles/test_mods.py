@@ -7,6 +7,7 @@ import struct
 import numpy as np
 import pytest
 
+from tests.unit.tsfiles.handmade import string
 from tidemark.errors import CorruptionError, UnsupportedError
 from tidemark.tsfiles.mods import Deletion, deleted, parse_mods
 
@@ -14,17 +15,13 @@ LOWEST, HIGHEST = -(2**63), 2**63 - 1
 TIMES = np.array([-1, 0, 10, 20, 30], np.int64)
 
 
-def var_string(text: str | None) -> bytes:
-    return b"\x01" if text is None else bytes([2 * len(text.encode())]) + text.encode()
-
-
 def tree(path: str, start: int, end: int) -> bytes:
-    return b"\x01" + struct.pack(">qq", start, end) + var_string(path)
+    return b"\x01" + struct.pack(">qq", start, end) + string(path)
 
 
 def table(name: str, start: int, end: int, rule: bytes = b"\x00", columns: tuple[str, ...] = ()) -> bytes:
-    head = b"\x00" + struct.pack(">qq", start, end) + var_string(name) + rule
-    return head + bytes([2 * len(columns)]) + b"".join(var_string(column) for column in columns)
+    head = b"\x00" + struct.pack(">qq", start, end) + string(name) + rule
+    return head + bytes([2 * len(columns)]) + b"".join(string(column) for column in columns)
 
 
 def affected(data: bytes, *devices: str, measurement: str = "temp") -> list[str]:
@@ -70,14 +67,14 @@ def test_tree_patterns() -> None:
 
 def test_table_entries_by_table_column_and_tags() -> None:
     devices = ("works.sensors.r0.l0", "works.sensors.r0.l1", "works.sensors.\\N.l0", "works.sensors.r1", "works.other.r0.l0")
-    first_tag = b"\x02" + var_string("r0") + b"\x02"
+    first_tag = b"\x02" + string("r0") + b"\x02"
     assert affected(table("sensors", 0, 1), *devices) == list(devices[:4])
     assert affected(table("sensors", 0, 1, first_tag), *devices) == list(devices[:2])
     assert affected(table("sensors", 0, 1, columns=("temp",)), *devices) == list(devices[:4])
     assert affected(table("sensors", 0, 1, columns=("press",)), *devices) == []
-    null_tag = b"\x02" + var_string(None) + b"\x02"
+    null_tag = b"\x02" + string(None) + b"\x02"
     assert affected(table("sensors", 0, 1, null_tag), *devices) == ["works.sensors.\\N.l0"]
-    null_at_the_end = b"\x02" + var_string(None) + b"\x04"
+    null_at_the_end = b"\x02" + string(None) + b"\x04"
     assert affected(table("sensors", 0, 1, null_at_the_end), *devices) == ["works.sensors.r1"]
     present = b"\x05\x04"
     assert affected(table("sensors", 0, 1, present), *devices) == list(devices[:3])
@@ -85,12 +82,12 @@ def test_table_entries_by_table_column_and_tags() -> None:
 
 def test_table_entries_by_whole_devices_and_several_rules() -> None:
     devices = ("works.sensors.r0.l0", "works.sensors.r0.l1", "works.sensors.r0")
-    one = b"\x03" + b"".join(map(var_string, ("sensors", "r0", "l1")))
-    short = b"\x03" + b"".join(map(var_string, ("sensors", "r0", None)))
+    one = b"\x03" + b"".join(map(string, ("sensors", "r0", "l1")))
+    short = b"\x03" + b"".join(map(string, ("sensors", "r0", None)))
     assert affected(table("sensors", 0, 1, b"\x01" + one), *devices) == ["works.sensors.r0.l1"]
     assert affected(table("sensors", 0, 1, b"\x01" + short), *devices) == ["works.sensors.r0"]
     assert affected(table("sensors", 0, 1, b"\x04\x04" + one + short), *devices) == list(devices[1:])
-    both = b"\x03\x04" + b"\x02" + var_string("r0") + b"\x02" + b"\x02" + var_string("l0") + b"\x04"
+    both = b"\x03\x04" + b"\x02" + string("r0") + b"\x02" + b"\x02" + string("l0") + b"\x04"
     assert affected(table("sensors", 0, 1, both), *devices) == ["works.sensors.r0.l0"]
 
 

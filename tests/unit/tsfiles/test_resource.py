@@ -6,18 +6,11 @@ import struct
 
 import pytest
 
+from tests.unit.tsfiles.handmade import int_string, string
 from tidemark.errors import CorruptionError
 from tidemark.tsfiles.resource import read_extent
 
 FIRST, LAST = 1_704_326_799_999, 1_704_351_710_326
-
-
-def string(text: str) -> bytes:
-    return struct.pack(">i", len(text.encode())) + text.encode()
-
-
-def var_string(text: str | None) -> bytes:
-    return b"\x01" if text is None else bytes([2 * len(text.encode())]) + text.encode()
 
 
 def tail() -> bytes:
@@ -26,8 +19,20 @@ def tail() -> bytes:
 
 
 def test_up_to_011_two_maps_in_orders_of_their_own() -> None:
-    starts = struct.pack(">i", 2) + string("root.a.d1") + struct.pack(">q", 10) + string("root.a.d2") + struct.pack(">q", 20)
-    ends = struct.pack(">i", 2) + string("root.a.d2") + struct.pack(">q", 29) + string("root.a.d1") + struct.pack(">q", 19)
+    starts = (
+        struct.pack(">i", 2)
+        + int_string("root.a.d1")
+        + struct.pack(">q", 10)
+        + int_string("root.a.d2")
+        + struct.pack(">q", 20)
+    )
+    ends = (
+        struct.pack(">i", 2)
+        + int_string("root.a.d2")
+        + struct.pack(">q", 29)
+        + int_string("root.a.d1")
+        + struct.pack(">q", 19)
+    )
     versions = struct.pack(">iq", 1, 7)
     expected = (("root.a.d1", 10, 19), ("root.a.d2", 20, 29))
     assert read_extent(starts + ends) == expected
@@ -36,15 +41,15 @@ def test_up_to_011_two_maps_in_orders_of_their_own() -> None:
 
 def test_012_to_1x_devices_are_paths() -> None:
     data = b"\x01\x01" + struct.pack(">iqqqq", 2, FIRST, LAST, -5, 5)
-    data += string("root.a.d2") + struct.pack(">i", 1) + string("root.a.d1") + struct.pack(">i", 0) + tail()
+    data += int_string("root.a.d2") + struct.pack(">i", 1) + int_string("root.a.d1") + struct.pack(">i", 0) + tail()
     assert read_extent(data) == (("root.a.d1", FIRST, LAST), ("root.a.d2", -5, 5))
 
 
 def test_2x_devices_are_segments_of_either_model() -> None:
     data = b"\x01\x03" + struct.pack(">iqqqqqq", 3, 1, 2, 3, 4, 5, 6)
-    data += b"\x02" + var_string("root.a.b") + var_string("c") + struct.pack(">i", 2)
-    data += b"\x03" + var_string("sensors") + var_string(None) + var_string("x") + struct.pack(">i", 0)
-    data += b"\x02" + var_string("sensors") + var_string("r0") + struct.pack(">i", 1) + tail()
+    data += b"\x02" + string("root.a.b") + string("c") + struct.pack(">i", 2)
+    data += b"\x03" + string("sensors") + string(None) + string("x") + struct.pack(">i", 0)
+    data += b"\x02" + string("sensors") + string("r0") + struct.pack(">i", 1) + tail()
     assert read_extent(data, "works") == (
         ("root.a.b.c", 5, 6),
         ("works.sensors.\\N.x", 1, 2),
@@ -53,7 +58,14 @@ def test_2x_devices_are_segments_of_either_model() -> None:
 
 
 def test_a_file_index_of_012_gives_its_devices_the_files_interval() -> None:
-    data = b"\x01\x00" + struct.pack(">i", 2) + string("root.a.d2") + string("root.a.d1") + struct.pack(">qq", 7, 9) + tail()
+    data = (
+        b"\x01\x00"
+        + struct.pack(">i", 2)
+        + int_string("root.a.d2")
+        + int_string("root.a.d1")
+        + struct.pack(">qq", 7, 9)
+        + tail()
+    )
     assert read_extent(data) == (("root.a.d1", 7, 9), ("root.a.d2", 7, 9))
 
 
@@ -63,7 +75,7 @@ def test_a_file_index_without_devices_speaks_for_all() -> None:
 
 def test_a_device_without_points_is_left_out() -> None:
     data = b"\x01\x01" + struct.pack(">iqqqq", 2, 1, 2, 2**63 - 1, -(2**63))
-    data += string("root.a.d1") + struct.pack(">i", 0) + string("root.a.d2") + struct.pack(">i", 1) + tail()
+    data += int_string("root.a.d1") + struct.pack(">i", 0) + int_string("root.a.d2") + struct.pack(">i", 1) + tail()
     assert read_extent(data) == (("root.a.d1", 1, 2),)
 
 
@@ -73,9 +85,13 @@ def test_a_device_without_points_is_left_out() -> None:
         b"",
         b"\x01\x01",
         b"\x01\x01" + struct.pack(">i", 2_000_000_000),
-        b"\x01\x01" + struct.pack(">iqq", 1, 1, 2) + string("root.a.d1") + struct.pack(">i", 1) + tail(),  # no interval 1
-        b"\x01\x01" + struct.pack(">iqq", 1, 1, 2) + string("root.a.d1") + struct.pack(">i", 0),  # no plan indexes
-        struct.pack(">i", 1) + string("root.a.d1") + struct.pack(">qi", 1, 0),  # different devices
+        b"\x01\x01"
+        + struct.pack(">iqq", 1, 1, 2)
+        + int_string("root.a.d1")
+        + struct.pack(">i", 1)
+        + tail(),  # no interval 1
+        b"\x01\x01" + struct.pack(">iqq", 1, 1, 2) + int_string("root.a.d1") + struct.pack(">i", 0),  # no plan indexes
+        struct.pack(">i", 1) + int_string("root.a.d1") + struct.pack(">qi", 1, 0),  # different devices
         struct.pack(">i", 1) + b"\x00\x00\x00\x02\xff\xfe" + struct.pack(">q", 1),  # not UTF-8
     ],
 )

@@ -8,14 +8,11 @@ import zlib
 import pytest
 
 from tests.expected import SITES
+from tests.unit.tsfiles.handmade import int_string
 from tidemark.errors import CorruptionError
 from tidemark.tsfiles.schema_log import SchemaRecord, decode_log, form_of
 
 TEXT = b"2,root.turbine\n0,root.turbine.d1.s1,3,2,1,,temperature,-1\n1,root.turbine.d1.s1\n"
-
-
-def string(text: str) -> bytes:
-    return struct.pack(">i", len(text.encode())) + text.encode()
 
 
 def frame(record: bytes, checksum: int | None = 0) -> bytes:
@@ -23,7 +20,7 @@ def frame(record: bytes, checksum: int | None = 0) -> bytes:
 
 
 def create(path: str, codes: tuple[int, int, int] = (4, 8, 7)) -> bytes:
-    return b"\x04" + string(path) + bytes(codes) + struct.pack(">q", -1) + bytes(12)
+    return b"\x04" + int_string(path) + bytes(codes) + struct.pack(">q", -1) + bytes(12)
 
 
 @pytest.mark.parametrize("site", SITES.values(), ids=SITES.keys())
@@ -67,10 +64,10 @@ def test_text_records_that_say_nothing_about_series() -> None:
 
 
 def test_binary_deletions_databases_and_unknown_kinds() -> None:
-    log = frame(b"\x03" + string("root.a") + bytes(8), None)
-    log += frame(b"\x15" + struct.pack(">i", 2) + string("root.a.d1.s1") + string("root.a.d1.s2") + bytes(8), None)
+    log = frame(b"\x03" + int_string("root.a") + bytes(8), None)
+    log += frame(b"\x15" + struct.pack(">i", 2) + int_string("root.a.d1.s1") + int_string("root.a.d1.s2") + bytes(8), None)
     log += frame(b"\x3f" + b"whatever a newer IoTDB writes")
-    log += frame(b"\x13" + struct.pack(">i", 1) + string("root.a") + bytes(8))
+    log += frame(b"\x13" + struct.pack(">i", 1) + int_string("root.a") + bytes(8))
     records, end = decode_log(log, "binary")
     assert end == len(log)
     assert records == [
@@ -107,7 +104,7 @@ def test_codes_of_a_newer_iotdb_are_told_as_numbers() -> None:
     ("log", "form", "problem"),
     [
         (frame(create("root.a.d1.s1"), 12345), "binary", "differs from its checksum"),
-        (frame(b"\x04" + string("root.a.d1.s1")), "binary", "bytes announced"),
+        (frame(b"\x04" + int_string("root.a.d1.s1")), "binary", "bytes announced"),
         (frame(b"\x04" + struct.pack(">i", 9999) + b"root"), "binary", "9999 bytes announced"),
         (struct.pack(">i", -7) + bytes(20), "binary", "a record of -7 bytes"),
         (b"0,root.a.s\n", "text", "line 1: a record of kind 0 with 2 fields"),

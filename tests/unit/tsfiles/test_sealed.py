@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from tidemark.stores.protocol import Entry
@@ -108,19 +106,3 @@ def test_the_order_of_the_listing_and_names_between_do_not_matter() -> None:
     paths = [FILE + ".resource", between, FILE + ".mods", FILE]
     sealed = classify(listing(*paths), FOLDERS).sealed
     assert [(f.entry.path, f.mods is not None) for f in sealed] == [(FILE, True)]
-
-
-def test_many_files_are_sorted_in_linear_time() -> None:
-    entries = [
-        Entry(
-            f"data/sequence/root.sg{n % 50:02d}/0/{2800 + n // 500}/{1_700_000_000_000 + n}-{n}-0-0.tsfile{suffix}",
-            900,
-            1,
-            n,
-        )
-        for n in range(50_000)
-        for suffix in ("", ".resource")
-    ]
-    started = time.process_time()
-    assert len(classify(entries, FOLDERS).sealed) == 50_000
-    assert time.process_time() - started < 2  # a million in a few seconds; quadratic would be minutes
