@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark.errors import CorruptionError, RetryableError
+from tidemark.errors import CorruptionError, NotFoundError, RetryableError
 from tidemark.load.check import mods_form
 from tidemark.load.overlay import NOTHING, Counts, Layer, cut, lay, split_counts
 from tidemark.tsfiles.codes import DataType
@@ -112,8 +112,12 @@ def run_merge_task(task: MergeTask) -> MergeOutcome:
     with ExitStack() as opened:
         try:
             sources = [_open(task, source, opened) for source in task.sources]
-        except FileNotFoundError as gone:
-            raise RetryableError(f"{gone.filename} is gone: the catalog changed meanwhile", subject=task.subject) from gone
+        except (NotFoundError, FileNotFoundError) as gone:
+            raise RetryableError(
+                f"a source of the {task.subject} is gone: {gone}",
+                hint="./tidemark merge again; if it stays: ./tidemark verify",
+                subject=task.subject,
+            ) from gone
         try:
             tables = _tag_columns(sources)
             _check_types(task, sources)
@@ -164,13 +168,14 @@ def _check_types(task: MergeTask, sources: Sequence[_Source]) -> None:
 
 def _merge(task: MergeTask, sources: Sequence[_Source], tables: Mapping[str, tuple[str, ...]]) -> MergeOutcome:
     outputs: dict[int, _Output] = {}
-    unplaced = NOTHING
+    read = unplaced = NOTHING
     try:
         for device in sorted(task.devices, key=lambda name: device_order(_segments(name))):
             holders = [source for source in sources if device in source.devices]
             rows: dict[int, dict[str, Column]] = {}
             for measurement, layers in _layers(holders, device).items():
                 column, counts = lay(layers)
+                read += counts
                 parts = cut(column, task.interval)
                 for partition, account in split_counts(counts, parts).items():
                     if partition not in outputs:
@@ -181,6 +186,8 @@ def _merge(task: MergeTask, sources: Sequence[_Source], tables: Mapping[str, tup
             aligned = holders[-1].file.aligned(device)  # as the newest file has it
             for partition, columns in rows.items():
                 outputs[partition].writer.write(_segments(device), columns, aligned)
+        if sum((output.counts for output in outputs.values()), unplaced) != read:
+            raise CorruptionError(f"{task.subject}: the outputs do not account for {read}", subject=task.subject)
         staged = tuple(_finish(task, partition, outputs[partition]) for partition in sorted(outputs))
     except BaseException:
         for output in outputs.values():

@@ -1,0 +1,169 @@
+"""One merge task: what it refuses, what it checks, what it makes of devices that differ from file to file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tidemark.errors import CorruptionError, RetryableError
+from tidemark.load import merge_task
+from tidemark.load.merge_task import MergeTask, TaskSource, run_merge_task
+from tidemark.tsfiles.codes import DataType
+from tidemark.tsfiles.column import VALUE_DTYPES, Column
+from tidemark.tsfiles.devices import file_device
+from tidemark.tsfiles.reader import TsFile
+from tidemark.tsfiles.writer import TsFileWriter, device_order
+
+Segments = tuple[str | None, ...]
+D1: Segments = ("root.db.a", "d1")
+
+
+def column(points: Mapping[int, object], data_type: DataType = DataType.INT64) -> Column:
+    values = np.empty(len(points), VALUE_DTYPES[data_type])
+    values[:] = [points[time] for time in sorted(points)]
+    return Column(data_type, np.array(sorted(points), np.int64), values)
+
+
+class Case:
+    """Files in a folder, in rank order, and the task that merges all their devices."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.sources: list[TaskSource] = []
+        self.devices: set[str] = set()
+
+    def add(
+        self,
+        devices: Mapping[Segments, Mapping[str, Column]],
+        aligned: bool = False,
+        tables: Mapping[str, Sequence[str]] | None = None,
+        mods: str = "",
+    ) -> Path:
+        location = f"{len(self.sources)}.tsfile"
+        with TsFileWriter(self.root / location, tables) as writer:
+            for segments in sorted(devices, key=device_order):
+                writer.write(segments, devices[segments], aligned)
+        if mods:
+            (self.root / f"{location}.mods").write_text(mods)
+        self.sources.append(TaskSource(location, f"{location}.mods" if mods else ""))
+        self.devices |= {file_device(segments, "db") for segments in devices}
+        return self.root / location
+
+    @property
+    def task(self) -> MergeTask:
+        devices = tuple(sorted(self.devices))
+        return MergeTask(0, 0, str(self.root), "staging/b", "db", 1000, tuple(self.sources), devices)
+
+    def only_output(self) -> TsFile:
+        (staged,) = run_merge_task(self.task).staged
+        return TsFile(self.root / staged.location, "db")
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    return Case(tmp_path)
+
+
+def test_one_series_of_two_types_is_refused_by_name_and_nothing_is_written(case: Case) -> None:
+    case.add({D1: {"s": column({1: 1}), "ok": column({1: 1})}})
+    case.add({D1: {"s": column({2: b"one"}, DataType.TEXT), "ok": column({2: 1})}})
+    outcome = run_merge_task(case.task)
+    assert outcome.refused == ("root.db.a.d1.s", "INT64 in 0.tsfile, TEXT in 1.tsfile")
+    assert outcome.staged == () and not (case.root / "staging").exists()
+
+
+def test_one_column_of_a_table_has_one_type_over_all_its_devices(case: Case) -> None:
+    case.add({("t", "x"): {"s": column({1: 1})}}, tables={"t": ["tag"]})
+    case.add({("t", "y"): {"s": column({1: 1.5}, DataType.DOUBLE)}}, tables={"t": ["tag"]})
+    assert run_merge_task(case.task).refused == ("db.t.y.s", "INT64 in 0.tsfile, DOUBLE in 1.tsfile")
+
+
+def test_two_devices_of_the_tree_may_differ(case: Case) -> None:
+    case.add({D1: {"s": column({1: 1})}})
+    case.add({("root.db.a", "d2"): {"s": column({1: 1.5}, DataType.DOUBLE)}})
+    assert case.only_output().devices() == ["root.db.a.d1", "root.db.a.d2"]
+
+
+def test_a_table_that_gained_a_tag_keeps_the_longer_list(case: Case) -> None:
+    case.add({("t", "x"): {"s": column({1: 1})}}, tables={"t": ["tag"]})
+    case.add({("t", "x", "y"): {"s": column({1: 2})}, ("t", "x"): {"s": column({1: 3})}}, tables={"t": ["tag", "new"]})
+    with case.only_output() as file:
+        assert dict(file.tag_columns) == {"t": ("tag", "new")}
+        assert file.devices() == ["db.t.x", "db.t.x.y"]
+        assert file.column("db.t.x", "s").values.tolist() == [3]
+
+
+def test_tables_whose_tags_differ_are_refused(case: Case) -> None:
+    case.add({("t", "x"): {"s": column({1: 1})}}, tables={"t": ["tag"]})
+    case.add({("t", "x"): {"s": column({1: 2})}}, tables={"t": ["other"]})
+    subject, reason = run_merge_task(case.task).refused or ("", "")
+    assert subject == "t" and "tag" in reason and "other" in reason
+
+
+@pytest.mark.parametrize("newest", [True, False])
+def test_a_device_is_aligned_as_its_newest_file_has_it(case: Case, newest: bool) -> None:
+    case.add({D1: {"s": column({1: 1, 2: 2})}}, aligned=not newest)
+    case.add({D1: {"t": column({2: 3})}}, aligned=newest)
+    with case.only_output() as file:
+        assert file.aligned("root.db.a.d1") is newest
+        assert file.column("root.db.a.d1", "s").times.tolist() == [1, 2]
+        assert file.column("root.db.a.d1", "t").times.tolist() == [2]
+
+
+def test_deletions_touch_their_own_file_only(case: Case) -> None:
+    case.add({D1: {"s": column({1: 10, 2: 20, 3: 30})}}, mods=f"DELETION,root.db.a.d1.s,{1 << 40},1,2\n")
+    case.add({D1: {"s": column({2: 21})}})
+    (staged,) = run_merge_task(case.task).staged
+    assert (staged.counts.points_in, staged.counts.deleted, staged.counts.overwritten) == (4, 2, 0)
+    with TsFile(case.root / staged.location, "db") as file:
+        found = file.column("root.db.a.d1", "s")
+        assert dict(zip(found.times.tolist(), found.values.tolist(), strict=True)) == {2: 21, 3: 30}
+
+
+def test_nothing_is_left_where_everything_was_deleted(case: Case) -> None:
+    for _ in range(2):
+        case.add({D1: {"s": column({1: 10})}}, mods=f"DELETION,root.db.a.d1.s,{1 << 40},1,1\n")
+    outcome = run_merge_task(case.task)
+    assert outcome.staged == () and outcome.unplaced.deleted == outcome.unplaced.points_in == 2
+
+
+def test_a_source_that_cannot_be_read_is_named_and_leaves_no_output(case: Case) -> None:
+    case.add({D1: {"s": column({n: n for n in range(100)})}})
+    broken = case.add({D1: {"s": column({n: n for n in range(50, 150)})}})
+    data = bytearray(broken.read_bytes())
+    data[60:90] = b"\xff" * 30
+    broken.write_bytes(data)
+    with pytest.raises(CorruptionError, match=r"1\.tsfile"):
+        run_merge_task(case.task)
+    assert [p for p in case.root.glob("staging/**/*") if p.is_file()] == []
+
+
+def test_a_source_that_is_gone_is_tried_again_later(case: Case) -> None:
+    case.add({D1: {"s": column({1: 1})}}).unlink()
+    with pytest.raises(RetryableError, match=r"is gone: .*0\.tsfile"):
+        run_merge_task(case.task)
+
+
+def test_an_output_that_does_not_hold_what_was_written_is_not_handed_on(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    case.add({D1: {"s": column({1: 1, 2: 2})}})
+    case.add({D1: {"s": column({3: 3})}})
+    real = merge_task.lay
+
+    def lose_one(layers: list[merge_task.Layer]) -> tuple[Column, merge_task.Counts]:
+        merged, counts = real(layers)
+        return Column(merged.type, merged.times[1:], merged.values[1:]), counts
+
+    monkeypatch.setattr(merge_task, "lay", lose_one)
+    with pytest.raises(CorruptionError, match="do not account for"):
+        run_merge_task(case.task)
+
+
+def test_the_same_task_makes_the_same_bytes(case: Case) -> None:
+    case.add({D1: {"s": column({1: 1, 1500: 2})}})
+    case.add({D1: {"s": column({1500: 3})}}, aligned=True)
+    first, second = run_merge_task(case.task), run_merge_task(case.task)
+    assert first == second
+    assert [s.partition for s in first.staged] == [0, 1]
