@@ -161,7 +161,7 @@ def _launch(binaries: Path, folder: Path, port: int, owner: pwd.struct_passwd | 
             stderr=log,
             cwd=folder,
             env=_environment(),
-            preexec_fn=die_with_parent(signal.SIGINT),  # noqa: PLW1509 one prctl call, no locks
+            preexec_fn=die_with_parent(signal.SIGINT),
             **_as(owner),
         )
     try:

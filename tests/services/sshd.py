@@ -189,7 +189,7 @@ def _launch(folder: Path, port: int) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            preexec_fn=die_with_parent(),  # noqa: PLW1509 one prctl call, no locks
+            preexec_fn=die_with_parent(),
         )
     try:
         wait_until(lambda: _greets(port), process, START_SECONDS, f"sshd (log: {folder / 'sshd.log'})")

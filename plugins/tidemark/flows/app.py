@@ -19,7 +19,6 @@ from tidemark.settings import LinkSettings, ReceiverSettings, Settings, SiteSett
 from tidemark.stores.opening import StoreAddress, open_store
 from tidemark.stores.protocol import Store
 
-
 T = TypeVar("T")
 
 

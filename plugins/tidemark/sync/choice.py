@@ -25,6 +25,8 @@ from tidemark.tsfiles.names import parse_source_path
 from tidemark.tsfiles.resource import ANY_DEVICE, Extent
 from tidemark.tsfiles.sealed import SealedFile
 
+ADOPTED = "adopted: brought to the receiving end before Tidemark, by another tool"
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -49,6 +51,7 @@ class Selection:
     items: tuple[RunItem, ...] = ()
     files: tuple[SealedFile, ...] = ()
     seen: tuple[Seen, ...] = ()  # rows to wait: new, changed, excluded
+    adopted: tuple[tuple[Seen, int], ...] = ()  # known from now on without being sent, with the size of their mods
     touched: tuple[Seen, ...] = ()  # the same content under another time or inode
     extents: Mapping[str, Extent] = field(default_factory=dict)
     added: tuple[InventoryEntry, ...] = ()
@@ -84,11 +87,14 @@ def choose(facts: Facts, link: LinkSettings, data: Sequence[str], options: Optio
     changes = [_settled(change, facts) for change in facts.changes.changed]
     left_out = left_out_reason(link)
     seen: list[Seen] = []
+    adopted: list[tuple[Seen, int]] = []
     sending: list[tuple[SealedFile, RunItem]] = []
     for change in changes:
         extent = facts.extents.get(change.file.entry.path, ())
         if change.kind is Kind.MODS:
             sending.append((change.file, _item(change, MODS)))
+        elif change.kind is Kind.NEW and change.file.entry.path in options.adopted:
+            adopted.append((_seen(change.file, ADOPTED), _mods_size(change.file)))
         elif change.kind is not Kind.SAME:
             sent = wanted(extent, link.include, link.exclude)
             seen.append(_seen(change.file, None if sent else left_out))
@@ -96,13 +102,17 @@ def choose(facts: Facts, link: LinkSettings, data: Sequence[str], options: Optio
                 sending.append((change.file, _item(change, SEND)))
     told, forgotten, verdict = _vanished(facts, [f for f, i in sending if i.action == SEND], link, data, options)
     sending = [(file, item) for file, item in sending if _asked(item.path, options)]
+    told_of = [*seen, *(file for file, _ in adopted)]
     selection = Selection(
         items=(*(item for _, item in sending), *told),
         files=tuple(file for file, _ in sending),
         seen=tuple(seen),
         touched=tuple(_seen(c.file, None) for c in facts.changes.changed if c.file.entry.path in facts.same),
-        extents={s.path: facts.extents.get(s.path, ()) for s in seen},
-        added=tuple(InventoryEntry(s.path, s.size, s.mtime, facts.extents.get(s.path, ()), s.reason or "") for s in seen),
+        adopted=tuple(adopted),
+        extents={s.path: facts.extents.get(s.path, ()) for s in told_of},
+        added=tuple(
+            InventoryEntry(s.path, s.size, s.mtime, facts.extents.get(s.path, ()), s.reason or "") for s in told_of
+        ),
         removed=tuple(sorted([*forgotten, *(i.path for i in told if i.state != HELD)])),
         forgotten=forgotten,
         skipped={**dict(facts.changes.skipped), **facts.unreadable},
@@ -186,6 +196,8 @@ def _mods_size(file: SealedFile) -> int:
 
 def _asked(path: str, options: Options) -> bool:
     """Whether a run with these options concerns itself with `path`."""
+    if options.exactly is not None:
+        return path in options.exactly
     if options.plan:
         return options.plan.names(path)
     return not options.only_paths or any(fnmatchcase(path, glob) for glob in options.only_paths)
