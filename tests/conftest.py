@@ -22,6 +22,10 @@ from tests.services.processes import PartMissing
 from tests.services.sshd import FarEnd, Sshd
 
 ROOT = Path(__file__).parent.parent
+PARTS = {  # a test that takes one of these fixtures is a test of a real part
+    **dict.fromkeys(("sshd", "sshd_posix", "sshd_sftp_only", "sshd_chroot", "start_sshd"), "sshd"),
+    **dict.fromkeys(("postgres", "postgres_url"), "postgresql"),
+}
 IN_CI = os.environ.get("CI", "").lower() == "true"
 
 for _name in [name for name in os.environ if name.startswith("TIDEMARK_")]:
@@ -48,6 +52,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        for part in {part for name, part in PARTS.items() if name in getattr(item, "fixturenames", ())}:
+            item.add_marker(pytest.mark.real(part))
     unwanted = {marker for marker, option in (("full", "--all"), ("soak", "--soak")) if not config.getoption(option)}
     dropped = [item for item in items if any(item.get_closest_marker(marker) for marker in unwanted)]
     if dropped:
