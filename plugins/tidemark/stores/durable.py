@@ -54,9 +54,13 @@ def write_part(place: bytes, offset: int, pieces: Iterable[bytes], sync: bool = 
 
 
 def seal(renames: Sequence[tuple[bytes, bytes]]) -> None:
-    """Make every part durable, rename all, make the folders durable. A pair that was sealed before is passed over."""
+    """Make every part durable, rename all, make the folders durable. A pair that was sealed before is synced again.
+
+    Synced, because who sealed it may have died between the rename and the sync.
+    """
     waiting = [(part, final) for part, final in renames if not _sealed_before(part, final)]
-    _sync_files([part for part, _ in waiting])
+    moved = {part for part, _ in waiting}
+    _sync_files([part if part in moved else final for part, final in renames])
     # CRASH WINDOW: durable parts without final names, or some with: the rerun finds the rest as parts and seals them.
     for part, final in waiting:
         os.rename(part, final)

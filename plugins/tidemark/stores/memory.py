@@ -162,8 +162,8 @@ class MemoryStore:
 
     def seal_parts(self, renames: Sequence[tuple[str, str]]) -> None:
         waiting = [pair for pair in renames if not self._renamed_before(*pair)]
-        for part, _ in waiting:
-            self._sync(part)
+        for pair in renames:
+            self._sync(pair[0] if pair in waiting else pair[1])
         for part, final in waiting:
             self._rename(part, final)
         for folder in sorted({_parent(final) for _, final in renames}):

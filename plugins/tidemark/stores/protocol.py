@@ -134,8 +134,8 @@ class Store(Protocol):
     def seal_parts(self, renames: Sequence[tuple[str, str]]) -> None:
         """Make every `.part` durable, rename each to its final name, make the folders durable (a bundle at once).
 
-        A pair whose `.part` is gone while the final name exists was sealed before: success, so that a call whose reply
-        was lost can be made again.
+        A pair whose `.part` is gone while the final name exists was renamed before, by a call whose reply was lost or
+        whose process died: what that call may have left undone is made durable, and it is success.
         """
         ...
 

@@ -27,11 +27,11 @@ def try_again(
     act: Callable[[], T], tries: int, also: tuple[type[Exception], ...] = (), pause: Callable[[float], None] = time.sleep
 ) -> T:
     """`act()`, at most `tries` times while it raises SOON errors or `also`; the last error is raised as it is."""
-    from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
+    from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential, wait_random
 
     retrying = Retrying(
         stop=stop_after_attempt(max(1, tries)),
-        wait=wait_exponential_jitter(initial=FIRST_PAUSE, max=LONGEST_PAUSE, jitter=FIRST_PAUSE),
+        wait=wait_exponential(FIRST_PAUSE, LONGEST_PAUSE) + wait_random(0, FIRST_PAUSE),
         retry=retry_if_exception_type(SOON + also),
         sleep=pause,
         reraise=True,

@@ -259,7 +259,7 @@ class SftpStore:
                     raise gone(self._where, part)
             self._make_parents(at, [final for _, final in renames])
             if sync:
-                files.sync([at.place(part) for part, _ in waiting])
+                files.sync([at.place(part) for part, _ in waiting] + [at.place(final) for _, final in done])
             # CRASH WINDOW: durable parts without final names, or some with: the rerun finds the rest and seals them.
             files.rename([(at.place(part), at.place(final)) for part, final in waiting])
             folders = {path.rpartition("/")[0] for pair in renames for path in (pair if not sync else pair[1:])}

@@ -48,7 +48,6 @@ class LargeFile:
         wire, item = self.wire, self.item
         there = already_there(wire, [item])
         if item in there:
-            wire.target.remove([self.paper, self.part])
             return wire.sent(item, there[item])
         before = require(item, wire.source.stat(item.source_path))
         self.blocks = self._resumable(before)

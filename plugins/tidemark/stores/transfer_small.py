@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from tidemark.errors import CorruptionError, TidemarkError
-from tidemark.stores.block_journal import part_of
+from tidemark.stores.block_journal import journal_of, part_of
 from tidemark.stores.protocol import Entry, Range
 from tidemark.stores.transfer_items import Failed, SendItem, Sent, TryAgain, Wire, changed, require
 
@@ -56,7 +56,7 @@ def send_bundle(wire: Wire, items: Sequence[SendItem]) -> dict[SendItem, Outcome
 
 
 def already_there(wire: Wire, items: Sequence[SendItem]) -> dict[SendItem, str]:
-    """Items whose target has the right size and digest: sent by a run that did not live to say so."""
+    """Items whose target has the right size and digest, sent by a run that did not live to say so; durable now."""
     found = wire.target.stat_many([item.target_path for item in items])
     there = [item for item, entry in zip(items, found, strict=True) if entry is not None and entry.size == item.size]
     if not wire.proven_at_source:
@@ -68,7 +68,12 @@ def already_there(wire: Wire, items: Sequence[SendItem]) -> dict[SendItem, str]:
     digests = wire.source.digests([Range(item.source_path, 0, item.size) for item in unknown])
     wanted.update(zip(unknown, digests, strict=True))
     actual = wire.target.digests([Range(item.target_path) for item in there])
-    return {item: digest for item, digest in zip(there, actual, strict=True) if digest and digest == wanted[item]}
+    arrived = {item: digest for item, digest in zip(there, actual, strict=True) if digest and digest == wanted[item]}
+    if arrived:  # whoever renamed them may have died before the folder was synced, or the journal removed
+        paths = [item.target_path for item in arrived]
+        wire.target.remove([of(path) for path in paths for of in (part_of, journal_of)])
+        wire.target.seal_parts([(part_of(path), path) for path in paths])
+    return arrived
 
 
 def differs(item: SendItem, end: str, offset: int, length: int) -> CorruptionError:

@@ -1,0 +1,56 @@
+"""The block journal: what is written is read, what is torn ends it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemark.stores.block_journal import Block, BlockJournal, Identity, decode, verified_prefix
+
+IDENTITY = Identity(wanted=25, mtime=1_700_000_000, inode=12)
+BLOCKS = (Block(0, 10, "a" * 64), Block(10, 10, "b" * 64), Block(20, 5, "c" * 64))
+WHOLE = BlockJournal(IDENTITY, BLOCKS)
+
+
+def test_it_reads_what_it_wrote() -> None:
+    assert decode(WHOLE.encode()) == WHOLE
+    assert decode(BlockJournal(IDENTITY).encode()) == BlockJournal(IDENTITY)
+
+
+def test_cut_anywhere_it_is_a_prefix_of_itself() -> None:
+    data = WHOLE.encode()
+    for end in range(len(data)):
+        got = decode(data[:end])
+        if got is None:
+            assert b"\n" not in data[:end]
+        else:
+            assert got.identity == IDENTITY and got.blocks == BLOCKS[: len(got.blocks)]
+            assert len(got.blocks) == data[:end].count(b"\n") - 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "5 10 " + "d" * 64,  # not behind the block before it
+        "25 1 " + "d" * 64,  # behind the file's end
+        "10 10 short",
+        "ten 10 " + "d" * 64,
+        "10 10",
+        "\x00\x00\x00",
+    ],
+)
+def test_a_line_out_of_order_ends_it(line: str) -> None:
+    data = BlockJournal(IDENTITY, BLOCKS[:1]).encode() + line.encode() + b"\n" + BLOCKS[1].line()
+    assert decode(data) == BlockJournal(IDENTITY, BLOCKS[:1])
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\n", b"tidemark-blocks 2 {}\n", b"tidemark-blocks 1 []\n", b"tidemark-blocks 1 {\n", b"\xff\n"]
+)
+def test_a_foreign_header_is_no_journal(data: bytes) -> None:
+    assert decode(data) is None
+
+
+def test_blocks_count_up_to_the_first_that_differs() -> None:
+    assert verified_prefix(BLOCKS, ["a" * 64, "x", "c" * 64]) == BLOCKS[:1]
+    assert verified_prefix(BLOCKS, ["a" * 64, None, None]) == BLOCKS[:1]
+    assert verified_prefix(BLOCKS, [b.sha256 for b in BLOCKS]) == BLOCKS
