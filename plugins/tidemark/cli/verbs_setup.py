@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 from tidemark.cli.call import ROOT, Call
+from tidemark.cli.hand_over import hand_over
 from tidemark.cli.screen import Screen
 from tidemark.cli.verb import Answer, Verb
 from tidemark.errors import NotFoundError, UsageError
@@ -66,7 +63,7 @@ def _demo_arguments(parser: argparse.ArgumentParser) -> None:
 def _demo(call: Call) -> Answer:
     asked = call.arguments
     words = ["--dir", str(Path(asked.dir).resolve()), *(["--no-ui"] if asked.no_ui else [])]
-    return _hand_over(call, "demo", words)
+    return hand_over(call, "demo", [*words, *_json_flag(call)])
 
 
 def _test_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,9 +81,7 @@ def _test(call: Call) -> Answer:
     asked = call.arguments
     for_tests.prepare(everything=asked.all, install=asked.install or for_tests.in_ci(), screen=call.screen)
     chosen = [f"--{name}" for name in ("all", "soak") if getattr(asked, name)]
-    command = [sys.executable, "-m", "pytest", *chosen, *call.rest]
-    code = subprocess.call(command, cwd=ROOT, env=_environment())
-    return Answer({"pytest": code}, lambda _screen: None, code)
+    return hand_over(call, "pytest", [*chosen, *call.rest])
 
 
 def _bench_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,7 +96,11 @@ def _bench(call: Call) -> Answer:
     if name not in _benchmarks():
         raise NotFoundError(f"no benchmark {name!r}; there are: {', '.join(_benchmarks())}", hint="./tidemark bench --help")
     for_tests.prepare(everything=False, install=for_tests.in_ci(), screen=call.screen)
-    return _hand_over(call, f"bench.{name}", ["--quick"] if call.arguments.quick else [])
+    return hand_over(call, f"bench.{name}", [*(["--quick"] if call.arguments.quick else []), *_json_flag(call)])
+
+
+def _json_flag(call: Call) -> list[str]:
+    return ["--json"] if call.screen.as_json else []
 
 
 def _benchmarks() -> list[str]:
@@ -109,45 +108,6 @@ def _benchmarks() -> list[str]:
     return sorted(
         path.stem for path in (ROOT / "bench").glob("[!_]*.py") if "\ndef main(" in path.read_text(encoding="utf-8")
     )
-
-
-def _hand_over(call: Call, module: str, words: list[str]) -> Answer:
-    """Run a program of the checkout that prints its own words, and with `--json` its own object as the last line."""
-    if not call.screen.as_json:
-        code = subprocess.call([sys.executable, "-m", module, *words], cwd=ROOT, env=_environment())
-        return Answer({}, lambda _screen: None, code)
-    done = subprocess.run(
-        [sys.executable, "-m", module, *words, "--json"],
-        cwd=ROOT,
-        env=_environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    lines = done.stdout.strip().splitlines()
-    for line in lines[:-1]:
-        call.screen.line(line)
-    return Answer(_object(lines, module, done.returncode), lambda _screen: None, done.returncode)
-
-
-def _object(lines: list[str], module: str, code: int) -> dict[str, Any]:
-    try:
-        found = json.loads(lines[-1])
-    except (IndexError, ValueError):
-        found = None
-    if isinstance(found, dict):
-        return found
-    return {
-        "ok": False,
-        "kind": code or 1,
-        "error": f"{module} ended with {code} and no result",
-        "hint": "its words are on stderr",
-    }
-
-
-def _environment() -> dict[str, str]:
-    paths = [str(ROOT / "plugins"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 
 
 VERBS = (
