@@ -99,7 +99,7 @@ def merge_series(
     for row in rows.values():
         by_series.setdefault(row.series, []).append(row)
     for same in by_series.values():
-        for mine in same:
+        for mine in (row for row in same if row.state == "live"):
             others = {f"{o.type} at site {o.site_id}" for o in same if o.type != mine.type and o.state == "live"}
             clash.setdefault((mine.site_id, mine.series), set()).update(others)
     for key, row in rows.items():
