@@ -12,8 +12,9 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +40,7 @@ from tidemark.settings import ReceiverSettings
 from tidemark.stores.protocol import Store
 
 _ROUNDS = 5  # how often a merge plans anew because loads came between, before it leaves the rest to the next one
+_STAGING = "staging"
 _INTENT = ".json"
 
 
@@ -91,31 +93,22 @@ class _Tally:
 
 @dataclass(frozen=True)
 class _Work:
-    """A merge of one database."""
+    """A merge: of all databases that have something to merge, each under a lease of its own."""
 
     app: App
     receiver: ReceiverSettings
     store: Store
-    lease: Lease
     root: str
-    database: str
+    database: str | None
     partition: int | None
     engine: str
     progress: Progress
-    tally: _Tally
+    batch: str  # id of this merge: in its lease, its staging folders, its files' names, its accounts
+    leases: dict[str, Lease] = field(default_factory=dict)  # by the database's folder below staging/
+    tally: _Tally = field(default_factory=_Tally)
 
-    @property
-    def staging(self) -> str:
-        return f"staging/{folder_name(self.database)}"
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """One round of a merge: its groups, each with the number of its tasks."""
-
-    name: str
-    groups: Sequence[Group]
-    sizes: Sequence[int]
+    def lease(self, group: Group) -> Lease:
+        return self.leases[_folder(group)]
 
 
 def merge(
@@ -133,19 +126,14 @@ def merge(
     """
     begun = time.monotonic()
     root = str(local_root(app, receiver))
-    leases = Leases(app.ledger, app.identity)
-    tally = _Tally()
-    with app.receiver_store(receiver) as store:
-        for name in _databases(app, receiver, database):
-            try:
-                with leases.hold(f"merge:{receiver.name}/{name}", f"merge-{uuid.uuid4().hex[:12]}") as lease:
-                    work = _Work(app, receiver, store, lease, root, name, partition, engine, progress, tally)
-                    _clean_up(work)
-                    _merge_database(work)
-            except LeaseHeldError as held:
-                if database is not None:
-                    raise
-                tally.failed.append((name, held.message, held.kind))
+    _check_database(app, receiver, database)
+    with app.receiver_store(receiver) as store, ExitStack() as held:
+        work = _Work(app, receiver, store, root, database, partition, engine, progress, uuid.uuid4().hex[:12])
+        _take_leases(work, held)
+        for folder in work.leases:
+            _clean_up(work, folder)
+        _merge_in_rounds(work)
+        tally = work.tally
     with app.ledger.read() as connection:
         kept = merge_rows.kept_groups(connection, receiver.name).values()
     return MergeResult(
@@ -160,82 +148,95 @@ def merge(
     )
 
 
-def _databases(app: App, receiver: ReceiverSettings, wanted: str | None) -> list[str]:
+def _check_database(app: App, receiver: ReceiverSettings, wanted: str | None) -> None:
+    if wanted is None:
+        return
     with app.ledger.read() as connection:
         known = sorted({file.database for file in merge_rows.units(connection, receiver.name)})
-    if wanted is None:
-        return known
     if wanted not in known:
         names = ", ".join(known) or "none"
         raise NotFoundError(f"no database {wanted!r} at {receiver.name}; the catalog has: {names}", subject=wanted)
-    return [wanted]
 
 
-def _clean_up(work: _Work) -> None:
-    """Remove what batches of this database left behind; the lease says that none of them runs any more."""
-    for batch in work.store.list_folder(work.staging):
-        folder = f"{work.staging}/{batch}"
-        intents = [f"{folder}/{name}" for name in work.store.list_folder(folder) if name.endswith(_INTENT)]
+def _take_leases(work: _Work, held: ExitStack) -> None:
+    """The leases of all databases with something to merge or to clean up; those that others have are named and left out."""
+    plan = _plan(work, every=True)
+    wanted = {_folder(group) for group in (*plan.groups, *(group for group, *_ in plan.kept))}
+    left = {f for f in work.store.list_folder(_STAGING) if work.store.list_folder(f"{_STAGING}/{f}")}
+    if work.database is not None:
+        left &= {folder_name(work.database)}
+    leases = Leases(work.app.ledger, work.app.identity)
+    for folder in sorted(wanted | left):
+        try:
+            name = f"merge:{work.receiver.name}/{folder}"
+            work.leases[folder] = held.enter_context(leases.hold(name, f"merge-{work.batch}"))
+        except LeaseHeldError as taken:
+            if work.database is not None:
+                raise
+            work.tally.failed.append((folder, taken.message, taken.kind))
+
+
+def _clean_up(work: _Work, folder: str) -> None:
+    """Remove what batches of a database left behind; the lease says that none of them runs any more."""
+    for batch in work.store.list_folder(f"{_STAGING}/{folder}"):
+        place = f"{_STAGING}/{folder}/{batch}"
+        intents = [f"{place}/{name}" for name in work.store.list_folder(place) if name.endswith(_INTENT)]
         meant = [target for _, data in work.store.read_many(intents) if data for target in json.loads(data)]
         with work.app.ledger.read() as connection:
             known = merge_rows.known_locations(connection, work.receiver.name, meant)
         work.store.remove([target for target in meant if target not in known])
         # CRASH WINDOW: targets gone, intents still there: the next run finds nothing left to remove.
-        work.store.remove_tree(folder)
+        work.store.remove_tree(place)
 
 
-def _merge_database(work: _Work) -> None:
-    for _ in range(_ROUNDS):
+def _merge_in_rounds(work: _Work) -> None:
+    for number in range(_ROUNDS):
         plan = _plan(work)
         for group, subject, reason in plan.kept:
             _keep(work, group, subject, reason)
-        if not plan.groups:
-            return
-        if not _run(work, plan.groups):
+        if not plan.groups or not _run(work, plan.groups, f"{work.batch}-{number}"):
             return
     work.tally.moved += len(_plan(work).groups)
 
 
-def _plan(work: _Work) -> Plan:
+def _plan(work: _Work, every: bool = False) -> Plan:
+    """What is to merge now in the databases we have a lease for; `every`: in all that were asked for."""
     with work.app.ledger.read() as connection:
         files = merge_rows.units(connection, work.receiver.name, work.database)
+        files = [file for file in files if every or folder_name(file.database) in work.leases]
         devices = catalog_rows.devices_of_files(connection, [file.file_id for file in files])
         tried = set(merge_rows.kept_groups(connection, work.receiver.name)) | work.tally.given_up
     units = (Unit(file, devices.get(file.file_id, ())) for file in files)
     return plan_merge(units, tried, work.partition)
 
 
-def _run(work: _Work, groups: Sequence[Group]) -> bool:
+def _run(work: _Work, groups: Sequence[Group], batch: str) -> bool:
     """Merge the groups; whether any must be planned anew because the catalog moved on."""
     app = work.app
-    folder = f"{work.staging}/{uuid.uuid4().hex[:12]}"
     with app.ledger.read() as connection:
-        units = {site_id: UNITS_PER_MS[row.time_unit] for site_id, row in landing_rows.sites(connection).items()}
+        sites = landing_rows.sites(connection)
     tasks: list[MergeTask] = []
-    sizes = []
     for number, group in enumerate(groups):
-        interval = work.receiver.partition_interval_ms * units[group.units[0].file.site_id]
-        mine = tasks_of(group, number, work.root, folder, interval)
-        tasks += mine
-        sizes.append(len(mine))
-    engine = choose_engine(app.settings.spark, work.engine, sum(group.points for group in groups))
-    batch = _Batch(folder, groups, sizes)
+        interval = work.receiver.partition_interval_ms * UNITS_PER_MS[sites[group.units[0].file.site_id].time_unit]
+        tasks += tasks_of(group, number, work.root, _staging(group, batch), interval)
+    waiting = Counter(task.group for task in tasks)
     finished: dict[int, list[Outcome]] = defaultdict(list)
+    engine = choose_engine(app.settings.spark, work.engine, sum(group.points for group in groups))
     moved = False
     # CRASH WINDOW: staged files that no one will publish: `_clean_up` of the next run removes them.
     for done, outcome in enumerate(engine.run("merge", tasks), 1):
         work.progress(Tick("merge", done=done, total=len(tasks)))
         number = tasks[outcome.index].group
         finished[number].append(outcome)
-        if len(finished[number]) == sizes[number]:
-            moved |= not _conclude(work, batch, number, finished.pop(number))
-    work.store.remove_tree(folder)
+        if len(finished[number]) == waiting[number]:
+            moved |= not _conclude(work, groups[number], f"{batch}-{number}", finished.pop(number))
+    for folder in sorted({_staging(group, batch) for group in groups}):
+        work.store.remove_tree(folder)
     return moved
 
 
-def _conclude(work: _Work, batch: _Batch, number: int, outcomes: Sequence[Outcome]) -> bool:
+def _conclude(work: _Work, group: Group, name: str, outcomes: Sequence[Outcome]) -> bool:
     """Publish a group all of whose tasks are done, or say why not. False: it must be planned anew."""
-    group = batch.groups[number]
     for outcome in outcomes:
         if outcome.error is not None:
             _fail(work, group, outcome.error)
@@ -248,23 +249,24 @@ def _conclude(work: _Work, batch: _Batch, number: int, outcomes: Sequence[Outcom
     if not any(one.staged for one in made):
         _keep(work, group, group.units[0].file.location, "deletions leave no point of these files to write")
         return True
-    return _publish(work, batch, number, made)
+    return _publish(work, group, name, made)
 
 
-def _publish(work: _Work, batch: _Batch, number: int, made: Sequence[MergeOutcome]) -> bool:
-    group = batch.groups[number]
+def _publish(work: _Work, group: Group, name: str, made: Sequence[MergeOutcome]) -> bool:
+    """`name` makes the outputs' names unique. False: the ledger moved on, and nothing is left of the outputs."""
     at = work.app.clock()
-    outputs = outputs_of(group, made, f"{batch.name.rpartition('/')[2]}-{number}", at)
+    outputs = outputs_of(group, made, name, at)
     targets = [output.row.file.location for output in outputs]
-    work.store.publish(f"{batch.name}/{number}{_INTENT}", json.dumps(targets).encode())
+    staging = outputs[0].staged.location.rpartition("/")[0]
+    work.store.publish(f"{staging}/{name}{_INTENT}", json.dumps(targets).encode())
     # CRASH WINDOW: some outputs have their final names, no row knows them: `_clean_up` finds them by the intent.
     work.store.make_folders(sorted({target.rpartition("/")[0] for target in targets}))
     work.store.seal_parts([(output.staged.location, output.row.file.location) for output in outputs])
     with work.app.ledger.write() as connection:
-        check_in(connection, work.lease)
+        check_in(connection, work.lease(group))
         sources = [unit.file for unit in group.units]
         rows = [output.row for output in outputs]
-        ids = merge_rows.publish(connection, work.receiver.name, sources, rows, work.lease.holder, at)
+        ids = merge_rows.publish(connection, work.receiver.name, sources, rows, work.batch, at)
     # CRASH WINDOW: recorded, the intent still there: `_clean_up` sees that the catalog knows the outputs and keeps them.
     if ids is None:
         work.store.remove(targets)
@@ -286,6 +288,14 @@ def _fail(work: _Work, group: Group, error: TidemarkError) -> None:
 
 def _keep(work: _Work, group: Group, subject: str, reason: str) -> None:
     with work.app.ledger.write() as connection:
-        check_in(connection, work.lease)
+        check_in(connection, work.lease(group))
         kept = Kept(group.file_ids, subject, reason)
         merge_rows.keep(connection, work.receiver.name, kept, group.digest, work.app.clock())
+
+
+def _folder(group: Group) -> str:
+    return folder_name(group.units[0].file.database)
+
+
+def _staging(group: Group, batch: str) -> str:
+    return f"{_STAGING}/{_folder(group)}/{batch}"

@@ -71,7 +71,8 @@ class SparkEngine:
                 check=False,
             )
         if done.returncode or not (folder / RESULTS).exists():
-            tail = "\n".join(log.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
+            lines = [line for line in log.read_text(errors="replace").splitlines() if not line.startswith("\tat ")]
+            tail = "\n".join(lines[-_TAIL_LINES:])
             raise RetryableError(
                 f"the Spark job {kind} at {self.master} ended with {done.returncode}:\n{tail}",
                 hint='./tidemark doctor; or set [spark] engine = "pool"',

@@ -21,8 +21,8 @@ class Output:
     row: MergedFile
 
 
-def outputs_of(group: Group, outcomes: Sequence[MergeOutcome], batch: str, at: float) -> list[Output]:
-    """The outputs of a group in the order of its tasks. `batch` makes their names unique; `at` in seconds since 1970.
+def outputs_of(group: Group, outcomes: Sequence[MergeOutcome], name: str, at: float) -> list[Output]:
+    """The outputs of a group in the order of its tasks. `name` makes their names unique; `at` in seconds since 1970.
 
     Points of series that left nothing to write are accounted for in the first output, so that over the group the accounts
     add up to all points of its sources.
@@ -30,7 +30,7 @@ def outputs_of(group: Group, outcomes: Sequence[MergeOutcome], batch: str, at: f
     unplaced = sum((outcome.unplaced for outcome in outcomes), NOTHING)
     staged = [one for outcome in sorted(outcomes, key=lambda o: o.number) for one in outcome.staged]
     return [
-        Output(one, _row(group, one, f"{batch}-{number}", at, unplaced if number == 0 else NOTHING))
+        Output(one, _row(group, one, f"{name}-{number}", at, unplaced if number == 0 else NOTHING))
         for number, one in enumerate(staged)
     ]
 

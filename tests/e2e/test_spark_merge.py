@@ -1,0 +1,141 @@
+"""The same merge by Spark as by child processes: equal bytes, equal points, and one bad task costs only itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.centre import Centre, inline_centre
+from tests.expected import SITES
+from tests.landing_maker import companions, tsfiles_below
+from tests.services.processes import die_with_parent, free_port, stop, wait_until
+from tidemark.errors import RetryableError, UsageError
+from tidemark.flows.admitting import local_root
+from tidemark.flows.engines import PoolEngine
+from tidemark.flows.java import java_home
+from tidemark.flows.merge_catalog import merge
+from tidemark.flows.spark_engine import SparkEngine
+from tidemark.ledger import catalog_rows, merge_rows
+from tidemark.load.merge_plan import Unit, plan_merge, tasks_of
+from tidemark.load.merge_task import MergeTask
+from tidemark.settings import Settings, SparkSettings
+
+pytestmark = [pytest.mark.full, pytest.mark.real("spark")]
+SITE = SITES["2.0.1-beta"]
+
+
+@pytest.fixture(scope="module")
+def java() -> Path:
+    try:
+        return java_home()
+    except UsageError as missing:
+        pytest.skip(missing.message)
+
+
+@pytest.fixture
+def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Centre:
+    """The real folder of a 2.0 node, loaded."""
+    made = inline_centre(tmp_path, monkeypatch)
+    made.sender(data=SITE.data).land({path: companions(SITE.root, path) for path in tsfiles_below(SITE.root, SITE.data)})
+    assert made.load().troubles == ()
+    return made
+
+
+def merge_tasks(centre: Centre, staging: str) -> list[MergeTask]:
+    with centre.app.ledger.read() as connection:
+        files = merge_rows.units(connection, "centre")
+        devices = catalog_rows.devices_of_files(connection, [file.file_id for file in files])
+    plan = plan_merge(Unit(file, devices[file.file_id]) for file in files)
+    root = str(local_root(centre.app, centre.receiver))
+    numbered = enumerate(plan.groups)
+    return [task for n, group in numbered for task in tasks_of(group, n, root, staging, 604_800_000)]
+
+
+def staged(centre: Centre, folder: str) -> Mapping[str, bytes]:
+    return {p.name: p.read_bytes() for p in (centre.root / folder).iterdir()}
+
+
+def test_spark_and_the_pool_make_the_same_bytes(centre: Centre, java: Path) -> None:
+    by_pool = list(PoolEngine(2).run("merge", merge_tasks(centre, "staging/pool")))
+    by_spark = list(SparkEngine("local[2]", java).run("merge", merge_tasks(centre, "staging/spark")))
+    assert [o.error for o in (*by_pool, *by_spark) if o.error] == []
+    assert sorted(o.index for o in by_spark) == sorted(o.index for o in by_pool)
+    assert len(by_pool) > 4
+    assert staged(centre, "staging/spark") == staged(centre, "staging/pool")
+
+
+def test_a_merge_by_spark_gives_what_the_server_answered(centre: Centre) -> None:
+    centre.app.settings = with_spark(centre.app.settings, "local[2]")
+    result = merge(centre.app, centre.receiver)
+    assert result.exit_code == 0 and result.groups > 4
+    assert centre.rows() == SITE.rows()
+
+
+def test_a_source_that_rotted_costs_one_group(centre: Centre) -> None:
+    centre.app.settings = with_spark(centre.app.settings, "local[2]")
+    (location,) = centre.sql("SELECT location FROM catalog_file WHERE model = 'tree' ORDER BY file_id LIMIT 1")[0]
+    data = bytearray((centre.root / location).read_bytes())
+    data[100:400] = bytes(300)
+    (centre.root / location).unlink()
+    (centre.root / location).write_bytes(data)
+    result = merge(centre.app, centre.receiver)
+    assert result.groups > 3 and len(result.failed) == 1 and Path(location).name in result.failed[0][1]
+
+
+def test_spark_that_cannot_start_is_named_with_the_end_of_its_log(centre: Centre, java: Path) -> None:
+    engine = SparkEngine("nowhere://1", java)
+    with pytest.raises(RetryableError, match=r"(?s)nowhere://1 ended with 1.*[Mm]aster"):
+        list(engine.run("merge", merge_tasks(centre, "staging/none")))
+
+
+def test_a_standalone_cluster_merges(centre: Centre, cluster: str) -> None:
+    """A master and two workers, each a process of its own, as production has them; executors see the store as a path."""
+    centre.app.settings = with_spark(centre.app.settings, cluster)
+    result = merge(centre.app, centre.receiver)
+    assert result.exit_code == 0 and result.groups > 4
+    assert centre.rows() == SITE.rows()
+
+
+def with_spark(settings: Settings, master: str) -> Settings:
+    return dataclasses.replace(settings, spark=SparkSettings(master=master, engine="spark"))
+
+
+@pytest.fixture
+def cluster(java: Path, tmp_path: Path) -> Iterator[str]:
+    """The address of a standalone master with two workers of one core each, from the pip package alone."""
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    port, page = free_port(), free_port()
+    address = f"spark://127.0.0.1:{port}"
+    deploy = "org.apache.spark.deploy"
+    worker = [f"{deploy}.worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0"]
+    commands = [
+        [f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page)],
+        *([*worker, "--work-dir", str(tmp_path / f"worker{n}"), address] for n in range(2)),
+    ]
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        for number, command in enumerate(commands):
+            log = tmp_path / f"{number}.log"
+            with log.open("wb") as out:
+                running.append(
+                    subprocess.Popen(
+                        [home / "bin" / "spark-class", *command],
+                        stdout=out,
+                        stderr=out,
+                        env={"JAVA_HOME": str(java), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"},
+                        preexec_fn=die_with_parent(),
+                    )
+                )
+            sign = "New state: ALIVE" if number == 0 else "Successfully registered with master"
+            wait_until(lambda log=log, sign=sign: sign in log.read_text(errors="replace"), running[-1], 60, command[0])
+        yield address
+    finally:
+        for process in reversed(running):
+            stop(process)
