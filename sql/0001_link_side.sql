@@ -32,7 +32,7 @@ CREATE TABLE file (
     inode BIGINT NOT NULL,                 -- 0 where the listing had none
     mods_size BIGINT NOT NULL,             -- bytes of .mods/.mods2 acknowledged, 0 without
     state TEXT NOT NULL,                   -- waiting (known, not acknowledged) | acked | gone (vanished and told)
-    generation BIGINT NOT NULL,            -- acknowledged generation, 0 before the first
+    generation BIGINT NOT NULL,            -- acknowledged generation, 0 before the first (acked with 0: adopted, never sent)
     sha256 TEXT NOT NULL,                  -- digest of the acknowledged TsFile, '' before the first
     mods_sha256 TEXT NOT NULL,             -- digest of the acknowledged mods prefix, '' without
     landing TEXT,                          -- landing that carried the acknowledged generation

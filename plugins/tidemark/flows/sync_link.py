@@ -28,6 +28,7 @@ from tidemark.stores.protocol import Store
 from tidemark.sync import cleanup as cleaning
 from tidemark.sync import closing, deletes, receipts, schema, selection, sending
 from tidemark.sync.parts import PartLimits
+from tidemark.sync.seeding import Copies
 from tidemark.sync.window import require_window
 from tidemark.sync.work import Options, Plan, Work
 
@@ -56,11 +57,13 @@ def run_sync(
     options: Options = Options(),  # noqa: B008 - frozen
     progress: Progress = silent,
     limits: PartLimits = PartLimits(),  # noqa: B008 - frozen
+    copies: Copies = Copies(),  # noqa: B008 - frozen
 ) -> SyncResult:
     """One whole run in this process; an unfinished run is brought to its end first, then a fresh pass is made.
 
     Raises LeaseHeldError while another process works on the link, WindowOverError outside its window, and whatever
     ends a run early; the next call goes on where it ended. Held drops and files left out are told in the result.
+    `copies` that lie at the receiver need not be sent.
     """
     settings = app.link(link)
     _keep_up(app, settings, options)
@@ -70,7 +73,7 @@ def run_sync(
         lease, continued = open_lease(app, settings, None, options)
         with _holding(app, lease), _stores(app, settings) as stores:
             for step in STEPS:
-                _step(Stage(app, lease, stores, progress, limits), step)
+                _step(Stage(app, lease, stores, progress, limits, copies), step)
         results.append(result_of(app.ledger, lease.holder))
     result = total(results)
     return result if options.no_load else _loaded(app, settings, result, progress)
@@ -162,6 +165,7 @@ class Stage:
     stores: tuple[Store, Store]  # the site's and the receiver's
     progress: Progress
     limits: PartLimits = field(default_factory=PartLimits)
+    copies: Copies = field(default_factory=Copies)
 
 
 def _task(
@@ -201,6 +205,7 @@ def _step(stage: Stage, step: str, act: Callable[[Work], Counts] | None = None) 
         clock=app.clock,
         again=run.step in STEPS and STEPS.index(run.step) >= STEPS.index(step),
         limits=stage.limits,
+        copies=stage.copies,
         beat=lambda *amounts: stage.progress(Tick(step, *amounts)),
     )
     stage.progress(Tick(step))

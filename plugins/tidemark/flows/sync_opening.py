@@ -98,6 +98,8 @@ def write_options(options: Options) -> Mapping[str, object]:
     plan = options.plan
     return {
         "only_paths": options.only_paths,
+        "adopted": sorted(options.adopted),
+        "exactly": None if options.exactly is None else sorted(options.exactly),
         "send_all_again": options.send_all_again,
         "plan": {"send": plan.send, "drop": plan.drop, "superseded": plan.superseded} if plan else None,
     }
@@ -108,6 +110,8 @@ def read_options(text: str) -> Options:
     plan = raw.get("plan")
     return Options(
         only_paths=tuple(raw.get("only_paths") or ()),
+        adopted=frozenset(raw.get("adopted") or ()),
+        exactly=None if raw.get("exactly") is None else frozenset(raw["exactly"]),
         send_all_again=bool(raw.get("send_all_again")),
         plan=Plan(tuple((p, n) for p, n in plan["send"]), tuple(plan["drop"]), tuple(plan["superseded"])) if plan else None,
     )

@@ -103,6 +103,13 @@ def set_link(connection: Connection, link: str, **columns: Any) -> None:
     connection.execute(sa.text(f"UPDATE link SET {assignments} WHERE link = :link_"), {**columns, "link_": link})
 
 
+def end_approval(connection: Connection, link: str, run_id: str) -> None:
+    """What the operator approved has been told; a guard that `run_id` itself tripped over other drops stays."""
+    set_link(connection, link, approved_run=None)
+    sql = "UPDATE link SET guard = NULL, guard_run = NULL WHERE link = :link AND guard_run <> :run"
+    connection.execute(sa.text(sql), {"link": link, "run": run_id})
+
+
 def stream_files(connection: Connection, link: str) -> Iterator[Sequence[Any]]:
     """(path, size, mtime, inode, mods_size, state, generation, sha256, reason) of all files, ordered by path bytes."""
     collation = "" if connection.dialect.name == "sqlite" else ' COLLATE "C"'
@@ -129,6 +136,28 @@ def add_files(connection: Connection, link: str, files: Iterable[Seen]) -> None:
             ),
             rows,
         )
+
+
+def adopt_files(connection: Connection, link: str, files: Iterable[tuple[Seen, int]]) -> None:
+    """Files that the receiving end has by other ways, with the size of their mods: acknowledged as generation 0."""
+    at = now(connection)
+    rows = [{"link": link, "at": at, "mods_size": mods_size, **f._asdict()} for f, mods_size in files]
+    if rows:
+        connection.execute(
+            sa.text(
+                "INSERT INTO file (link, path, size, mtime, inode, mods_size, state, generation, sha256, mods_sha256,"
+                " first_seen, changed, reason) VALUES (:link, :path, :size, :mtime, :inode, :mods_size, 'acked', 0, '',"
+                " '', :at, :at, :reason) ON CONFLICT (link, path) DO UPDATE SET size = excluded.size,"
+                " mtime = excluded.mtime, inode = excluded.inode, mods_size = excluded.mods_size, state = 'acked',"
+                " changed = excluded.changed, reason = excluded.reason"
+            ),
+            rows,
+        )
+
+
+def adopted_paths(connection: Connection, link: str) -> frozenset[str]:
+    sql = "SELECT path FROM file WHERE link = :link AND state = 'acked' AND generation = 0"
+    return frozenset(row[0] for row in connection.execute(sa.text(sql), {"link": link}))
 
 
 def touch_files(connection: Connection, link: str, files: Iterable[Seen]) -> None:
@@ -247,6 +276,12 @@ def put_schema_positions(connection: Connection, link: str, positions: Iterable[
             ),
             rows,
         )
+
+
+def forget_schema_prefix(connection: Connection, link: str, path: str) -> None:
+    """The receiver lacks bytes of this log: it is sent again from its start, under the next epoch."""
+    sql = "UPDATE schema_position SET prefix_sha256 = '', mtime = -1 WHERE link = :link AND path = :path"
+    connection.execute(sa.text(sql), {"link": link, "path": path})
 
 
 def _in_chunks(connection: Connection, sql: str, link: str, paths: Sequence[str]) -> Iterator[Sequence[Any]]:

@@ -110,9 +110,7 @@ def choose(facts: Facts, link: LinkSettings, data: Sequence[str], options: Optio
         touched=tuple(_seen(c.file, None) for c in facts.changes.changed if c.file.entry.path in facts.same),
         adopted=tuple(adopted),
         extents={s.path: facts.extents.get(s.path, ()) for s in told_of},
-        added=tuple(
-            InventoryEntry(s.path, s.size, s.mtime, facts.extents.get(s.path, ()), s.reason or "") for s in told_of
-        ),
+        added=tuple(InventoryEntry(s.path, s.size, s.mtime, facts.extents.get(s.path, ()), s.reason or "") for s in told_of),
         removed=tuple(sorted([*forgotten, *(i.path for i in told if i.state != HELD)])),
         forgotten=forgotten,
         skipped={**dict(facts.changes.skipped), **facts.unreadable},

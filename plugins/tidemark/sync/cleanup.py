@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tidemark.errors import RetryableError
 from tidemark.ledger import events, run_rows
 from tidemark.ledger.database import now
-from tidemark.ledger.run_rows import FAILED, HELD, VANISHED
+from tidemark.ledger.run_rows import FAILED, HELD, PLANNED, SENT, VANISHED
 from tidemark.sync import snapshot
-from tidemark.sync.closing import settle_all
+from tidemark.sync.closing import require_all_sent, settle_all
 from tidemark.sync.receipts import read_receipts
 from tidemark.sync.sending import pieces_of
 from tidemark.sync.snapshot import SnapshotFolders
@@ -31,10 +32,20 @@ def recover(work: Work) -> Mapping[str, int]:
 
 
 def cleanup(work: Work) -> Mapping[str, int]:
-    """Remove the snapshot and half files, then end the run: {"pending": items left for later}."""
+    """Remove the snapshot and half files, then end the run: {"pending": items left for later}.
+
+    Raises RetryableError while something of the run has not landed.
+    """
+    require_all_sent(work)
     with work.ledger.read() as connection:
         counted = run_rows.count_items(connection, work.run_id)
         landings = run_rows.landings(connection, work.link.name, run_id=work.run_id)
+    if any(state in (SENT, PLANNED) for _, state in counted) or any(one.state == "closing" for one in landings):
+        raise RetryableError(
+            f"run {work.run_id} cannot end: its last landing is not closed",
+            hint=f"run the step finish before it: ./tidemark sync {work.link.name}",
+            subject=work.run_id,
+        )
     sent = any(action in ("send", "mods") for action, _ in counted)
     # CRASH WINDOW: everything has landed and the links are still there; the rerun removes them.
     if sent and work.site.snapshot:

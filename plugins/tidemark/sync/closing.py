@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from sqlalchemy.engine import Connection
 
-from tidemark.errors import CorruptionError, SourceVanishedError
+from tidemark.errors import CorruptionError, RetryableError, SourceVanishedError
 from tidemark.ledger import events, link_rows, run_rows
 from tidemark.ledger.link_rows import Acked, SchemaPosition
 from tidemark.ledger.run_rows import (
@@ -40,12 +40,28 @@ from tidemark.sync.work import Work
 def finish(work: Work) -> Mapping[str, int]:
     """Close the run's last part: {"landings": landings of this run}. A run with nothing to tell makes none."""
     settle_all(work)
+    require_all_sent(work)
     with work.ledger.read() as connection:
         closed = run_rows.landings(connection, work.link.name, run_id=work.run_id)
     if not any(landing.last for landing in closed):
         close_part(work, last=True)
     with work.ledger.read() as connection:
         return {"landings": len(run_rows.landings(connection, work.link.name, run_id=work.run_id))}
+
+
+def require_all_sent(work: Work) -> None:
+    """Raises RetryableError where the run has no selection yet, or selected files are neither sent nor left out: such a
+    run must not end, whatever step somebody starts by hand."""
+    with work.ledger.read() as connection:
+        run = run_rows.get_run(connection, work.run_id)
+        unsent = sum(state in TO_SEND for _, _, state in run_rows.sizes(connection, work.run_id))
+    if run is None or run.inventory is None or unsent:
+        what = f"{unsent} files are not sent yet" if run and run.inventory is not None else "nothing is selected yet"
+        raise RetryableError(
+            f"run {work.run_id} cannot end: {what}",
+            hint=f"run the steps before it: ./tidemark sync {work.link.name}",
+            subject=work.run_id,
+        )
 
 
 def close_part(work: Work, last: bool) -> None:
@@ -207,7 +223,7 @@ def _land(connection: Connection, work: Work, landing: SentLanding, contents: Co
         schema_bytes=sum(p.size for p in contents.schema),
     )
     if contents.inventory.approved:
-        link_rows.set_link(connection, link, guard=None, guard_run=None, approved_run=None)
+        link_rows.end_approval(connection, link, run_id)
     events.record_many(
         connection, "file.acked", [{**place, "path": i.path, "generation": i.generation, "sha256": i.sha256} for i in files]
     )

@@ -1,8 +1,9 @@
 """What the receiver answered: receipts of landings that were sent, read at the start of the next run.
 
-A receipt says of every file whether it was loaded, refused (another site owns a device) or quarantined. A file that
-arrived corrupt although its digests agreed is compared with the site's copy: where that differs now, it is a new
-generation and is sent; where it is the same, the corruption lies at the site, and the file stays, named.
+A receipt says of every file whether it was loaded, refused (another site owns a device) or quarantined. A quarantined
+file of which the receiver lacks bytes is sent again, whole. One whose bytes came as promised is compared with the site's
+copy: where that differs now, it is a new generation and is sent; where it is the same, the corruption lies at the site,
+and the file stays, named. A schema log of which bytes are missing is sent from its start under a new epoch.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def read_receipts(work: Work) -> Mapping[str, int]:
                 hint="look at the landing at the receiver: ./tidemark why " + landing.landing,
                 subject=landing.landing,
             )
-        resend = _differing_now(work, receipt)
+        resend = _to_resend(work, receipt)
         with work.recording() as connection:
             _record(connection, work, landing, receipt, text.decode(), resend)
         total.update(answered=1, **count(receipt.answers))
@@ -57,20 +58,21 @@ def _text(work: Work, landing: SentLanding) -> bytes | None:
         return None
 
 
-def _differing_now(work: Work, receipt: Receipt) -> frozenset[str]:
-    """Quarantined files whose copy at the site is not what was sent."""
-    paths = [a.path for a in receipt.answers if a.outcome == "quarantined"]
-    if not paths:
+def _to_resend(work: Work, receipt: Receipt) -> frozenset[str]:
+    """Quarantined files of which sending again would help: bytes are missing there, or the site's copy is another now.
+
+    Only the generation that is acknowledged counts: a newer one is on its way already.
+    """
+    held = {a.path: a for a in receipt.answers if a.outcome == "quarantined"}
+    if not held:
         return frozenset()
     with work.ledger.read() as connection:
-        known = link_rows.digests(connection, work.link.name, paths)
-    now = dict(zip(paths, work.source.digests([Range(path) for path in paths]), strict=True))
-    generations = {a.path: a.generation for a in receipt.answers}
-    return frozenset(
-        path
-        for path, (sha256, _, generation) in known.items()
-        if generation == generations[path] and now[path] is not None and now[path] != sha256
-    )
+        known = link_rows.digests(connection, work.link.name, sorted(held))
+    current = [path for path, (_, _, generation) in known.items() if generation == held[path].generation]
+    asked = [path for path in current if not held[path].resend]
+    now = dict(zip(asked, work.source.digests([Range(path) for path in asked]), strict=True))
+    differing = [path for path in asked if now[path] is not None and now[path] != known[path][0]]
+    return frozenset([*differing, *(path for path in current if held[path].resend)])
 
 
 def _record(
@@ -79,7 +81,12 @@ def _record(
     link = work.link.name
     run_rows.set_landing(connection, landing.landing, state="answered", receipt=text)
     for answer in receipt.answers:
-        if answer.path in resend:
+        if answer.outcome == "schema" and not answer.resend:
+            continue  # named in the receipt; the same bytes again would not help
+        if answer.outcome == "schema":
+            link_rows.forget_schema_prefix(connection, link, answer.path)
+            events.record(connection, "file.resend", link=link, run_id=work.run_id, path=answer.path, why=answer.reason)
+        elif answer.path in resend:
             link_rows.mark_resend(connection, link, [answer.path], f"was quarantined: {answer.reason}")
             events.record(connection, "file.resend", link=link, run_id=work.run_id, path=answer.path, why=answer.reason)
         elif answer.outcome != "loaded":

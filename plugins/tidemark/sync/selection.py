@@ -161,6 +161,7 @@ def _record(connection: Connection, work: Work, selection: Selection, pinned: bo
     sending = PINNED if pinned else PLANNED
     items = [replace(i, state=sending) if i.action not in (DROP, SUPERSEDE) else i for i in selection.items]
     link_rows.add_files(connection, link, selection.seen)
+    link_rows.adopt_files(connection, link, selection.adopted)
     link_rows.touch_files(connection, link, selection.touched)
     link_rows.put_extents(connection, link, selection.extents)
     link_rows.put_skipped(connection, link, selection.skipped)

@@ -8,7 +8,8 @@ and later tells the receiver to delete it, R6). Source: seed 000 "Recovery modul
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 
 DELETED = "sync deleted file names start"
 ADDED = "sync tsfile start"
@@ -59,3 +60,31 @@ def _listed(text: str) -> Sequence[str]:
 def _lines(text: str) -> Sequence[str]:
     """Whole lines only: what follows the last newline was being written when the sender died."""
     return [line.strip("\r") for line in text.split("\n")[:-1] if line.strip()]
+
+
+def matching(entries: Iterable[str], site_paths: Sequence[str]) -> frozenset[str]:
+    """The site's files that the sender's list names; an entry that could mean two files names none (it is sent again).
+
+    Entries are absolute paths of the sender's machine, where the same folders may lie under another root, or bare names.
+    """
+    by_tail: dict[str, list[str]] = defaultdict(list)
+    for path in site_paths:
+        for tail in {path, _below_kind(path), path.rpartition("/")[2]}:
+            by_tail[tail].append(path)
+    found = set()
+    for entry in entries:
+        name = entry if entry.endswith(".tsfile") else entry + ".tsfile"
+        tails = (name, _below_kind(name)) if "/" in name else (name,)
+        meant = next((by_tail[t] for t in tails if t in by_tail), [])
+        if len(meant) == 1:
+            found.add(meant[0])
+    return frozenset(found)
+
+
+def _below_kind(path: str) -> str:
+    """`sequence/…` or `unsequence/…` of a path: the same on every machine. The path itself where it has neither."""
+    parts = path.split("/")
+    for at in range(len(parts) - 1, -1, -1):
+        if parts[at] in ("sequence", "unsequence"):
+            return "/".join(parts[at:])
+    return path

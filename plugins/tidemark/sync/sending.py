@@ -30,6 +30,7 @@ from tidemark.stores.landing import landed_path
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 from tidemark.sync.closing import close_part
 from tidemark.sync.parts import PartLimits, Weighed, batches, part_is_full, partition_of
+from tidemark.sync.seeding import seed
 from tidemark.sync.snapshot import SnapshotFolders
 from tidemark.sync.window import is_open, require_window
 from tidemark.sync.work import Work
@@ -179,6 +180,7 @@ class Sending:
         complete: list[RunItem] = []
         down: list[Failed] = []
         recorded = time.monotonic()
+        seed(self.work.copies, self.work.target, [(p.item.path, p.send) for p in pieces.values() if p.role == TSFILE])
         for outcome in self._outcomes([p.send for p in pieces.values()]):
             piece = pieces[outcome.item.target_path]
             path = piece.item.path

@@ -15,20 +15,25 @@ from tidemark.settings import LinkSettings, ReceiverSettings, SiteSettings
 from tidemark.stores.landing import landing_folder
 from tidemark.stores.protocol import Store
 from tidemark.sync.parts import PartLimits
+from tidemark.sync.seeding import Copies
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a person asked of one run. `only_paths`: globs of source paths; `plan`: a plan report to be run exactly."""
+    """What a person asked of one run. `only_paths`: globs of source paths; `plan`: a plan report to be run exactly;
+    `adopted`: files that the receiving end has by other ways: known from now on, not sent; such a run sends nothing
+    but `exactly`."""
 
     only_paths: tuple[str, ...] = ()
+    adopted: frozenset[str] = frozenset()
+    exactly: frozenset[str] | None = None
     send_all_again: bool = False
     plan: Plan | None = None
     no_load: bool = False
 
     @property
     def plain(self) -> bool:
-        return not (self.only_paths or self.send_all_again or self.plan)
+        return not (self.only_paths or self.send_all_again or self.plan or self.exactly is not None)
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,7 @@ class Work(Site):
     clock: Callable[[], float]
     again: bool = False
     limits: PartLimits = field(default_factory=PartLimits)
+    copies: Copies = field(default_factory=Copies)
     beat: Callable[[int, int, int, int], None] = field(default=lambda *_: None)
 
     @contextmanager

@@ -1,0 +1,81 @@
+"""Superseded or dropped: what a vanished file's absence means."""
+
+from __future__ import annotations
+
+from tidemark.sync.vanished import Gone, Live, covers
+from tidemark.tsfiles.names import parse_source_path
+from tidemark.tsfiles.resource import Extent
+
+DATA = ("data/sequence", "data/unsequence")
+D1: Extent = (("root.sg.d1", 0, 10),)
+
+
+def path(name: str, kind: str = "sequence", place: str = "root.sg/0/0") -> str:
+    return f"data/{kind}/{place}/{name}.tsfile"
+
+
+def gone(path_: str, extent: Extent = D1) -> Gone:
+    return Gone(path_, parse_source_path(path_, DATA), extent)
+
+
+def live(path_: str, extent: Extent = D1, fresh: bool = True) -> Live:
+    name = parse_source_path(path_, DATA)
+    assert name is not None
+    return Live(name, extent, fresh)
+
+
+def test_its_own_identity_with_a_higher_count_covers_it() -> None:
+    target = path("1-1-1-0")
+    assert covers([gone(path("1-1-0-0"))], [live(target, extent=())]) == {path("1-1-0-0"): (target,)}
+
+
+def test_the_identity_alone_without_a_higher_count_does_not() -> None:
+    assert covers([gone(path("1-1-1-0"))], [live(path("1-1-0-0"))]) == {path("1-1-1-0"): ()}
+
+
+def test_files_that_together_cover_devices_and_times() -> None:
+    one, two = path("1-1-0-1"), path("2-2-0-1")
+    late = gone(path("3-3-0-0", "unsequence"), (("root.sg.d1", 2, 18),))
+    targets = [live(one, (("root.sg.d1", 0, 10),)), live(two, (("root.sg.d1", 11, 20),))]
+    assert covers([late], targets) == {late.path: (one, two)}
+    assert covers([late], targets[:1]) == {late.path: ()}
+
+
+def test_a_device_that_no_file_has_is_not_covered() -> None:
+    lost = gone(path("3-3-0-0"), (("root.sg.d1", 0, 5), ("root.sg.d2", 0, 5)))
+    assert covers([lost], [live(path("1-1-1-0"))]) == {lost.path: ()}
+
+
+def test_an_old_merged_file_that_spans_the_times_does_not_make_a_deleted_file_compacted() -> None:
+    """TTL or a user removed it: its points are nowhere else, the centre must not let go of them."""
+    lost = gone(path("3-3-0-0", "unsequence"))
+    assert covers([lost], [live(path("1-1-1-0"), (("root.sg.d1", 0, 99),), fresh=False)]) == {lost.path: ()}
+
+
+def test_a_file_known_before_covers_while_its_source_vanishes_with_the_others() -> None:
+    """The listing before fell between the new file and the removal of its sources."""
+    target = path("1-1-1-0")
+    found = covers([gone(path("1-1-0-0")), gone(path("2-2-0-0"))], [live(target, fresh=False)])
+    assert found == {path("1-1-0-0"): (target,), path("2-2-0-0"): (target,)}
+
+
+def test_another_partition_region_or_database_covers_nothing() -> None:
+    lost = gone(path("1-1-0-0"))
+    for place in ("root.sg/0/1", "root.sg/1/0", "root.other/0/0"):
+        assert covers([lost], [live(path("1-1-1-0", place=place))]) == {lost.path: ()}
+
+
+def test_a_file_of_unknown_extent_is_covered_by_its_identity_only() -> None:
+    lost = gone(path("2-2-0-0"), ())
+    assert covers([lost], [live(path("1-1-1-0"))]) == {lost.path: ()}
+    assert covers([lost], [live(path("2-2-1-0"))]) == {lost.path: (path("2-2-1-0"),)}
+
+
+def test_an_index_of_the_whole_file_stands_for_every_device() -> None:
+    lost = gone(path("2-2-0-0"), (("**", 0, 10),))
+    assert covers([lost], [live(path("1-1-1-0"), (("**", 0, 10),))])[lost.path]
+    assert covers([gone(path("2-2-0-0"))], [live(path("1-1-1-0"), (("**", 0, 10),))])[lost.path]
+
+
+def test_a_path_that_cannot_be_taken_apart_is_dropped() -> None:
+    assert covers([gone("elsewhere/x.tsfile")], [live(path("1-1-1-0"))]) == {"elsewhere/x.tsfile": ()}
