@@ -11,12 +11,15 @@ import errno
 import hashlib
 import os
 import stat as modes
+import sys
 from collections.abc import Iterator, Sequence
 
 from tidemark.stores import durable
 
 PIECE = 1 << 20  # bytes read at once
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # NONBLOCK: a FIFO must not hang us
+_FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_DIRECTORY
+_UTF8 = sys.getfilesystemencoding().lower().replace("-", "") == "utf8"
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
 
 
@@ -48,7 +51,7 @@ class Disk:
     def walk(
         self, folders: Sequence[str], missing: list[str], odd: list[tuple[str, str]]
     ) -> Iterator[tuple[str, list[tuple[str, int, int, int]]]]:
-        """(folder path with its slash, rows of (name, size, mtime in seconds, inode)) of each folder, in any order."""
+        """(folder path with its slash, rows of (name, size, mtime in whole seconds, inode)) of each folder, in any order."""
         self._plain.clear()
         stack = []
         for folder in outermost(folders):
@@ -57,33 +60,28 @@ class Disk:
                 stack.append((folder + "/" if folder and folder != "/" else folder, found))
         while stack:
             prefix, place = stack.pop()
-            rows: list[tuple[str, int, int, int]] = []
+            found_files: list[tuple[str, int, int, int]] = []
             try:
-                with os.scandir(place) as entries:
-                    for entry in entries:
-                        if entry.is_file(follow_symlinks=False):
-                            try:
-                                info = entry.stat(follow_symlinks=False)
-                                row = (entry.name.decode(), info.st_size, info.st_mtime_ns // 1_000_000_000, info.st_ino)
-                            except FileNotFoundError:
-                                continue  # went away while we looked
-                            except UnicodeDecodeError:
-                                odd.append((prefix + show(entry.name), "name is not UTF-8"))
-                                continue
-                            rows.append(row)
-                        elif entry.is_dir(follow_symlinks=False):
-                            try:
-                                stack.append((prefix + entry.name.decode() + "/", entry.path))
-                            except UnicodeDecodeError:
-                                odd.append((prefix + show(entry.name), "name is not UTF-8"))
-                        else:
-                            what = "is a symlink" if entry.is_symlink() else "is neither file nor folder"
-                            odd.append((prefix + show(entry.name), what))
+                # By handle: the kernel then looks each name up in this folder, not from the root of the disk.
+                handle = os.open(place, _FOLDER)
+                try:
+                    with os.scandir(handle) as entries:
+                        for entry in entries:
+                            if entry.is_file(follow_symlinks=False):
+                                try:
+                                    info = entry.stat(follow_symlinks=False)
+                                except FileNotFoundError:
+                                    continue  # went away while we looked
+                                found_files.append((entry.name, info.st_size, int(info[modes.ST_MTIME]), info.st_ino))
+                            else:
+                                self._no_file(entry, prefix, place, stack, odd)
+                finally:
+                    os.close(handle)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
                 odd.append((prefix.rstrip("/"), "cannot be listed: " + os.strerror(error.errno or 0)))
-            yield prefix, rows
+            yield prefix, _readable(found_files, prefix, odd)
 
     def names(self, folder: str) -> list[str]:
         try:
@@ -193,6 +191,18 @@ class Disk:
         os.close(handle)
         raise FileNotFoundError(errno.ENOENT, "is not a regular file")
 
+    def _no_file(
+        self, entry: os.DirEntry[str], prefix: str, place: bytes, stack: list[tuple[str, bytes]], odd: list[tuple[str, str]]
+    ) -> None:
+        name = os.fsencode(entry.name)
+        if not entry.is_dir(follow_symlinks=False):
+            odd.append((prefix + show(name), "is a symlink" if entry.is_symlink() else "is neither file nor folder"))
+            return
+        try:
+            stack.append((prefix + name.decode() + "/", os.path.join(place, name)))
+        except UnicodeDecodeError:
+            odd.append((prefix + show(name), "name is not UTF-8"))
+
     def _folder(self, folder: str, missing: list[str], odd: list[tuple[str, str]]) -> bytes | None:
         try:
             place = self.locate(folder)
@@ -204,7 +214,7 @@ class Disk:
                 odd.append((folder, os.strerror(error.errno or 0)))
             return None
         if modes.S_ISDIR(mode):
-            return place
+            return os.path.realpath(place) if place == self.root else place
         odd.append((folder, "is a symlink" if modes.S_ISLNK(mode) else "is not a folder"))
         return None
 
@@ -232,6 +242,26 @@ def outermost(folders: Sequence[str]) -> list[str]:
 
 def show(name: bytes) -> str:
     return name.decode("utf-8", "backslashreplace")
+
+
+def _readable(
+    rows: list[tuple[str, int, int, int]], prefix: str, odd: list[tuple[str, str]]
+) -> list[tuple[str, int, int, int]]:
+    """The rows whose names are UTF-8, whatever encoding the process believes in."""
+    if _UTF8:
+        try:
+            "".join([row[0] for row in rows]).encode()
+            return rows
+        except UnicodeEncodeError:
+            pass  # one by one: which is it?
+    kept = []
+    for row in rows:
+        name = os.fsencode(row[0])
+        try:
+            kept.append((name.decode(), row[1], row[2], row[3]))
+        except UnicodeDecodeError:
+            odd.append((prefix + show(name), "name is not UTF-8"))
+    return kept
 
 
 def _remove_tree(place: bytes) -> None:

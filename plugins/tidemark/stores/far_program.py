@@ -9,6 +9,7 @@ the result or FAILED [errno, words, path].
 from __future__ import annotations
 
 import array
+import gc
 import json
 import struct
 import sys
@@ -196,6 +197,7 @@ def _shown(name: Any) -> str | None:
 
 
 def serve(root: str) -> None:
+    gc.disable()  # a listing makes a million tuples and no cycles
     sys.stdout.buffer.write(b"tidemark python3 ready\n")
     sys.stdout.buffer.flush()
     Server(root, sys.stdin.buffer, sys.stdout.buffer).serve()

@@ -12,7 +12,7 @@ from typing import TypeVar
 from tidemark.errors import UnreachableError
 from tidemark.stores.far_session import FarPool, FarSession
 from tidemark.stores.landing import check_path
-from tidemark.stores.local import check_folder, finish_listing, gone
+from tidemark.stores.local import check_folder, finish_listing, gone, without_collector
 from tidemark.stores.protocol import Entry, Listing, Range, StoreProperties, Tier
 from tidemark.stores.ssh import SshConnection
 from tidemark.stores.translation import Where, translated
@@ -32,7 +32,7 @@ class PythonStore:
 
     def list_files(self, folders: Sequence[str]) -> Listing:
         entries: list[Entry] = []
-        with self._far("") as far:
+        with self._far("") as far, without_collector():
             asked = [check_folder(folder) for folder in folders]
             for words, data in far.stream("list", asked, patient=True):
                 if data:
