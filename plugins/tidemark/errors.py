@@ -12,6 +12,7 @@
     │   ├── PermissionDeniedError the store refuses to read or write the named thing
     │   ├── DiskFullError         no space at the named end
     │   ├── LeaseLostError        our fencing number is stale: a newer holder goes on with the work
+    │   ├── PlanOutOfDateError    the site is not any more what a given plan was made for
     │   └── SchemaTooNewError     the database was written by a newer Tidemark
     ├── CorruptionError       7   bytes are not what they claim to be: digest, structure, torn record
     │   └── UnsupportedError      a sound file in an encoding we do not decode (kept as source, marked)
@@ -113,6 +114,10 @@ class DiskFullError(PermanentError):
 
 class LeaseLostError(PermanentError):
     retry = Retry.NEVER
+
+
+class PlanOutOfDateError(PermanentError):
+    pass
 
 
 class SchemaTooNewError(PermanentError):

@@ -5,8 +5,10 @@ Contents are not TsFiles (the sync looks at none), but `.resource` files are rea
 
 from __future__ import annotations
 
+import os
 import struct
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -32,8 +34,6 @@ class DiskGround:
     root: Path
 
     def put(self, path: str, data: bytes, mtime: int) -> None:
-        import os
-
         place = self.root / path
         place.parent.mkdir(parents=True, exist_ok=True)
         fresh = place.with_name(place.name + ".new")  # as IoTDB does: a new file under the name, never written in place
@@ -71,12 +71,14 @@ def path_of(version: int, *, inner: int = 0, cross: int = 0, unsequence: bool = 
 
 @dataclass
 class Edge:
-    """A site. `contents`: path → bytes of the TsFile; `mods`: path → bytes of its deletions; `extents` likewise."""
+    """A site. `contents`: path → bytes of the TsFile; `mods`: path → bytes of its deletions; `extents` likewise.
+    `history`: every content that a file ever had, companions too."""
 
     ground: Ground
     contents: dict[str, bytes] = field(default_factory=dict)
     mods: dict[str, bytes] = field(default_factory=dict)
     extents: dict[str, Extent] = field(default_factory=dict)
+    history: dict[str, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     clock: int = 1_700_000_000
 
     def seal(self, path: str, content: str = "", extent: Extent | None = None) -> str:
@@ -87,6 +89,8 @@ class Edge:
         self.ground.put(path, data, self.clock)
         self.ground.put(path + ".resource", resource_bytes(span), self.clock)
         self.contents[path], self.extents[path] = data, span
+        self.history[path].append(data)
+        self.history[path + ".resource"].append(resource_bytes(span))
         return path
 
     def delete_points(self, path: str, entry: str = "x") -> None:
@@ -94,6 +98,7 @@ class Edge:
         self.clock += 1
         self.mods[path] = self.mods.get(path, b"") + f"{entry}-{self.clock};".encode()
         self.ground.put(path + ".mods", self.mods[path], self.clock)
+        self.history[path + ".mods"].append(self.mods[path])
 
     def drop(self, path: str) -> None:
         """The file goes with all that belongs to it: TTL, a user, a lost disk."""
@@ -119,6 +124,3 @@ class Edge:
         self.clock += 1
         before = self.ground.read(path) if self.ground.exists(path) else b""
         self.ground.put(path, before + data, self.clock)
-
-
-Build = Callable[[], Edge]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
 import random
 import shutil
 import tempfile
@@ -12,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.crash.edge import DATA, DiskGround, Edge, resource_bytes
+from tests.crash.edge import DATA, DiskGround, Edge
 from tests.crash.explorer import CrashingLedger, CrashingStore, Effects, identity
 from tidemark.flows.app import App
 from tidemark.flows.sync_link import Options, SyncResult, run_sync
@@ -60,7 +59,7 @@ class SiteInMemory(MemoryStore):
 
 @dataclass
 class SyncWorld:
-    """One link. `truth`: every content a final name at the receiver may ever hold, by digest."""
+    """One link between `edge`, whose files are in `site`, and `centre`."""
 
     folder: Path
     edge: Edge
@@ -92,7 +91,7 @@ class SyncWorld:
         """A world of its own in the same state. In memory only."""
         assert isinstance(self.site, SiteInMemory)
         folder = Path(tempfile.mkdtemp(prefix="tidemark-world-", dir=_memory_disk()))
-        for file in [*self.folder.glob("ledger.db*"), *self.folder.glob("history.json")]:
+        for file in self.folder.glob("ledger.db*"):
             shutil.copy(file, folder)
         site, centre = copy.deepcopy((self.site, self.centre))
         edge = replace(copy.deepcopy(replace(self.edge, ground=MemoryGround(SiteInMemory()))), ground=MemoryGround(site))
@@ -246,31 +245,12 @@ class SyncWorld:
         return {path: data for path, (_, data) in logs.items()}
 
     def truth(self, landed: str) -> set[bytes]:
-        """Every content the site's file under this name ever had, as far as the world keeps a history."""
+        """Every content the site's file under this name ever had, companions too."""
         path = landed.split("/", 3)[3]
-        history = self.history()
+        history = self.edge.history.get(path, [])
         if path.endswith(".mods"):
-            return {whole[:end] for whole in history.get(path, ()) for end in range(len(whole) + 1)}
-        return set(history.get(path, ()))
-
-    def history(self) -> dict[str, list[bytes]]:
-        file = self.folder / "history.json"
-        known = (
-            {p: [bytes.fromhex(h) for h in hs] for p, hs in json.loads(file.read_text()).items()} if file.exists() else {}
-        )
-        return known
-
-    def remember(self) -> None:
-        """Note the contents the site has now; called after its verbs and before a sync."""
-        known = self.history()
-        now = dict(self.edge.contents)
-        now |= {path + ".resource": resource_bytes(extent) for path, extent in self.edge.extents.items()}
-        now |= {path + ".mods": data for path, data in self.edge.mods.items()}
-        for path, data in now.items():
-            known.setdefault(path, [])
-            if data not in known[path]:
-                known[path].append(data)
-        (self.folder / "history.json").write_text(json.dumps({p: [d.hex() for d in ds] for p, ds in known.items()}))
+            return {whole[:end] for whole in history for end in range(len(whole) + 1)}
+        return set(history)
 
 
 def _memory_disk() -> str | None:

@@ -21,7 +21,6 @@ def first_sync(world: SyncWorld) -> SyncWorld:
     world.edge.seal(path_of(2, partition=1))
     world.edge.delete_points(path_of(2, partition=1))
     world.edge.append_schema(LOG, b"create d1;")
-    world.remember()
     return world
 
 
@@ -31,7 +30,6 @@ def everything_at_once(world: SyncWorld) -> SyncWorld:
         world.edge.seal(path_of(number), extent={"root.sg.d1": (number * 10, number * 10 + 9)})
     world.edge.seal(path_of(5, partition=1))
     world.edge.append_schema(LOG, b"create d1;")
-    world.remember()
     world.sync()
     world.edge.seal(path_of(6, partition=2, unsequence=True))
     world.edge.seal(path_of(5, partition=1), "changed")
@@ -39,7 +37,6 @@ def everything_at_once(world: SyncWorld) -> SyncWorld:
     world.edge.compact([path_of(2), path_of(3)], path_of(2, inner=1))
     world.edge.drop(path_of(4))
     world.edge.append_schema(LOG, b"create d2;")
-    world.remember()
     return world
 
 

@@ -16,7 +16,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tidemark.errors import LeaseHeldError, LeaseLostError, NotFoundError, TidemarkError, WindowOverError
+from tidemark.errors import (
+    LeaseHeldError,
+    LeaseLostError,
+    NotFoundError,
+    PlanOutOfDateError,
+    TidemarkError,
+    WindowOverError,
+)
 from tidemark.flows.app import App, Progress, Tick, silent
 from tidemark.flows.sync_opening import open_lease, read_options
 from tidemark.flows.sync_result import SyncResult, result_of, total
@@ -233,8 +240,10 @@ def _record_failure(work: Work, error: TidemarkError) -> None:
     kind = "run.window" if isinstance(error, WindowOverError) else "run.failed"
     try:
         with work.recording() as connection:
+            over = isinstance(error, PlanOutOfDateError)  # going on with that plan would fail for ever
+            state = "finished" if over else "failed"
             run_rows.set_run(
-                connection, work.run_id, state="failed", error_kind=error.kind, error=error.message, hint=error.hint
+                connection, work.run_id, state=state, error_kind=error.kind, error=error.message, hint=error.hint
             )
             events.record(connection, kind, link=work.link.name, run_id=work.run_id, error=error.message, hint=error.hint)
     except TidemarkError as second:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from tidemark.errors import PermanentError
+from tidemark.errors import PlanOutOfDateError
 from tidemark.ledger.link_rows import Seen
 from tidemark.ledger.run_rows import DROP, HELD, MODS, PLANNED, SEND, SUPERSEDE, RunItem, item_bytes
 from tidemark.settings import LinkSettings
@@ -83,7 +83,7 @@ def wanted(extent: Extent, include: Sequence[str], exclude: Sequence[str]) -> bo
 
 
 def choose(facts: Facts, link: LinkSettings, data: Sequence[str], options: Options) -> Selection:
-    """The selection of a run. Raises PermanentError where a given plan does not fit the site any more."""
+    """The selection of a run. Raises PlanOutOfDateError where a given plan does not fit the site any more."""
     changes = [_settled(change, facts) for change in facts.changes.changed]
     left_out = left_out_reason(link)
     seen: list[Seen] = []
@@ -210,7 +210,7 @@ def _keep_to(plan: Plan, selection: Selection) -> None:
     wrong += [path for path in plan.superseded if gone.get(path) != SUPERSEDE]
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-        raise PermanentError(
+        raise PlanOutOfDateError(
             f"the site has changed since the plan was made: {', '.join(wrong[:3])}{more}",
             hint="make a new plan: ./tidemark plan LINK --out FILE",
             subject=wrong[0],

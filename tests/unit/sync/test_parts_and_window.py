@@ -26,9 +26,7 @@ def path(partition: int, number: int, kind: str = "sequence") -> str:
     st.integers(1, 100),
     st.integers(1, 5),
 )
-def test_every_file_is_in_one_batch_and_no_partition_in_two(
-    files: list[tuple[int, int, int]], size: int, count: int
-) -> None:
+def test_no_partition_is_in_two_batches(files: list[tuple[int, int, int]], size: int, count: int) -> None:
     asked = [Weighed(path(p, n), w) for p, n, w in files]
     cut = list(batches(asked, lambda f: partition_of(f, DATA), PartLimits(batch_bytes=size, batch_files=count)))
     assert sorted(f for batch in cut for f in batch) == sorted(asked)
