@@ -95,7 +95,8 @@ def _put_environment(document: Document, environ: Mapping[str, str]) -> None:
         if isinstance(table, dict):
             table[path[-1]] = environ[variable]
         document.places[path] = variable
-        document.places.setdefault(path[:-1], variable)
+        for length in range(1, len(path)):
+            document.places.setdefault(path[:length], variable)
         document.from_environment.add(path)
 
 
