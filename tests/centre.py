@@ -23,7 +23,7 @@ from tidemark.flows.engines import KINDS, Outcome
 from tidemark.flows.load_landings import load
 from tidemark.flows.load_result import LoadResult
 from tidemark.flows.read_catalog import Query, ReadResult, read
-from tidemark.settings import ReceiverSettings, Settings
+from tidemark.settings import LedgerSettings, ReceiverSettings, Settings
 
 Row = tuple[str, str, int, str, str]
 
@@ -32,6 +32,7 @@ Row = tuple[str, str, int, str, str]
 class Centre:
     folder: Path
     name: str = "centre"
+    ledger_url: str = LedgerSettings().url
     app: App = field(init=False)
     receiver: ReceiverSettings = field(init=False)
 
@@ -46,7 +47,11 @@ class Centre:
 
     def reopen(self) -> None:
         """A new process, as far as Tidemark can tell."""
-        settings = Settings(path=self.folder / "tidemark.toml", receivers={self.name: self.receiver})
+        settings = Settings(
+            path=self.folder / "tidemark.toml",
+            ledger=LedgerSettings(self.ledger_url),
+            receivers={self.name: self.receiver},
+        )
         self.app = open_app(settings)
 
     def sender(self, site_id: str = SITE_A, **facts: Any) -> Sender:
@@ -88,10 +93,10 @@ class InlineEngine:
                 yield Outcome(index, error=error)
 
 
-def inline_centre(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Centre:
+def inline_centre(folder: Path, monkeypatch: pytest.MonkeyPatch, **facts: Any) -> Centre:
     """A receiver whose loads check files in this process."""
     monkeypatch.setattr(admitting, "choose_engine", lambda *_: InlineEngine())
-    return Centre(folder)
+    return Centre(folder, **facts)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,13 @@ from tidemark.flows.operate import approve
 from tidemark.ledger import merge_rows
 
 
-@pytest.fixture
-def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Centre:
-    return inline_centre(tmp_path, monkeypatch)
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.real("postgresql"))])
+def centre(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Centre]:
+    """A receiver with its ledger on either database."""
+    facts = {"ledger_url": request.getfixturevalue("postgres_url")} if request.param == "postgresql" else {}
+    made = inline_centre(tmp_path, monkeypatch, **facts)
+    yield made
+    made.app.ledger.close()
 
 
 def d1(*points: tuple[int, int], mods: str = "") -> dict[str, bytes]:
