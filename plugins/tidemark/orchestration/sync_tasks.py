@@ -57,7 +57,7 @@ def _recover(app: App, link: str, external: str, asked: Mapping[str, Any]) -> st
 def _options(asked: Mapping[str, Any]) -> Options:
     from tidemark.flows.sync_link import Options
 
-    return Options(tuple(asked.get("only_paths") or ()), bool(asked.get("send_all_again")))
+    return Options(only_paths=tuple(asked.get("only_paths") or ()), send_all_again=bool(asked.get("send_all_again")))
 
 
 def select_files(link: str, run: str, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
