@@ -13,7 +13,7 @@ def run_job(name: str, folder: str, master: str) -> None:
     kind, numbered, limits = read_tasks(folder)
     context = open_context(name, folder, master)
     try:
-        slices = min(len(numbered), 4 * context.defaultParallelism)
+        slices = min(len(numbered), 2 * context.defaultParallelism)
         outcomes = context.parallelize(numbered, slices).mapPartitions(partial(run_numbered, kind, limits)).collect()
         write_results(folder, outcomes)
     finally:
