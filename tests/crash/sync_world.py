@@ -97,6 +97,23 @@ class SyncWorld:
         edge = replace(copy.deepcopy(replace(self.edge, ground=MemoryGround(SiteInMemory()))), ground=MemoryGround(site))
         return replace(self, folder=folder, edge=edge, site=site, centre=centre, results=list(self.results))
 
+    def neighbour(self) -> SyncWorld:
+        """Another site with a link of its own to the same receiver, in the same ledger. In memory only."""
+        site = SiteInMemory("site2")
+        settings = replace(SITE, name="plant2", id=SITE_ID[:-1] + "2", store="memory://site2")
+        return replace(
+            self,
+            edge=Edge(MemoryGround(site)),
+            site=site,
+            site_settings=settings,
+            link=replace(self.link, name="plant2", site="plant2"),
+            results=[],
+        )
+
+    @property
+    def landings(self) -> str:
+        return f"landing/{self.site_settings.id}"
+
     # lives
 
     def app(self, effects: Effects) -> App:
@@ -104,8 +121,8 @@ class SyncWorld:
             path=self.folder / "tidemark.toml",
             ledger=LedgerSettings("sqlite:///ledger.db"),
             receivers={"centre": RECEIVER},
-            sites={"plant1": self.site_settings},
-            links={"plant1": self.link},
+            sites={self.site_settings.name: self.site_settings},
+            links={self.link.name: self.link},
         )
         ledger = CrashingLedger(settings.ledger.url, Effects(), self.folder)
         migrate(ledger)
@@ -115,7 +132,7 @@ class SyncWorld:
     def sync(self, options: Options | None = None, effects: Effects | None = None) -> SyncResult:
         app = self.app(effects or Effects())
         try:
-            result = run_sync(app, "plant1", options or Options(no_load=True), limits=self.limits)
+            result = run_sync(app, self.link.name, options or Options(no_load=True), limits=self.limits)
         finally:
             app.ledger.close()
         self.results.append(result)
@@ -167,7 +184,7 @@ class SyncWorld:
 
     def check_final_names(self) -> None:
         """No file bears a final name at the receiver that is not whole."""
-        for entry in self.centre.list_files(["landing"]).entries:
+        for entry in self.centre.list_files([self.landings]).entries:
             if entry.path.endswith((".part", ".part.blocks", ".tmp")):
                 continue
             data = self.centre.read(entry.path)
@@ -191,9 +208,9 @@ class SyncWorld:
             parts = [p for f in manifest.files for p in (f.tsfile, f.resource, f.mods) if p]
             parts += [log.part for log in manifest.schema]
             named |= {f"{self.landing_folder(manifest)}/{landed_path(p.path)}" for p in parts}
-        there = {e.path for e in self.centre.list_files(["landing"]).entries}
+        there = {e.path for e in self.centre.list_files([self.landings]).entries}
         assert there <= named, f"left over at the receiver: {sorted(there - named)}"
-        links = [e.path for e in self.site.list_files(["data/.tidemark"]).entries]
+        links = [e.path for e in self.site.list_files([f"data/.tidemark/{self.link.name}"]).entries]
         assert not links, f"left over at the site: {links}"
 
     def part(self, manifest: Manifest, part: Part) -> bytes:
@@ -202,11 +219,11 @@ class SyncWorld:
         return data
 
     def manifests(self) -> list[Manifest]:
-        found = [e.path for e in self.centre.list_files(["landing"]).entries if e.path.endswith("/" + MANIFEST)]
+        found = [e.path for e in self.centre.list_files([self.landings]).entries if e.path.endswith("/" + MANIFEST)]
         return sorted((decode_manifest(self.centre.read(path)) for path in found), key=lambda m: m.sequence)
 
     def landing_folder(self, manifest: Manifest) -> str:
-        return f"landing/{SITE_ID}/{manifest.landing}"
+        return f"{self.landings}/{manifest.landing}"
 
     def told(self) -> Mapping[str, tuple[bytes, bytes]]:
         """What a receiver holds that does what the manifests say, drops obeyed: path → (TsFile, mods)."""
