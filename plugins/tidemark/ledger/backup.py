@@ -1,0 +1,118 @@
+"""A copy of a ledger while it is in use, and a ledger from a copy.
+
+A backup is itself a ledger on SQLite, whatever it was made from: it can be looked at, used as `[ledger] url`, or copied
+into an empty database of either kind. SQLite is copied by its own backup API, PostgreSQL row by row out of one repeatable
+read, so both are the state of one moment.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from tidemark.errors import PermanentError
+from tidemark.ledger.database import Ledger
+from tidemark.ledger.migrations import migrate
+
+_ROWS = 5_000  # copied at once
+_OWN = ("tidemark_schema", "sqlite_sequence")  # each database keeps its own
+
+
+def back_up(ledger: Ledger, target: Path) -> int:
+    """Write a copy of `ledger` to the file `target`, which comes into being whole or not at all; returns its bytes."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(target.name + ".part")
+    part.unlink(missing_ok=True)
+    if ledger.is_sqlite:
+        with closing(ledger.engine.raw_connection()) as source, closing(sqlite3.connect(part)) as copy:
+            assert source.driver_connection is not None
+            source.driver_connection.backup(copy)
+            copy.execute("PRAGMA journal_mode=DELETE")  # one file, nothing beside it
+    else:
+        copied = Ledger(f"sqlite:///{part}")
+        migrate(copied)
+        copy_rows(ledger, copied)
+        _single_file(copied)
+    _durable(part, target)
+    return target.stat().st_size
+
+
+def copy_rows(source: Ledger, target: Ledger) -> int:
+    """Copy every row into an empty, migrated ledger in one transaction; returns the rows.
+
+    Raises PermanentError where the target has rows already.
+    """
+    copied = 0
+    with _one_moment(source) as reading, target.write() as writing:
+        tables = _tables(writing)
+        if used := [t.name for t in tables if writing.execute(sa.select(sa.literal(1)).select_from(t).limit(1)).first()]:
+            raise PermanentError(
+                f"the ledger is not empty: {', '.join(used[:3])} have rows",
+                hint="name an empty database in [ledger] url",
+            )
+        for table in tables:
+            for rows in _batches(reading, table):
+                writing.execute(table.insert(), rows)
+                copied += len(rows)
+        if not target.is_sqlite:
+            _set_counters(writing, tables)
+    return copied
+
+
+def _tables(connection: Connection) -> Sequence[sa.Table]:
+    metadata = sa.MetaData()
+    metadata.reflect(connection)
+    return [t for t in metadata.sorted_tables if t.name not in _OWN]
+
+
+def _batches(connection: Connection, table: sa.Table) -> Iterator[list[dict[str, object]]]:
+    columns: list[sa.ColumnClause[object]] = [sa.column(c.name) for c in table.columns]
+    found = connection.execute(sa.select(*columns).select_from(sa.table(table.name)))
+    for rows in found.mappings().partitions(_ROWS):
+        yield [dict(row) for row in rows]
+
+
+def _set_counters(connection: Connection, tables: Sequence[sa.Table]) -> None:
+    """Let PostgreSQL's growing keys go on behind the copied ones."""
+    for table in tables:
+        for column in table.primary_key.columns:
+            if column.identity is not None:
+                connection.execute(
+                    sa.text(
+                        f"SELECT setval(pg_get_serial_sequence('{table.name}', '{column.name}'),"
+                        f" COALESCE(MAX({column.name}), 0) + 1, false) FROM {table.name}"
+                    )
+                )
+
+
+@contextmanager
+def _one_moment(ledger: Ledger) -> Iterator[Connection]:
+    """A connection whose reads all see one state of the ledger (on SQLite any read transaction does)."""
+    engine = ledger.engine if ledger.is_sqlite else ledger.engine.execution_options(isolation_level="REPEATABLE READ")
+    with engine.connect() as connection:
+        yield connection
+
+
+def _single_file(ledger: Ledger) -> None:
+    ledger.close()
+    assert ledger.engine.url.database is not None
+    with closing(sqlite3.connect(ledger.engine.url.database)) as connection:
+        connection.execute("PRAGMA journal_mode=DELETE")
+
+
+def _durable(part: Path, target: Path) -> None:
+    # CRASH WINDOW: a `.part` of a backup: the next backup of that name removes it.
+    with part.open("rb") as written:
+        os.fsync(written.fileno())
+    part.replace(target)
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
