@@ -253,6 +253,12 @@ def landings(
     return [SentLanding(**{**dict(zip(_LANDING, r, strict=True)), "last": bool(r.last)}) for r in found]
 
 
+def landing_names(connection: Connection, link: str) -> Sequence[str]:
+    """The ids of all landings of the link, in their sequence."""
+    sql = "SELECT landing FROM sent_landing WHERE link = :link ORDER BY sequence"
+    return [str(row[0]) for row in connection.execute(sa.text(sql), {"link": link})]
+
+
 def put_schema(connection: Connection, run_id: str, piece: RunSchema) -> None:
     connection.execute(
         sa.text(
