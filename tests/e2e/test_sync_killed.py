@@ -1,0 +1,107 @@
+"""Runs of a link killed with -9, whole process groups, at random moments, while real files come to light in portions.
+
+Whatever dies, the end is the same: `read --tall` equals the server's own answers, coverage is complete, `verify --deep`
+finds nothing. The seed stands in the test's id; TIDEMARK_TEST_SEED adds to it, for other sweeps.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.killed_world import LOAD, MERGE, NO_LOAD, REPAIR, SYNC, KilledWorld, Killer
+from tests.expected import SITES
+from tests.services.deployed import Deployed
+from tests.services.filling_site import FillingSite
+from tests.services.sshd import Sshd
+
+BASE_SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "0"))
+FOLDERS = pytest.mark.parametrize("folder", list(SITES))
+World = Callable[..., KilledWorld]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    def build(folder: str, seed: int, through: Sshd | None = None, ledger: str = "sqlite:///var/ledger.db") -> KilledWorld:
+        seed += BASE_SEED
+        print(f"seed {seed}")
+        chance = random.Random(seed)
+        root = through.new_folder("site") if through else tmp_path / "site"
+        filling = FillingSite(SITES[folder], root, chance)
+        deployed = Deployed(
+            tmp_path / "deployed", SITES[folder], root, tmp_path / "centre", site_through=through, ledger=ledger
+        )
+        return KilledWorld(filling, deployed.write(), Killer(deployed, chance))
+
+    return build
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+@FOLDERS
+def test_a_dozen_kills(folder: str, world: World) -> None:
+    killed = world(folder, 1)
+    killed.live(12)
+    killed.rest()
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_a_dozen_kills_over_ssh(world: World, sshd: Sshd) -> None:
+    killed = world("2.0.1-beta", 2, through=sshd)
+    killed.live(12)
+    killed.rest()
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_every_verb_killed(world: World) -> None:
+    killed = world("0.12.0", 3)
+    killed.commands = (SYNC, NO_LOAD, LOAD, MERGE, REPAIR)
+    killed.live(12)
+    killed.rest()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@FOLDERS
+@pytest.mark.parametrize("seed", range(100, 103))
+def test_fifty_kills(folder: str, seed: int, world: World) -> None:
+    killed = world(folder, seed)
+    killed.live(50)
+    killed.rest()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@FOLDERS
+@pytest.mark.parametrize("seed", range(200, 202))
+def test_fifty_kills_over_ssh(folder: str, seed: int, world: World, sshd: Sshd) -> None:
+    killed = world(folder, seed, through=sshd)
+    killed.live(50)
+    killed.rest()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@FOLDERS
+@pytest.mark.parametrize("seed", range(300, 302))
+def test_every_verb_killed_fifty_times(folder: str, seed: int, world: World) -> None:
+    killed = world(folder, seed)
+    killed.commands = (SYNC, NO_LOAD, LOAD, MERGE, REPAIR)
+    killed.live(50)
+    killed.rest()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@FOLDERS
+def test_fifty_kills_with_a_ledger_in_postgresql(folder: str, world: World, postgres_url: str) -> None:
+    killed = world(folder, 400, ledger=postgres_url)
+    killed.commands = (SYNC, SYNC, NO_LOAD, LOAD, MERGE)
+    killed.live(50)
+    killed.rest()
