@@ -134,6 +134,15 @@ def unfinished_run(connection: Connection, link: str) -> str | None:
     return None if found is None else str(found)
 
 
+def known_runs(connection: Connection, link: str, asked: Iterable[str]) -> frozenset[str]:
+    """Which of the run ids are runs of the link in this ledger."""
+    statement = sa.text("SELECT run_id FROM run WHERE link = :link AND run_id IN :asked")
+    found = connection.execute(
+        statement.bindparams(sa.bindparam("asked", expanding=True)), {"link": link, "asked": [*asked]}
+    )
+    return frozenset(found.scalars())
+
+
 def set_run(connection: Connection, run_id: str, **columns: Any) -> None:
     """Change columns of the run's row."""
     assignments = ", ".join(f"{name} = :{name}" for name in columns)

@@ -29,8 +29,7 @@ def recover(work: Work) -> Mapping[str, int]:
     require_known_landings(work)
     answers = read_receipts(work)
     if work.site.snapshot:
-        for folder in snapshot.orphans(work.source, SnapshotFolders.of(work.site, work.link.name), keep=work.run_id):
-            work.source.remove_tree(folder)
+        _remove_dead_links(work)
     return {"settled": settled, **answers}
 
 
@@ -95,6 +94,18 @@ def cleanup(work: Work) -> Mapping[str, int]:
         run_rows.set_success(connection, work.link.name, work.run_id, at)
         events.record(connection, "run.finished", link=work.link.name, run_id=work.run_id, files=run.files, bytes=run.bytes)
     return {"pending": left}
+
+
+def _remove_dead_links(work: Work) -> None:
+    """Links of runs of this ledger that are over, and of forsaken ones; those of another Tidemark stay."""
+    others = snapshot.others(work.source, SnapshotFolders.of(work.site, work.link.name), keep=work.run_id)
+    if not others:
+        return
+    with work.ledger.read() as connection:
+        ours = run_rows.known_runs(connection, work.link.name, {run for _, run in others})
+    for folder, run in others:
+        if run in ours or snapshot.forsaken(run, work.clock()):
+            work.source.remove_tree(folder)
 
 
 def _remove_half_files(work: Work, landings: int) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,7 @@ from tidemark.flows import sync_link
 from tidemark.flows.app import App
 from tidemark.flows.plan_link import plan, read_plan
 from tidemark.flows.sync_link import Options
+from tidemark.flows.sync_opening import new_run_id
 from tidemark.ledger import link_rows, run_rows
 from tidemark.ledger.leases import this_process
 from tidemark.stores.landing import Answer, Receipt, encode
@@ -380,6 +382,36 @@ def test_two_runs_at_once(world: SyncWorld) -> None:
 def _mine() -> tuple[int, str]:
     me = this_process()
     return me.pid, me.process_start
+
+
+def snapshot_runs(world: SyncWorld) -> set[str]:
+    return {entry.path.split("/")[3] for entry in world.site.list_files(["data/.tidemark/plant1"]).entries}
+
+
+def test_two_tidemarks_over_one_site_leave_each_others_links_alone(world: SyncWorld, tmp_path: Path) -> None:
+    """Same site, same name of the link, ledgers and receivers of their own; one is killed while its files are linked."""
+    seal(world, 1, 2)
+    second = replace(world, folder=tmp_path, centre=MemoryStore("centre"), results=[])
+    with opened(world) as app:
+        run = sync_link.open_run(app, "plant1")
+        sync_link.recover(app, run)
+        sync_link.select_files(app, run)
+    assert snapshot_runs(world) == {run}
+    assert second.sync().files == 2
+    assert snapshot_runs(world) == {run}
+    assert world.sync().files == 2
+    second.check()
+    world.check()
+
+
+@pytest.mark.parametrize(("days", "there"), [(29, True), (31, False)])
+def test_links_that_nobody_knows_go_after_a_month(world: SyncWorld, days: int, there: bool) -> None:
+    seal(world, 1)
+    stray = new_run_id(world.edge.clock - days * 86_400)
+    world.site.link([(path_of(1), f"data/.tidemark/plant1/{stray}/0/x.tsfile")])
+    world.site.link([(path_of(1), "data/.tidemark/plant1/by-hand/0/x.tsfile")])
+    world.sync()
+    assert snapshot_runs(world) == {"by-hand", *([stray] if there else [])}
 
 
 def test_a_stale_process_records_nothing(world: SyncWorld) -> None:
