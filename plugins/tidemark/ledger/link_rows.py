@@ -118,7 +118,7 @@ def stream_files(connection: Connection, link: str) -> Iterator[Sequence[Any]]:
         f" WHERE link = :link ORDER BY path{collation}"
     )
     result = connection.execute(sa.text(sql), {"link": link}, execution_options={"yield_per": _STREAM})
-    for rows in result.partitions():
+    for rows in result.partitions(_STREAM):  # without a size SQLite's rows come one by one
         yield from rows
 
 

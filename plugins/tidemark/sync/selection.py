@@ -15,11 +15,12 @@ from sqlalchemy.engine import Connection
 from tidemark.errors import CorruptionError, RetryableError
 from tidemark.ledger import events, link_rows, run_rows
 from tidemark.ledger.run_rows import DROP, HELD, PINNED, PLANNED, SUPERSEDE
+from tidemark.stores.listing import entries_in
 from tidemark.stores.protocol import Listing, Range, Tier
 from tidemark.sync import snapshot
 from tidemark.sync.choice import Facts, Selection, choose, left_out_reason, without
 from tidemark.sync.guard import View
-from tidemark.sync.plan import Change, Changes, Kind, changes, compare
+from tidemark.sync.plan import Change, Changes, Compared, Kind, changes, compare
 from tidemark.sync.snapshot import SnapshotFolders
 from tidemark.sync.work import Options, Site, Work
 from tidemark.tsfiles.resource import Extent, read_extent
@@ -97,7 +98,7 @@ def _listed(site: Site, everything: bool) -> tuple[Listing, Changes, View]:
             compared = compare(listing.entries, rows, left_out_reason(site.link), everything)
         found = changes(compared, listing.entries, site.site.data, [path for path, _ in listing.odd], everything)
         if not found.vanished or _stands_still(site, listing, {r.path.rpartition("/")[0] for r in found.vanished}):
-            return listing, found, _view(site, listing, compared.known, compared.listed)
+            return listing, found, _view(site, listing, compared)
     raise RetryableError(
         f"site {site.site.name}: its folders changed during every one of {TRIES} looks", hint="run it again in a while"
     )
@@ -105,18 +106,18 @@ def _listed(site: Site, everything: bool) -> tuple[Listing, Changes, View]:
 
 def _stands_still(site: Site, listing: Listing, folders: set[str]) -> bool:
     def inside(one: Listing) -> list[tuple[str, int]]:
-        return [(e.path, e.size) for e in one.entries if e.path.rpartition("/")[0] in folders]
+        return [(e.path, e.size) for e in entries_in(one.entries, folders)]
 
     return inside(listing) == inside(site.source.list_files(sorted(folders)))
 
 
-def _view(site: Site, listing: Listing, known: int, listed: int) -> View:
+def _view(site: Site, listing: Listing, compared: Compared) -> View:
     bare = []
     for folder in site.site.data:
         prefix = folder.rstrip("/") + "/"
-        if folder not in listing.missing and not any(e.path.startswith(prefix) for e in listing.entries):
+        if folder not in listing.missing and not any(found.startswith(prefix) for found in compared.prefixes):
             bare.append(folder)
-    return View(known, listed, tuple(listing.missing), tuple(bare))
+    return View(compared.known, compared.listed, tuple(listing.missing), tuple(bare))
 
 
 def _extents(site: Site, moving: Sequence[Change]) -> tuple[dict[str, Extent], dict[str, str]]:
