@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,7 @@ CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # a fifth to two
 WINDOW = 1 << 25  # bytes in flight towards us before the far end waits
 PACKET = 1 << 15
 _RECEIVE = 1 << 18
+_UNTIL_CLOSED = (0.05, 0.1, 0.2, 0.4)  # seconds
 _TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", 18)
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its tracebacks are our errors' business
@@ -63,14 +65,22 @@ class SshConnection:
     def open_pipe(self, command: str = "", subsystem: str = "") -> Pipe:
         """A channel that runs `command`, or the named subsystem."""
         with self.speaking("opening a session"):
-            transport = self._connected()
-            channel = transport.open_session(window_size=WINDOW, max_packet_size=PACKET, timeout=self.limits.stall)
+            channel = self._open_session()
             channel.settimeout(self.limits.stall)
             if subsystem:
                 channel.invoke_subsystem(subsystem)
             else:
                 channel.exec_command(command)
             return Pipe(self, channel)
+
+    def _open_session(self) -> paramiko.Channel:
+        """One that was closed counts for MaxSessions until its command has ended there: wait for that a moment."""
+        for pause in _UNTIL_CLOSED:
+            try:
+                return self._connected().open_session(WINDOW, PACKET, self.limits.stall)
+            except paramiko.ChannelException:
+                time.sleep(pause)
+        return self._connected().open_session(WINDOW, PACKET, self.limits.stall)
 
     def drop(self) -> None:
         """Close the connection and every channel on it; the next use connects again."""
@@ -183,7 +193,8 @@ class Pipe:
         return said.decode("utf-8", "backslashreplace")
 
     def close(self) -> None:
-        self._channel.close()
+        with suppress(EOFError, OSError, paramiko.SSHException):  # a connection that broke is closed already
+            self._channel.close()
 
     def _receive(self, patient: bool) -> bytes:
         while True:
