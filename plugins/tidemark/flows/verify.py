@@ -17,8 +17,9 @@ from tidemark.flows.app import App, Progress, Tick, silent
 from tidemark.flows.known_sites import site_names, sites_of
 from tidemark.flows.repair import Damage, Repairs
 from tidemark.ledger import catalog_rows, events, owner_rows
+from tidemark.ledger.database import now
 from tidemark.ledger.leases import Leases
-from tidemark.ledger.proof_rows import Row, report
+from tidemark.ledger.proof_rows import Row, put_file_checks, report
 from tidemark.load.view import CatalogReader, seen_devices
 from tidemark.proof.bytes_check import Recorded, check_files
 from tidemark.proof.differences import DAMAGED, MISSING, POINTS, Difference, VerifyReport
@@ -135,6 +136,9 @@ def _receiver_side(work: _Work, store: Store | None, source: SourceChecked | Non
         loaded = report(connection, "loaded_landings", **place, site=work.site.site_id)
     damage = {d.record.location: d for d in (*_kept(kept, source), *_landed(work, loaded))}
     checked = check_files(work.root, [d.record for d in damage.values()], {})
+    with work.app.ledger.write() as connection:  # so that coverage knows what was found, however old the file looks
+        catalog = {d.record.location for d in damage.values() if d.where == "catalog"}
+        put_file_checks(connection, work.receiver.name, [c for c in checked.fresh if c.location in catalog], now(connection))
     work.tally.checked += checked.files
     for location, why in checked.wrong.items():
         found = damage[location]

@@ -119,6 +119,13 @@ def claims(expected: Iterable[Expected], view: CatalogView, unit: str) -> Iterat
             yield Claim(name, day_of(start, unit), day_of(end, unit), file.path, why)
 
 
+def unplaced(expected: Iterable[Expected], view: CatalogView) -> Iterator[str]:
+    """Files that are not present and whose .resource tells no device and day: gaps, since no cell can show them."""
+    for file in expected:
+        if not file.extent and (why := why_absent(file, view)):
+            yield f"{file.path}: {why}"
+
+
 def stretches(found: Iterable[Claim], first: int | None = None, last: int | None = None) -> tuple[Stretch, ...]:
     """The claims of a site as stretches of days, by device and day, within [`first`, `last`] where given."""
     cut = (_cut(c, first, last) for c in found)

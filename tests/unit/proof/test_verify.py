@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
 from tests.unit.proof.conftest import Deployment
 from tidemark.errors import UnreachableError
@@ -75,6 +76,28 @@ def test_a_damaged_data_file_is_found_though_size_and_time_are_unchanged(deploy)
     assert report.differences[0].repaired
     assert verify(d.app, d.receiver, deep=True).differences == ()
     assert _read(d) == before
+
+
+def test_coverage_knows_what_verify_found_where_the_disk_rotted_silently(deploy) -> None:
+    d = deploy()
+    d.sync()
+    assert coverage(d.app, d.receiver).complete
+    victim = next(iter(sorted(d.centre.glob("data/**/*.tsfile"))))
+    _flip(victim)
+    assert not coverage(d.app, d.receiver).complete, "a time set back hides nothing"
+    with d.app.ledger.write() as connection:  # rot below the file system: the inode looks as it did when it was checked
+        connection.execute(
+            sa.text(
+                "UPDATE file_check SET ctime_ns = :ctime, sha256 = (SELECT sha256 FROM catalog_file c"
+                " WHERE c.location = file_check.location) WHERE location = :location"
+            ),
+            {"ctime": victim.stat().st_ctime_ns, "location": victim.relative_to(d.centre).as_posix()},
+        )
+    assert coverage(d.app, d.receiver).complete, "nobody has read it since"
+    assert _whats(d) == ["damaged"]
+    assert not coverage(d.app, d.receiver).complete
+    verify(d.app, d.receiver, repair=True)
+    assert coverage(d.app, d.receiver).complete
 
 
 def test_a_missing_data_file_is_fetched_again(deploy) -> None:
