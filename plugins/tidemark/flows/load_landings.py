@@ -154,16 +154,7 @@ def _open(work: _Work, paper: Paper) -> _Landing:
         landing_rows.put_landing(connection, row)
         if (row.site_id, row.landing) not in work.rows:
             record(connection, "landing.found", site_id=row.site_id, landing=row.landing, sequence=row.sequence)
-    origin = Origin(
-        receiver=receiver.name,
-        site_id=manifest.site_id,
-        time_unit=manifest.time_unit,
-        site_interval_ms=manifest.partition_interval_ms,
-        catalog_interval_ms=receiver.partition_interval_ms,
-        data=manifest.data,
-        landing=manifest.landing,
-        folder=paper.folder.path,
-    )
+    origin = Origin.of(manifest, receiver.name, receiver.partition_interval_ms)
     return _Landing(paper, manifest, origin, row)
 
 

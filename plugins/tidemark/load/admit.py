@@ -23,7 +23,7 @@ from tidemark.load.place import (
     quarantine_location,
     refused_location,
 )
-from tidemark.stores.landing import LandedFile, Part, landed_path
+from tidemark.stores.landing import LandedFile, Manifest, Part, landed_path, landing_folder
 from tidemark.tsfiles.names import SourceName, parse_source_path, rank
 from tidemark.tsfiles.statistics import FileFacts
 
@@ -40,6 +40,20 @@ class Origin:
     data: tuple[str, ...]
     landing: str
     folder: str
+
+    @classmethod
+    def of(cls, manifest: Manifest, receiver: str, catalog_interval_ms: int) -> Origin:
+        """The origin of a landing's files where they landed."""
+        return cls(
+            receiver=receiver,
+            site_id=manifest.site_id,
+            time_unit=manifest.time_unit,
+            site_interval_ms=manifest.partition_interval_ms,
+            catalog_interval_ms=catalog_interval_ms,
+            data=manifest.data,
+            landing=manifest.landing,
+            folder=landing_folder(manifest.site_id, manifest.landing),
+        )
 
 
 @dataclass(frozen=True)
