@@ -56,30 +56,27 @@ def test_a_folder_behind_ssh(site: RealSite, tmp_path: Path, sshd: Sshd) -> None
 
 
 @pytest.mark.full
-@FOLDERS
-@pytest.mark.parametrize("tier", ["sshd_posix", "sshd_sftp_only", "sshd_chroot"])
-def test_a_folder_behind_less_than_a_shell(
-    site: RealSite, tier: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    server: Sshd = request.getfixturevalue(tier)
+@pytest.mark.parametrize(
+    ("tier", "folder"), [("sshd_posix", "0.12.0"), ("sshd_sftp_only", "2.0.1-beta"), ("sshd_chroot", "0.12.0")]
+)
+def test_a_folder_behind_less_than_a_shell(tier: str, folder: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    server, site = request.getfixturevalue(tier), SITES[folder]
     root = server.new_folder("site")
     FillingSite.whole(site, root)
     proved(Deployed(tmp_path / "deployed", site, root, tmp_path / "centre", site_through=server).write(), root)
 
 
 @pytest.mark.full
-@FOLDERS
-def test_a_ledger_in_postgresql(site: RealSite, tmp_path: Path, postgres_url: str) -> None:
-    root = tmp_path / "site"
+def test_a_ledger_in_postgresql(tmp_path: Path, postgres_url: str) -> None:
+    site, root = SITES["2.0.1-beta"], tmp_path / "site"
     FillingSite.whole(site, root)
     proved(Deployed(tmp_path / "deployed", site, root, tmp_path / "centre", ledger=postgres_url).write(), root)
 
 
 @pytest.mark.full
-@FOLDERS
-def test_a_site_that_may_only_be_read(site: RealSite, tmp_path: Path) -> None:
+def test_a_site_that_may_only_be_read(tmp_path: Path) -> None:
     """No snapshot: read in place."""
-    root = tmp_path / "site"
+    site, root = SITES["0.12.0"], tmp_path / "site"
     FillingSite.whole(site, root)
     deployed = Deployed(tmp_path / "deployed", site, root, tmp_path / "centre", more='snapshot = ""')
     proved(deployed.write(), root)
