@@ -19,7 +19,7 @@ def main() -> int:
     asked = parser.parse_args()
     try:
         outcome = Story(asked.dir.resolve(), _tell, not asked.no_ui).run()
-    except StoryBroke as broke:
+    except (StoryBroke, OSError) as broke:
         print(f"\nThe demo broke: {broke}", file=sys.stderr)
         if asked.json:
             print(json.dumps({"ok": False, "kind": 1, "error": str(broke), "hint": f"look into {asked.dir}"}))

@@ -224,7 +224,7 @@ def _bench(app: App, receiver: ReceiverSettings, engine: str = "auto") -> Iterat
 
 def _held(app: App, receiver: ReceiverSettings, held_id: str) -> QuarantineRow:
     row = None
-    if held_id.isdecimal():
+    if held_id.isdecimal() and len(held_id) < 19:  # what a 64-bit key can be
         with app.ledger.read() as connection:
             row = trouble_rows.quarantine_of(connection, int(held_id))
     if row is None or row.state != "held" or row.receiver != receiver.name:

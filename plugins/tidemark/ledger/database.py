@@ -62,7 +62,14 @@ def _absolute(url: str, root: Path | None) -> str:
     if parsed.drivername.startswith("sqlite") and parsed.database and parsed.database != ":memory:":
         path = Path(parsed.database)
         path = path if path.is_absolute() else (root or Path.cwd()) / path
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as refused:
+            raise PermissionDeniedError(
+                f"the ledger's folder {path.parent} cannot be made: {refused.strerror}",
+                hint="give [ledger] url a folder that may be written",
+                subject=str(path),
+            ) from refused
         parsed = parsed.set(database=str(path))
     return parsed.render_as_string(hide_password=False)
 
