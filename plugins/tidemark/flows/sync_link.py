@@ -280,7 +280,8 @@ def _loaded(app: App, link: LinkSettings, result: SyncResult, progress: Progress
         loaded=loaded.loaded,
         refused=loaded.refused,
         quarantined=loaded.quarantined,
-        load_kind=loaded.exit_code,
+        troubles=loaded.troubles,
+        clashes=loaded.clashes,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tidemark.errors import GuardError, NotFoundError, PartialError, RetryableError, worst_exit_code
+from tidemark.flows.load_result import Trouble, named
 from tidemark.ledger import link_rows, run_rows
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.run_rows import DROP, FAILED, HELD, SUPERSEDE, VANISHED
@@ -17,7 +18,8 @@ class SyncResult:
     """`state`: nothing (no landing) | landed | loaded. Bytes are files' bytes; `sent_bytes` crossed the wire.
 
     `pending`: drops that wait for approval, superseded files that wait for what covers them, files left to the next run.
-    `left_out`: (path, reason) of the latter. `schema`: bytes of schema logs. `load_kind`: exit code of the load.
+    `left_out`: (path, reason) of the latter. `schema`: bytes of schema logs. `troubles` and `clashes`: what the load
+    could not do, and series that two sources give different types.
     """
 
     run: str
@@ -36,12 +38,13 @@ class SyncResult:
     quarantined: int = 0
     left_out: tuple[tuple[str, str], ...] = ()
     guard: str = ""
-    load_kind: int = 0
+    troubles: tuple[Trouble, ...] = ()
+    clashes: tuple[str, ...] = ()
     waiting_for_load: bool = False
 
     @property
     def exit_code(self) -> int:
-        kinds = {self.load_kind}
+        kinds = {trouble.kind for trouble in self.troubles}
         kinds |= {GuardError.kind} if self.guard else set()
         kinds |= {PartialError.kind} if self.left_out else set()
         kinds |= {RetryableError.kind} if self.waiting_for_load else set()
@@ -54,8 +57,10 @@ class SyncResult:
             return f"look at ./tidemark plan {self.link}; then ./tidemark approve {self.run}"
         if self.left_out:
             return "they go with the next run"
-        if self.waiting_for_load or self.load_kind:
+        if self.waiting_for_load:
             return "./tidemark load"
+        if self.troubles:
+            return self.troubles[0].hint
         return ""
 
     @property
@@ -68,7 +73,7 @@ class SyncResult:
             return f"{path} was left out: {reason}{more}"
         if self.waiting_for_load:
             return "the receiver is being loaded by another process"
-        return f"{self.refused} files refused, {self.quarantined} quarantined" if self.load_kind else ""
+        return named(self.troubles)
 
     def as_json(self) -> dict[str, Any]:
         out: dict[str, Any] = {"ok": self.exit_code == 0, "kind": self.exit_code}
@@ -92,7 +97,8 @@ class SyncResult:
             "guard",
         )
         out |= {name: getattr(self, name) for name in names}
-        return out | {"left_out": [{"path": path, "reason": reason} for path, reason in self.left_out]}
+        out["left_out"] = [{"path": path, "reason": reason} for path, reason in self.left_out]
+        return out | {"troubles": [vars(trouble) for trouble in self.troubles], "clashes": list(self.clashes)}
 
 
 def result_of(ledger: Ledger, run_id: str) -> SyncResult:

@@ -6,6 +6,7 @@ named as held, it is no difference; what changed or came since the newest run is
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
@@ -229,8 +230,8 @@ def _compare_points(work: _Work, root: Path, store: Store, source: SourceChecked
                     work.tally.series += 1
                     trouble = compare(at_site.get(measurement, []), at_centre.get(measurement, []), exact)
                     if trouble:
-                        series = f"{device}.{measurement}"
-                        _differ(work, Difference(POINTS, work.site.name, series, "catalog", trouble))
+                        series, following = f"{device}.{measurement}", f"./tidemark why {shlex.quote(device)}"
+                        _differ(work, Difference(POINTS, work.site.name, series, "catalog", trouble, next=following))
         work.tally.not_read.update(points.not_read)
         work.tally.not_read.update(reader.unread.found)
 
@@ -252,4 +253,4 @@ def _differ(work: _Work, difference: Difference, repaired: str = "") -> None:
 def _next(difference: Difference, repaired: str) -> str:
     if repaired:
         return ""
-    return f"./tidemark why {difference.path}" if difference.what == POINTS else "./tidemark verify --repair"
+    return "./tidemark verify --repair"

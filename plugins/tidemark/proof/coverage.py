@@ -6,7 +6,8 @@ Days are kept as stretches, not one by one: a file whose times reach from 1970 t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any
@@ -100,6 +101,7 @@ class Coverage:
     def as_json(self) -> dict[str, Any]:
         red = [r for site in self.sites for r in red_list(site)]
         return {
+            **self._told(red),
             "receiver": self.receiver,
             "cells": self.cells,
             "complete": self.complete,
@@ -108,6 +110,17 @@ class Coverage:
             "red": red[:RED_SHOWN],
             "notes": [f"{s.site}: {s.left_out} files are left out by the link's patterns" for s in self.sites if s.left_out],
         }
+
+    @staticmethod
+    def _told(red: Sequence[dict[str, Any]]) -> dict[str, str]:
+        """`error` and `hint` of a report that is not complete."""
+        if not red:
+            return {}
+        first = red[0]
+        more = f" (and {len(red) - 1} more)" if len(red) > 1 else ""
+        error = f"{first['site']}, {first['device']}, {first['day']}: {first['why']}{more}"
+        subject = first["site"] if first["device"] == "*" else first["device"]
+        return {"error": error, "hint": f"./tidemark why {shlex.quote(subject)}"}
 
 
 def claims(expected: Iterable[Expected], view: CatalogView, unit: str) -> Iterator[Claim]:

@@ -131,7 +131,8 @@ def _state(f: LinkFacts) -> tuple[str, str, str]:
     if f.behind_gap or f.rejected:
         return "gap", f.landing_reason, f"./tidemark why {f.link}"
     if f.quarantined or f.refused:
-        return "partial", f"{f.quarantined} in quarantine, {f.refused} refused", "./tidemark quarantine list"
+        lists = [f"./tidemark {verb} list" for verb, n in (("quarantine", f.quarantined), ("owners", f.refused)) if n]
+        return "partial", f"{f.quarantined} in quarantine, {f.refused} refused", ", ".join(lists)
     if f.unanswered or f.unloaded:
         return "landed", f"{max(f.unanswered, f.unloaded)} landings are not loaded yet", "./tidemark load"
     return "idle", "", ""
