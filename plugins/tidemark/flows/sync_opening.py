@@ -63,12 +63,7 @@ def _introduce(app: App, link: LinkSettings) -> None:
         known = link_rows.get_link(connection, link.name)
     if known is None:
         with app.receiver_store(app.receiver(link.receiver)) as target:
-            if landing := _landing_of(target, site.id, link.name):
-                raise PermanentError(
-                    f"link {link.name} is new to this ledger, but its landing {landing} is at the receiver",
-                    hint="./tidemark ledger rebuild",
-                    subject=link.name,
-                )
+            _require_no_landing(target, site.id, link.name)
     elif known.site_id != site.id:
         raise PermanentError(
             f"link {link.name} belongs to site {known.site_id}, the settings say {site.id}",
@@ -80,13 +75,26 @@ def _introduce(app: App, link: LinkSettings) -> None:
         link_rows.add_link(connection, link.name, site.id, link.receiver)
 
 
-def _landing_of(target: Store, site_id: str, link: str) -> str | None:
+def _require_no_landing(target: Store, site_id: str, link: str) -> None:
+    """A receiver takes a site's landings in one sequence, and a new link would begin it again. Raises PermanentError
+    with the way out where a landing of the site is there already."""
     folder = f"landing/{site_id}"
     papers = target.read_many([f"{folder}/{name}/{MANIFEST}" for name in reversed(target.list_folder(folder))])
-    for _, data in papers:
-        if data is not None and (manifest := decode_manifest(data)).link == link:
-            return manifest.landing
-    return None
+    manifest = next((decode_manifest(data) for _, data in papers if data is not None), None)
+    if manifest is None:
+        return
+    if manifest.link == link:
+        raise PermanentError(
+            f"link {link} is new to this ledger, but its landing {manifest.landing} is at the receiver",
+            hint="./tidemark ledger rebuild",
+            subject=link,
+        )
+    raise PermanentError(
+        f"link {link} is new to this ledger, but landing {manifest.landing} of its site came to the receiver by link"
+        f" {manifest.link}: a receiver takes a site's landings in one sequence",
+        hint=f"send by link {manifest.link}, with the ledger that counts its landings, or to another receiver folder",
+        subject=link,
+    )
 
 
 def new_run_id(at: float) -> str:

@@ -636,3 +636,14 @@ def test_a_lost_ledger_is_told(world: SyncWorld) -> None:
     with pytest.raises(PermanentError) as told:
         world.sync()
     assert told.value.hint == "./tidemark ledger rebuild"
+
+
+def test_a_second_link_to_where_a_site_lands_already_is_told(world: SyncWorld, tmp_path: Path) -> None:
+    """Another Tidemark, or the same with the link renamed: its landings would begin the site's sequence again."""
+    seal(world, 1)
+    world.sync()
+    other = replace(world, folder=tmp_path, link=replace(LINK, name="other"), results=[])
+    for one in (other, replace(other, folder=world.folder)):
+        with pytest.raises(PermanentError, match="by link plant1: a receiver takes a site's landings in one sequence"):
+            one.sync()
+    world.check()
