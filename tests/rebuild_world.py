@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,13 @@ from tidemark.settings import LedgerSettings, LinkSettings, ReceiverSettings, Se
 PLANT1, PLANT2 = "0f8e1c52-7d1b-4a5e-9c1e-aaaaaaaaaaaa", "1b2c3d4e-7d1b-4a5e-9c1e-bbbbbbbbbbbb"
 VERSIONS = {"plant1": "2.0.1-beta", "plant2": "0.12.0"}
 
-# What must be the same in a rebuilt ledger. Left out: keys that grow, times of this ledger's own.
+# What must be the same in a rebuilt ledger. Left out: keys that grow, times of this ledger's own, runs that told nothing,
+# and whether a receipt was read: the next run reads those again from which something may follow.
 TABLES = {
-    "link": "link, site_id, receiver, next_sequence, last_landing, last_run",
+    "link": "link, site_id, receiver, next_sequence, last_landing",
     "file": "link, path, size, mtime, mods_size, state, generation, sha256, mods_sha256, landing, reason",
     "file_extent": "link, path, extent",
-    "sent_landing": "landing, run_id, link, part, sequence, previous, state, last, created, manifest_sha256, files, bytes",
+    "sent_landing": "landing, run_id, link, part, sequence, previous, last, created, manifest_sha256, files, bytes",
     "schema_position": "link, path, position, prefix_sha256, epoch",
     "landing": "receiver, landing, site_id, sequence, previous, run_id, part, state, manifest_sha256, files, bytes, receipt",
     "inventory": "receiver, site_id, path, size, mtime, extent, live, generation, landing",
@@ -52,24 +53,31 @@ CATALOG = (
 
 @dataclass
 class World:
-    """Two sites, each with the folder of a real server, one receiver; `settle_days` of the receiver."""
+    """Two sites, each with the folder of a real server (or, not `real`, with nothing yet), one receiver."""
 
     folder: Path
     url: str = "sqlite:///var/ledger.db"
     deletes: str = "keep"
     settle_days: int = 14
+    real: bool = True
+    centre_store: str = ""  # where the receiver is reached, when not as a folder
+    far: Mapping[str, str] = field(default_factory=dict)  # host_key and key of that
     clock: float = 1_790_000_000.0
     app: App = field(init=False)
 
     def __post_init__(self) -> None:
-        for name, version in VERSIONS.items():
-            site = SITES[version]
-            shutil.copytree(site.root, self.folder / name)
-        self.receiver = ReceiverSettings("centre", f"file://{self.folder}/centre", settle_days=self.settle_days)
-        sites = {
-            name: SiteSettings(name, uuid, f"file://{self.folder}/{name}", data=SITES[v].data, schema=SITES[v].schema)
-            for (name, v), uuid in zip(VERSIONS.items(), (PLANT1, PLANT2), strict=True)
-        }
+        store = self.centre_store or f"file://{self.centre}"
+        self.receiver = ReceiverSettings("centre", store, settle_days=self.settle_days, **self.far)
+        sites = {}
+        for (name, version), uuid in zip(VERSIONS.items(), (PLANT1, PLANT2), strict=True):
+            place = self.folder / name
+            sites[name] = SiteSettings(name, uuid, f"file://{place}", schema="system/schema")
+            if self.real:
+                shutil.copytree(SITES[version].root, place)
+                sites[name] = replace(sites[name], data=SITES[version].data, schema=SITES[version].schema)
+            else:
+                for folder in (*sites[name].data, sites[name].schema):
+                    (place / folder).mkdir(parents=True)
         links = {name: LinkSettings(name, name, "centre", deletes=self.deletes) for name in sites}
         self.settings = Settings(
             self.folder / "tidemark.toml",

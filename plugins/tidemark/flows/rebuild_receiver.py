@@ -17,6 +17,7 @@ from urllib.parse import unquote
 from tidemark.errors import CorruptionError
 from tidemark.flows.app import App, Progress, Tick
 from tidemark.flows.engines import Engine, PoolEngine
+from tidemark.flows.rebuild_late import Late
 from tidemark.flows.rebuild_papers import Books, read_books
 from tidemark.flows.rebuild_replay import replay_decision, replay_settled
 from tidemark.flows.rebuild_result import Findings, Lost
@@ -49,6 +50,7 @@ class _Work:
     books: Books
     findings: Findings
     damaged: set[str] = field(default_factory=set)  # data files that cannot be read
+    late: Late = field(default_factory=Late)
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ def rebuild_receiver(app: App, receiver: ReceiverSettings, root: Path, findings:
                 _replay(work, moment, landings, facts)
                 done += 1
                 progress(Tick(f"rebuild {receiver.name}", done, len(books.moments)))
+        with app.ledger.write() as connection:
+            work.late.take(connection, receiver, traces, app.clock(), whoever=True)
         _conclude(work)
 
 
@@ -162,6 +166,7 @@ def _replay(work: _Work, moment: Moment, landings: Mapping[Heard, _Landed | None
             work.findings.lost += [Lost(work.receiver.name, site_id, path) for site_id, path in lost]
         else:
             replay_decision(connection, work.receiver.name, what)
+            work.late.take(connection, work.receiver, work.traces, moment.at)
 
 
 def _replay_landing(work: _Work, landed: _Landed, at: float) -> None:
@@ -181,6 +186,7 @@ def _replay_landing(work: _Work, landed: _Landed, at: float) -> None:
         known = known_before(connection, origin, manifest.files, devices)
         admission = recall(origin, landed.files, known, extents, work.traces, at)
         record_landing(connection, origin, manifest, admission, logs, at)
+        work.late.remember(origin, landed.files, admission, work.traces)
         row = _row(work, manifest.landing, manifest.site_id, at)
         landing_rows.put_landing(
             connection,

@@ -1,15 +1,16 @@
 """What a landing was answered, from its manifest, its receipt and the files that lie at the receiver now. Pure.
 
 For a ledger that is rebuilt: nothing is decided anew. The receipt says what became of each file, and where its bytes lie
-says what became of it later: a refused or quarantined file whose bytes are among the data files was taken after all.
-A loaded file whose bytes are gone was replaced, superseded or settled later; its row is kept, its extent is what the
-site's `.resource` said. Source: DESIGN §4 "A lost ledger can be rebuilt".
+says what became of it later: a quarantined file whose bytes are among the data files was released, a refused one was
+taken after its device changed hands (`taken_later`). A loaded file whose bytes are gone was replaced, superseded or
+settled later; its row is kept, its extent is what the site's `.resource` said. Source: DESIGN §4 "A lost ledger can be
+rebuilt".
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidemark.errors import CorruptionError
@@ -95,6 +96,15 @@ def recall(
     return made
 
 
+def taken_later(origin: Origin, refusals: Iterable[Refusal], traces: Traces) -> Iterator[tuple[LandedFile, str]]:
+    """Refused files that wait no more and whose bytes are among the data files: (file, where)."""
+    for refusal in refusals:
+        name = parse_source_path(refusal.file.path, origin.data)
+        place = traces.data_file(origin.site_id, refusal.file, name) if name and not refusal.location else ""
+        if place:
+            yield refusal.file, place
+
+
 def _recall_one(origin: Origin, one: Answered, known: Known, extent: Extent, traces: Traces, at: float) -> Admission:
     file, answer = one.file, one.answer
     newest = known.newest.get(file.path)
@@ -102,7 +112,8 @@ def _recall_one(origin: Origin, one: Answered, known: Known, extent: Extent, tra
         return Admission(known=(file,))
     waiting = known.waiting.get(file.path)
     taken = bool(one.location) if file.tsfile else newest is not None and newest.sha256 == file.sha256
-    if answer.outcome == "loaded" or (taken and not _waits(origin, one, traces)):
+    released = answer.outcome == "quarantined" and taken and not _waits(origin, one, traces)
+    if answer.outcome == "loaded" or released:
         return _loaded(origin, one, known, extent, at)
     whole = replace(file, tsfile=waiting.file.tsfile) if file.tsfile is None and waiting else file
     if answer.outcome == "refused":
