@@ -191,11 +191,11 @@ def _database(log_path: str, series: str, databases: Iterable[str]) -> str:
 
 
 def _of_files(loads: Iterable[Load]) -> list[SeriesRow]:
-    """The series that loaded files declare; the newest file of a series speaks for it."""
-    rows: dict[str, SeriesRow] = {}
-    for load in sorted(loads, key=lambda load: load.row.rank):
-        if load.facts:
-            rows |= {row.series: row for row in _series_of(load.row, load.facts, load.file.path)}
+    """The series that loaded files declare, one row a type: the newest file of a series first, which speaks for it."""
+    rows: dict[tuple[str, str], SeriesRow] = {}
+    for load in sorted(loads, key=lambda load: load.row.rank, reverse=True):
+        for row in _series_of(load.row, load.facts, load.file.path) if load.facts else ():
+            rows.setdefault((row.series, row.type), row)
     return list(rows.values())
 
 
