@@ -174,8 +174,19 @@ def _device(desk: Desk, subject: str) -> Explanation | None:
     escaped = subject.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     waiting = report(desk.connection, "device_not_there", pattern=f'%["{escaped}",%')
     if not (held or claims or waiting):
-        return None
-    return explain_device(subject, held, claims, waiting, desk.names)
+        return _series(desk, subject)
+    sites = sorted({row["site_id"] for row in held})
+    clashes = [c for site in sites for c in report(desk.connection, "series_clashes", site=site)]
+    mine = [c for c in clashes if c["series"].startswith(subject + ".")]
+    return explain_device(subject, held, claims, waiting, desk.names, mine)
+
+
+def _series(desk: Desk, subject: str) -> Explanation | None:
+    """A series is explained by its device; nodes may be quoted, so each point that could end the device is tried."""
+    known = _rows(desk, "SELECT series FROM schema_series WHERE series = :name", subject)
+    ends = [at for at, letter in enumerate(subject) if letter == "."][::-1]
+    devices = (subject[:end] for end in ends if known)
+    return next((answer for device in devices if (answer := _device(desk, device)) is not None), None)
 
 
 def _rows(desk: Desk, sql: str, name: object) -> list[Row]:

@@ -37,6 +37,7 @@ _RULES: Sequence[Callable[[FileStory], Told | None]] = (
     why_file_at_site.under_way,
     why_file_at_site.left_to_next,
     why_file_at_site.waiting,
+    why_file_at_receiver.given_up,
     why_file_at_site.told_by_receipt,
     why_file_at_receiver.landed,
     why_file_at_receiver.in_catalog,

@@ -58,6 +58,20 @@ def quarantined(story: FileStory) -> Told | None:
     )
 
 
+def given_up(story: FileStory) -> Told | None:
+    row = story.trouble("quarantine", ("dropped",))
+    held = int(story.newest["generation"]) if story.newest else 0
+    if row is None or max(story.carried, held) > int(row["generation"]):
+        return None
+    return Told(
+        "given up",
+        f"the operator dropped it from quarantine: {row['reason']}",
+        "./tidemark verify shows whether the site still has it; a newer generation of it is sent as any other",
+        "it stays out of the catalog, and red in its coverage for as long as the site has it",
+        evidence=(f"quarantine {row['id']} at {row['receiver']}, landing {row['landing']}",),
+    )
+
+
 def landed(story: FileStory) -> Told | None:
     """A newer generation landed than the catalog holds."""
     held = int(story.newest["generation"]) if story.newest else 0
