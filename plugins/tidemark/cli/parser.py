@@ -57,7 +57,7 @@ def _require_utf8(words: Sequence[str]) -> None:
         try:
             word.encode()
         except UnicodeEncodeError:
-            raise UsageError(f"not UTF-8: {ascii(word)}", hint="./tidemark --help") from None
+            raise UsageError(f"not UTF-8: {word!a}", hint="./tidemark --help") from None
 
 
 def _verb_of(words: Sequence[str]) -> str:
