@@ -104,15 +104,7 @@ def rebuild(
 
 
 def _make_way(settings: Settings, target: Ledger, replace: bool) -> str:
-    """Refuse a ledger that has rows, or keep a copy of it; the copy's path."""
-    used = used_tables(target)
-    if not used:
-        return ""
-    if not replace:
-        raise PermanentError(
-            f"the ledger has rows already: {', '.join(used[:3])}{' …' if len(used) > 3 else ''}",
-            hint="./tidemark ledger rebuild --replace puts a new one in its place and keeps a copy",
-        )
+    """Nobody may be at work. Refuse a ledger that has rows, or keep a copy of it; the copy's path."""
     with target.read() as connection:
         clock = lease_clock(connection)
     busy = [row for row in Leases(target, this_process()).rows() if row.expires > clock]
@@ -121,6 +113,14 @@ def _make_way(settings: Settings, target: Ledger, replace: bool) -> str:
             f"{busy[0].name} is held by {busy[0].holder}: nobody may work with a ledger that is replaced",
             hint="./tidemark down, and wait for what runs",
             subject=busy[0].name,
+        )
+    used = used_tables(target)
+    if not used:
+        return ""
+    if not replace:
+        raise PermanentError(
+            f"the ledger has rows already: {', '.join(used[:3])}{' …' if len(used) > 3 else ''}",
+            hint="./tidemark ledger rebuild --replace puts a new one in its place and keeps a copy",
         )
     path = settings.root / "var" / "backup" / f"ledger-before-rebuild-{_stamp(datetime.now(UTC).timestamp())}.db"
     back_up(target, path)

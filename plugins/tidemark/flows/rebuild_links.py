@@ -34,12 +34,12 @@ _BLOCK = 4 << 20
 
 @dataclass(frozen=True)
 class _Read:
-    """What a first look at a site's landings found: the link's in sequence, those without a manifest, the newest number
-    that a receipt names."""
+    """What a first look at a site's landings found: the link's in sequence, those without a manifest, the newest of all
+    by number and name: where its manifest is damaged its receipt tells the number."""
 
     landings: Sequence[str]
     open: Sequence[str]
-    newest: int
+    newest: tuple[int, str | None]
 
 
 def rebuild_link(app: App, link: LinkSettings, findings: Findings, progress: Progress) -> None:
@@ -49,7 +49,7 @@ def rebuild_link(app: App, link: LinkSettings, findings: Findings, progress: Pro
     with app.receiver_store(app.receiver(link.receiver)) as store:
         read = _first_look(store, site.id, link.name, findings)
         recalled = recall(_papers(store, site.id, read.landings, findings, progress))
-        if not (recalled.landings or read.newest or read.open):
+        if not (recalled.landings or read.newest[0] or read.open):
             return
         positions = [_position(store, site.id, path, log) for path, log in sorted(recalled.logs.items())]
         adopted = _adopted(app, site, recalled)
@@ -65,7 +65,7 @@ def _first_look(store: Store, site_id: str, link: str, findings: Findings) -> _R
     names = store.list_folder(f"landing/{site_id}")
     mine: list[tuple[int, str]] = []
     empty: list[str] = []
-    newest = 0
+    newest: tuple[int, str | None] = (0, None)
     for name, data, answer in _read_pairs(store, site_id, names):
         try:
             receipt = decode_receipt(answer) if answer is not None else None
@@ -77,12 +77,12 @@ def _first_look(store: Store, site_id: str, link: str, findings: Findings) -> _R
         try:
             manifest = decode_manifest(data)
         except CorruptionError as broken:
-            newest = max(newest, receipt.sequence if receipt else 0)
+            newest = max(newest, (receipt.sequence, name)) if receipt else newest
             findings.troubles.append(f"landing {name} of link {link}: {broken.message}; what it told is not known")
             continue
         if manifest.link == link:
             mine.append((manifest.sequence, name))
-            newest = max(newest, manifest.sequence)
+            newest = max(newest, (manifest.sequence, name))
     return _Read([name for _, name in sorted(mine)], empty, newest)
 
 
@@ -164,7 +164,9 @@ def _write_files(connection: Connection, link: str, recalled: Recalled, adopted:
     link_rows.put_extents(connection, link, recalled.extents)
 
 
-def _write_runs(connection: Connection, link: LinkSettings, site_id: str, recalled: Recalled, newest: int) -> None:
+def _write_runs(
+    connection: Connection, link: LinkSettings, site_id: str, recalled: Recalled, newest: tuple[int, str | None]
+) -> None:
     link_rows.add_link(connection, link.name, site_id, link.receiver)
     for run in recalled.runs.values():
         _write_run(connection, link.name, run)
@@ -177,8 +179,8 @@ def _write_runs(connection: Connection, link: LinkSettings, site_id: str, recall
     link_rows.set_link(
         connection,
         link.name,
-        next_sequence=newest + 1,
-        last_landing=last.landing if last else None,
+        next_sequence=newest[0] + 1,
+        last_landing=newest[1],
         last_run=last.run_id if last else None,
         last_success=last.created if last else None,
     )

@@ -22,6 +22,7 @@ from tidemark.ledger.migrations import migrate
 
 _ROWS = 5_000  # copied at once
 _OWN = ("tidemark_schema", "sqlite_sequence")  # each database keeps its own
+_PASSING = ("lease",)  # its rows stay when nobody holds them: they make no ledger
 
 
 def back_up(ledger: Ledger, target: Path) -> int:
@@ -57,7 +58,7 @@ def copy_rows(source: Ledger, target: Ledger, replace: bool = False) -> int:
                 f"the ledger is not empty: {', '.join(used[:3])} have rows",
                 hint="name an empty database in [ledger] url",
             )
-        for name in used:
+        for name in (*used, *_PASSING):
             writing.execute(sa.delete(sa.table(name)))
         for table in tables:
             for rows in _batches(reading, table):
@@ -69,13 +70,14 @@ def copy_rows(source: Ledger, target: Ledger, replace: bool = False) -> int:
 
 
 def used_tables(ledger: Ledger) -> list[str]:
-    """The tables of a migrated ledger that have rows."""
+    """The tables of a migrated ledger that have rows, leases aside."""
     with ledger.read() as connection:
         return _used(connection, _tables(connection))
 
 
 def _used(connection: Connection, tables: Sequence[sa.Table]) -> list[str]:
-    return [t.name for t in tables if connection.execute(sa.select(sa.literal(1)).select_from(t).limit(1)).first()]
+    looked_at = (t for t in tables if t.name not in _PASSING)
+    return [t.name for t in looked_at if connection.execute(sa.select(sa.literal(1)).select_from(t).limit(1)).first()]
 
 
 def _tables(connection: Connection) -> Sequence[sa.Table]:

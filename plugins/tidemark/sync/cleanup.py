@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidemark.errors import PermanentError, RetryableError
+from tidemark.errors import CorruptionError, PermanentError, RetryableError
 from tidemark.ledger import events, run_rows
 from tidemark.ledger.database import now
 from tidemark.ledger.run_rows import FAILED, HELD, PLANNED, SENT, VANISHED
-from tidemark.stores.landing import MANIFEST, decode_manifest
+from tidemark.stores.landing import MANIFEST, Manifest, decode_manifest
 from tidemark.sync import snapshot
 from tidemark.sync.closing import require_all_sent, settle_all
 from tidemark.sync.receipts import read_receipts
@@ -45,13 +45,22 @@ def require_known_landings(work: Work) -> None:
     folder = f"landing/{work.site.id}"
     names = [n for n in work.target.list_folder(folder) if n[:_TIME] >= newest and n not in known]
     for _, data in work.target.read_many([f"{folder}/{name}/{MANIFEST}" for name in names]):
-        if data is not None and (manifest := decode_manifest(data)).link == work.link.name:
+        manifest = _readable(data)
+        if manifest is not None and manifest.link == work.link.name:
             raise PermanentError(
                 f"landing {manifest.landing} (sequence {manifest.sequence}) of link {work.link.name} is at the receiver, "
                 "and the ledger does not know of it: the ledger is older than the receiver",
                 hint="./tidemark ledger rebuild --replace (docs/runbooks/ledger-lost.md)",
                 subject=manifest.landing,
             )
+
+
+def _readable(data: bytes | None) -> Manifest | None:
+    """None for a landing that is arriving, and for a manifest that says nothing: every load names that one."""
+    try:
+        return None if data is None else decode_manifest(data)
+    except CorruptionError:
+        return None
 
 
 def cleanup(work: Work) -> Mapping[str, int]:
