@@ -7,8 +7,9 @@ million. Tables: sql/0001_link_side.sql.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -17,6 +18,8 @@ from sqlalchemy.engine import Connection
 from tidemark.ledger.database import now
 
 Extent = tuple[tuple[str, int, int], ...]
+_FILE = "path, size, mtime, inode, mods_size, state, generation, sha256, reason"
+_FOLDERS = 64  # up to so many, a query a folder costs less than reading every row
 _CHUNK = 400  # values in one IN list
 _STREAM = 2_000  # rows fetched at once
 
@@ -113,13 +116,24 @@ def end_approval(connection: Connection, link: str, run_id: str) -> None:
 def stream_files(connection: Connection, link: str) -> Iterator[Sequence[Any]]:
     """(path, size, mtime, inode, mods_size, state, generation, sha256, reason) of all files, ordered by path bytes."""
     collation = "" if connection.dialect.name == "sqlite" else ' COLLATE "C"'
-    sql = (
-        "SELECT path, size, mtime, inode, mods_size, state, generation, sha256, reason FROM file"
-        f" WHERE link = :link ORDER BY path{collation}"
-    )
+    sql = f"SELECT {_FILE} FROM file WHERE link = :link ORDER BY path{collation}"
     result = connection.execute(sa.text(sql), {"link": link}, execution_options={"yield_per": _STREAM})
     for rows in result.partitions(_STREAM):  # without a size SQLite's rows come one by one
         yield from rows
+
+
+def files_in(connection: Connection, link: str, folders: Collection[str]) -> list[Sequence[Any]]:
+    """Rows as of `stream_files`, of the files that lie directly in one of `folders`."""
+    if len(folders) > _FOLDERS:
+        return [row for row in stream_files(connection, link) if row[0].rpartition("/")[0] in folders]
+    path = "path" if connection.dialect.name == "sqlite" else 'path COLLATE "C"'
+    sql = sa.text(f"SELECT {_FILE} FROM file WHERE link = :link AND {path} >= :first AND {path} < :beyond")
+    found: list[Sequence[Any]] = []
+    for folder in folders:
+        between = {"first": f"{folder}/", "beyond": f"{folder}0"} if folder else {"first": "", "beyond": "\U0010ffff"}
+        rows = connection.execute(sql, {"link": link, **between})
+        found += [row for row in rows if row[0].rpartition("/")[0] == folder]
+    return sorted(found, key=itemgetter(0))
 
 
 def add_files(connection: Connection, link: str, files: Iterable[Seen]) -> None:

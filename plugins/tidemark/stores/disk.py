@@ -51,11 +51,12 @@ class Disk:
         return [self.locate(path) for path in paths]
 
     def walk(
-        self, folders: Sequence[str], missing: list[str], odd: list[tuple[str, str]]
+        self, folders: Sequence[str], missing: list[str], odd: list[tuple[str, str]], by_name: str = ""
     ) -> Iterator[tuple[str, list[tuple[str, int, int, int]]]]:
         """(folder with its slash, rows (name, size, mtime in whole seconds, inode)) in the order of paths, in bytes.
 
-        A folder that holds folders too comes in pieces, with theirs in between.
+        A folder that holds folders too comes in pieces, with theirs in between. Files whose name ends with `by_name` are
+        not looked at: they come as (name, -1, 0, 0).
         """
         self._plain.clear()
         # Folders to look into; rows to hand out, where there is no place.
@@ -68,7 +69,7 @@ class Disk:
             prefix, place, rows = stack.pop()
             below: list[tuple[str, bytes]] = []
             if place:
-                rows = sorted(_readable(self._scan(prefix, place, below, odd), prefix, odd))
+                rows = sorted(_readable(self._scan(prefix, place, below, odd, by_name), prefix, odd))
             end = len(rows)
             for inner, inner_place in sorted(below, reverse=True):
                 start = bisect.bisect_left(rows, (inner[len(prefix) :], 0, 0, 0), 0, end)
@@ -80,7 +81,7 @@ class Disk:
                 yield prefix, rows[:end] if below else rows
 
     def _scan(
-        self, prefix: str, place: bytes, below: list[tuple[str, bytes]], odd: list[tuple[str, str]]
+        self, prefix: str, place: bytes, below: list[tuple[str, bytes]], odd: list[tuple[str, str]], by_name: str
     ) -> list[tuple[str, int, int, int]]:
         """A folder's files as they come; the folders in it go to `below`, what is neither to `odd`."""
         rows: list[tuple[str, int, int, int]] = []
@@ -91,6 +92,9 @@ class Disk:
                 with os.scandir(handle) as entries:
                     for entry in entries:
                         if entry.is_file(follow_symlinks=False):
+                            if by_name and entry.name.endswith(by_name):
+                                rows.append((entry.name, -1, 0, 0))  # a stat is most of what a listing costs
+                                continue
                             try:
                                 info = entry.stat(follow_symlinks=False)
                             except FileNotFoundError:

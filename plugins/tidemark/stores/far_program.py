@@ -74,13 +74,13 @@ class Server:
                 return
             yield frame[2]
 
-    def do_list(self, folders: list[str]) -> list[Any]:
+    def do_list(self, folders: list[str], by_name: str = "") -> list[Any]:
         """Rows in frames, in the order of paths: JSON [[folder, count], …], bytes: `pack_rows`, compressed."""
         missing: list[str] = []
         odd: list[tuple[str, str]] = []
         groups: list[tuple[str, int]] = []
         rows: list[tuple[str, int, int, int]] = []
-        for prefix, found in self.disk.walk(folders, missing, odd):
+        for prefix, found in self.disk.walk(folders, missing, odd, by_name):
             groups.append((prefix, len(found)))
             rows += found
             if len(rows) >= ROWS:

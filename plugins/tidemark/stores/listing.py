@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import NamedTuple, overload
 
 from tidemark.errors import UnreachableError
-from tidemark.stores.protocol import Entry
+from tidemark.stores.protocol import Entry, Glancing, Listing, Store
 
 
 class FolderFiles(NamedTuple):
@@ -91,6 +91,11 @@ class PackedEntries(Sequence[Entry]):
     @cached_property
     def _unpacked(self) -> list[Entry]:
         return list(self)
+
+
+def glance(store: Store, folders: Sequence[str], by_name: str) -> Listing:
+    """`store.glance` where the store can, else a whole listing."""
+    return store.glance(folders, by_name) if isinstance(store, Glancing) else store.list_files(folders)
 
 
 def folders_of(entries: Iterable[Entry]) -> Iterator[FolderFiles]:

@@ -28,15 +28,22 @@ class PythonStore:
         self._where = Where(connection.login.name, root)
 
     def list_files(self, folders: Sequence[str]) -> Listing:
+        return self._list(folders, "")
+
+    def glance(self, folders: Sequence[str], by_name: str) -> Listing:
+        return self._list(folders, by_name)
+
+    def _list(self, folders: Sequence[str], by_name: str) -> Listing:
         frames: list[Frame] = []
         with self._far("") as far:
             asked = [check_folder(folder) for folder in folders]
-            for words, data in far.stream("list", asked, patient=True):
+            for words, data in far.stream("list", asked, by_name, patient=True):
                 if data:
                     frames.append(Frame(words, data, compressed=True))
                 else:
                     missing, odd = words
-        return Listing(PackedEntries(frames), tuple(sorted(missing)), tuple(sorted((path, why) for path, why in odd)))
+        found = tuple(sorted((path, why) for path, why in odd))
+        return Listing(PackedEntries(frames), tuple(sorted(missing)), found, partial=bool(by_name))
 
     def list_folder(self, folder: str) -> Sequence[str]:
         with self._far(folder) as far:

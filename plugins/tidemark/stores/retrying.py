@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from tidemark.errors import OutcomeUnknownError, UnreachableError
+from tidemark.stores.listing import glance
 from tidemark.stores.protocol import Entry, Listing, Range, Store, StoreProperties
 
 T = TypeVar("T")
@@ -64,6 +65,9 @@ class RetryingStore:
 
     def list_files(self, folders: Sequence[str]) -> Listing:
         return self._again(lambda: self.inner.list_files(folders))
+
+    def glance(self, folders: Sequence[str], by_name: str) -> Listing:
+        return self._again(lambda: glance(self.inner, folders, by_name))
 
     def list_folder(self, folder: str) -> Sequence[str]:
         return self._again(lambda: self.inner.list_folder(folder))

@@ -223,7 +223,7 @@ def _tsfiles(entries: Iterable[Entry], out: Compared) -> Iterator[tuple[Entry, i
         path = entry.path
         if path.startswith(prefix):
             if path.endswith(_RESOURCE):
-                resource = entry.size > 0
+                resource = entry.size != 0  # -1: a glance, which does not look at it
             elif path.endswith((".tsfile.mods", ".tsfile.mods2")):
                 plain = plain and not mods  # two of them: the classifier knows which counts
                 mods = entry.size

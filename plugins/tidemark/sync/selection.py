@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 from tidemark.errors import CorruptionError, RetryableError
 from tidemark.ledger import events, link_rows, run_rows
 from tidemark.ledger.run_rows import DROP, HELD, PINNED, PLANNED, SUPERSEDE
-from tidemark.stores.listing import entries_in
+from tidemark.stores.listing import entries_in, folders_of, glance
 from tidemark.stores.protocol import Listing, Range, Tier
 from tidemark.sync import snapshot
 from tidemark.sync.choice import Facts, Selection, choose, left_out_reason, without
@@ -23,8 +23,10 @@ from tidemark.sync.guard import View
 from tidemark.sync.plan import Change, Changes, Compared, Kind, changes, compare
 from tidemark.sync.snapshot import SnapshotFolders
 from tidemark.sync.work import Options, Site, Work
+from tidemark.tsfiles.names import SUFFIX
 from tidemark.tsfiles.resource import Extent, read_extent
 
+RESOURCE = SUFFIX + ".resource"
 TRIES = 5  # looks and selections started over because a compaction moved files meanwhile
 
 
@@ -92,16 +94,36 @@ def _listed(site: Site, everything: bool) -> tuple[Listing, Changes, View]:
     outputs that the first listing was too early for are there by now, and all starts over.
     """
     for _ in range(TRIES):
-        listing = site.source.list_files(site.site.data)
+        by_name = "" if everything else RESOURCE
+        listing = glance(site.source, site.site.data, by_name) if by_name else site.source.list_files(site.site.data)
         with site.ledger.read() as connection:
             rows = link_rows.stream_files(connection, site.link.name)
             compared = compare(listing.entries, rows, left_out_reason(site.link), everything)
+        if listing.partial and compared.folders:
+            listing, compared = _look_closer(site, listing, compared)
         found = changes(compared, listing.entries, site.site.data, [path for path, _ in listing.odd], everything)
         if not found.vanished or _stands_still(site, listing, {r.path.rpartition("/")[0] for r in found.vanished}):
             return listing, found, _view(site, listing, compared)
     raise RetryableError(
         f"site {site.site.name}: its folders changed during every one of {TRIES} looks", hint="run it again in a while"
     )
+
+
+def _look_closer(site: Site, glanced: Listing, compared: Compared) -> tuple[Listing, Compared]:
+    """List and compare the folders again in which something differs at a first glance: what is decided is decided by
+    files that were looked at."""
+    folders = compared.folders
+    closer = site.source.list_files(sorted(folders))
+    entries = entries_in(closer.entries, folders)
+    with site.ledger.read() as connection:
+        rows = link_rows.files_in(connection, site.link.name, folders)
+    again = compare(entries, rows, left_out_reason(site.link))
+    in_them = [files for files in folders_of(glanced.entries) if files.folder in folders]
+    again.listed += compared.listed - sum(name.endswith(SUFFIX) for files in in_them for name in files.names)
+    again.known = compared.known
+    again.prefixes |= compared.prefixes - {files.prefix for files in in_them}
+    odd = sorted({**dict(glanced.odd), **dict(closer.odd)}.items())
+    return Listing(entries, glanced.missing, odd), again
 
 
 def _stands_still(site: Site, listing: Listing, folders: set[str]) -> bool:

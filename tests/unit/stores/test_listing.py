@@ -9,7 +9,7 @@ import pytest
 
 from tidemark.errors import UnreachableError
 from tidemark.stores.disk import Disk, pack_rows
-from tidemark.stores.listing import Frame, PackedEntries, entries_in, folders_of
+from tidemark.stores.listing import Frame, PackedEntries, entries_in, folders_of, glance
 from tidemark.stores.local import LocalStore
 from tidemark.stores.protocol import Entry
 
@@ -76,3 +76,26 @@ def walked(root: Path, folder: str) -> list:
 
 def _path(entry: Entry) -> str:
     return entry.path
+
+
+def test_a_glance_takes_some_files_by_their_names_alone(root: Path) -> None:
+    store = LocalStore(str(root))
+    found = glance(store, ["a-b", "zz"], "1")
+    assert found.partial
+    whole = {e.path: e for e in store.list_files(["a-b", "zz"]).entries}
+    by_name = [Entry(path, -1, 0, 0) for path in ("a-b/1", "zz/1", "zz/y/1")]
+    assert list(found.entries) == by_name
+    assert set(whole) == {e.path for e in by_name}
+
+
+class Carried:
+    """A store that can only list, as one behind SFTP: its listing carries everything anyway."""
+
+    def __init__(self, store: LocalStore) -> None:
+        self.list_files = store.list_files
+
+
+def test_a_store_that_cannot_glance_lists(root: Path) -> None:
+    store = LocalStore(str(root))
+    found = glance(Carried(store), ["a-b"], "1")  # type: ignore[arg-type]
+    assert (found.partial, list(found.entries)) == (False, list(store.list_files(["a-b"]).entries))
