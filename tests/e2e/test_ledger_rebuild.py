@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
 
+import tidemark
 from tests.centre import InlineEngine
 from tests.rebuild_world import PLANT1, World
-from tests.small_files import sealed
+from tests.small_files import sealed, source
 from tidemark.flows import admitting, merge_catalog, rebuild_receiver
 from tidemark.flows.housekeep import DAY, housekeep
 from tidemark.flows.merge_catalog import merge
@@ -113,6 +119,70 @@ def test_merged_files_that_stand_alone_stand_alone_again(small: World) -> None:
         small.check_proofs()
         more()
         small.sync("plant1")
+
+
+def test_a_merge_of_what_stood_alone_already(tmp_path: Path) -> None:
+    """The first merged file is gone with its paper; the second one's paper names all that was beneath it."""
+    world = World(tmp_path, real=False, settle_days=0)
+    for version in (1, 2, 3):
+        world.add("plant1", source(version), sealed({"root.sg.d1": {"s": [(version, version), (version + 1, 10)]}}))
+        world.sync()
+        if version > 1:
+            assert merge(world.app, world.receiver).groups == 1
+            world.clock += 2 * DAY
+            assert housekeep(world.app, world.receiver).settled == 1
+            world.clock += 2 * DAY
+            assert housekeep(world.app, world.receiver).reclaimed == 2
+    assert len(list((world.centre / "settled").iterdir())) == 1
+    alone = world.sql(ALONE)
+    same_after_loss(world, but=("schema_series",))
+    assert world.sql(ALONE) == alone
+    world.check_proofs()
+
+
+def toml(world: World) -> str:
+    sites = world.settings.sites
+    told = [f'[ledger]\nurl = "{world.url}"\n\n[receivers.centre]\nstore = "{world.receiver.store}"\n']
+    for name, site in sites.items():
+        told.append(f'[sites.{name}]\nid = "{site.id}"\nstore = "{site.store}"\ndata = {json.dumps(site.data)}')
+        told.append(f'schema = "{site.schema}"\n\n[links.{name}]\nsite = "{name}"\nreceiver = "centre"\n')
+    return "\n".join(told)
+
+
+def command(world: World, *words: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(Path(tidemark.__file__).parent.parent)}
+    line = [sys.executable, "-m", "tidemark.cli", "--config", str(world.folder / "tidemark.toml"), *words, "--json"]
+    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
+
+
+def test_by_the_command_killed_again_and_again(tmp_path: Path) -> None:
+    """Real processes, real signals, files described in real children: the ledger is empty until it is whole."""
+    world = World(tmp_path)
+    (tmp_path / "tidemark.toml").write_text(toml(world))
+    world.sync("plant1")
+    rows, facts = world.rows(), world.facts()
+    world.lose_ledger()
+    for seconds in (0.7, 1.2, 1.8):
+        process = command(world, "ledger", "rebuild")
+        time.sleep(seconds)
+        process.kill()
+        process.communicate()
+        world.reopen()
+        if world.facts() == facts:
+            break  # this one was done before its end came
+        assert world.sql("SELECT COUNT(*) FROM landing") == world.sql("SELECT COUNT(*) FROM file") == [(0,)]
+        world.app.ledger.close()
+    else:
+        process = command(world, "ledger", "rebuild")
+        told = json.loads(process.communicate()[0].splitlines()[-1])
+        assert (process.returncode, told["ok"], told["lost"], told["troubles"]) == (0, True, [], [])
+        assert told["files"] == told["catalog"] == len(world.tsfiles("plant1"))
+    world.reopen()
+    assert world.facts() == facts
+    assert world.rows() == rows
+    refused = command(world, "ledger", "rebuild")
+    told = json.loads(refused.communicate()[0].splitlines()[-1])
+    assert (refused.returncode, told["ok"]) == (6, False) and "--replace" in told["hint"]
 
 
 SERIES = "SELECT series, database_name, type, aligned, state, clash FROM schema_series ORDER BY site_id, series"
