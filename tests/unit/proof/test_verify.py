@@ -183,7 +183,7 @@ def test_what_the_catalog_lost_is_sent_again(deploy) -> None:
     before = _read(d)
     path = d.path(d.files()[0])
     with d.app.ledger.write() as connection:
-        connection.exec_driver_sql("UPDATE catalog_file SET state = 'retired', visible = 0 WHERE path = ?", (path,))
+        connection.execute(sa.text("UPDATE catalog_file SET state = 'retired', visible = 0 WHERE path = :p"), {"p": path})
     (found,) = verify(d.app, d.receiver, deep=True).differences
     assert (found.what, found.path) == ("missing", path)
     assert "sends it again" in verify(d.app, d.receiver, repair=True).differences[0].repaired
