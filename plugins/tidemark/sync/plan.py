@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from tidemark.stores.listing import FolderFiles, entries_in, folders_of
 from tidemark.stores.protocol import Entry
-from tidemark.tsfiles.names import SUFFIX
+from tidemark.tsfiles.names import RESOURCE, SUFFIX
 from tidemark.tsfiles.sealed import Entry as AnyEntry
 from tidemark.tsfiles.sealed import SealedFile, classify
 
@@ -75,9 +75,6 @@ class Changes:
     vanished: tuple[KnownFile, ...] = ()
     unjudged: tuple[str, ...] = ()
     skipped: tuple[tuple[str, str], ...] = ()
-
-
-_RESOURCE = SUFFIX + ".resource"
 
 
 def compare(
@@ -222,7 +219,7 @@ def _tsfiles(entries: Iterable[Entry], out: Compared) -> Iterator[tuple[Entry, i
     for entry in entries:
         path = entry.path
         if path.startswith(prefix):
-            if path.endswith(_RESOURCE):
+            if path.endswith(RESOURCE):
                 resource = entry.size != 0  # -1: a glance, which does not look at it
             elif path.endswith((".tsfile.mods", ".tsfile.mods2")):
                 plain = plain and not mods  # two of them: the classifier knows which counts

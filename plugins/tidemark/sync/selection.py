@@ -23,10 +23,9 @@ from tidemark.sync.guard import View
 from tidemark.sync.plan import Change, Changes, Compared, Kind, changes, compare
 from tidemark.sync.snapshot import SnapshotFolders
 from tidemark.sync.work import Options, Site, Work
-from tidemark.tsfiles.names import SUFFIX
+from tidemark.tsfiles.names import RESOURCE, SUFFIX
 from tidemark.tsfiles.resource import Extent, read_extent
 
-RESOURCE = SUFFIX + ".resource"
 TRIES = 5  # looks and selections started over because a compaction moved files meanwhile
 
 

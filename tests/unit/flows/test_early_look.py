@@ -1,0 +1,103 @@
+"""A glance from before the run saves time and decides nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.crash.edge import path_of
+from tests.crash.explorer import Effects
+from tests.crash.sync_world import SyncWorld
+from tidemark.errors import UsageError
+from tidemark.flows.app import App
+from tidemark.flows.early_look import EarlyLook, begin
+from tidemark.flows.plan_link import plan
+from tidemark.settings_file import load
+from tidemark.stores.glanced import GlancedStore
+from tidemark.stores.listing import glance
+from tidemark.stores.local import LocalStore
+from tidemark.stores.opening import StoreAddress, open_store
+from tidemark.stores.protocol import Listing, Store
+from tidemark.tsfiles.names import RESOURCE
+
+DATA = ("data/sequence", "data/unsequence")
+
+
+@pytest.fixture
+def world() -> Iterator[SyncWorld]:
+    world = SyncWorld.on_disk()
+    for number in (1, 2):
+        world.edge.seal(path_of(number), extent={"root.sg.d1": (number * 10, number * 10 + 9)})
+    world.sync()
+    yield world
+    world.close()
+
+
+def with_glance(world: SyncWorld, found: Listing) -> App:
+    """An app whose site was glanced at before."""
+    app = world.app(Effects())
+    later = app.opener
+
+    def opened(address: StoreAddress) -> Store:
+        store = later(address)
+        return GlancedStore(store, DATA, found) if address.url == app.site("plant1").store else store
+
+    app.opener = opened
+    return app
+
+
+def test_what_was_acknowledged_since_is_not_taken_for_changed(world: SyncWorld) -> None:
+    old = glance(world.site, DATA, RESOURCE)
+    world.edge.delete_points(path_of(1))
+    world.edge.seal(path_of(3), extent={"root.sg.d1": (30, 39)})
+    world.sync()
+    assert plan(with_glance(world, old), "plant1").state == "nothing"
+
+
+def test_a_folder_in_which_something_differs_is_looked_at_again(world: SyncWorld) -> None:
+    world.edge.seal(path_of(3), extent={"root.sg.d1": (30, 39)})
+    old = glance(world.site, DATA, RESOURCE)
+    world.edge.seal(path_of(4), extent={"root.sg.d1": (40, 49)})
+    found = plan(with_glance(world, old), "plant1")
+    assert {path for path, _ in found.send} == {path_of(3), path_of(4)}
+
+
+def test_one_glance_is_handed_out_once(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "1").touch()
+    address = StoreAddress(f"file://{tmp_path}")
+    opener = EarlyLook(address, ("data",)).opener(open_store)
+    first, second = opener(address), opener(address)
+    (tmp_path / "data" / "2").touch()
+    seen = [len(store.glance(("data",), RESOURCE).entries) for store in (first, first, second)]  # type: ignore[attr-defined]
+    assert seen == [1, 2, 2]
+    assert isinstance(second, LocalStore)
+
+
+def test_other_addresses_are_opened_as_ever(tmp_path: Path) -> None:
+    opener = EarlyLook(StoreAddress(f"file://{tmp_path}/a"), ("data",)).opener(open_store)
+    assert opener(StoreAddress(f"file://{tmp_path}/b")).url.endswith("/b")
+
+
+def test_what_goes_wrong_early_is_told_when_the_store_is_opened() -> None:
+    address = StoreAddress("ftp://site/data")
+    opener = EarlyLook(address, ("data",)).opener(open_store)
+    with pytest.raises(UsageError, match="neither file"):
+        opener(address)
+
+
+@pytest.mark.parametrize(("store", "window", "looks"), [("file:///x", "", False), ("sftp://u@h/x", "closed", False)])
+def test_only_remote_sites_in_their_window_are_looked_at_early(tmp_path: Path, store: str, window: str, looks: bool) -> None:
+    from datetime import UTC, datetime, timedelta
+
+    at = datetime.now(UTC) + timedelta(hours=3)
+    closed = f"{at:%H:%M}-{at + timedelta(hours=1):%H:%M}" if window else ""
+    file = tmp_path / "tidemark.toml"
+    file.write_text(
+        f'[receivers.c]\nstore = "file://{tmp_path}/c"\n[sites.s]\nid = "00000000-0000-4000-8000-000000000001"\n'
+        f'store = "{store}"\nhost_key = "SHA256:{"a" * 43}"\n[links.l]\nsite = "s"\nreceiver = "c"\nwindow = "{closed}"\n'
+    )
+    assert bool(begin(load(file, {**os.environ, "TIDEMARK__LEDGER__URL": "sqlite:///l.db"}), "l")) is looks
