@@ -174,17 +174,23 @@ def test_a_server_that_never_greets_is_given_up() -> None:
         assert time.monotonic() - started < 4 * QUICK.handshake
 
 
-def test_a_server_that_limits_sessions_is_told_apart(start_sshd: Callable[..., Sshd]) -> None:
+def test_a_server_of_one_session_a_connection_gets_a_connection_a_session(start_sshd: Callable[..., Sshd]) -> None:
     server = start_sshd(FarEnd.SHELL, {"MaxSessions": "1"})
-    (server.files / "f").write_bytes(os.urandom(5_000_000))
+    content = os.urandom(5_000_000)
+    (server.files / "f").write_bytes(content)
     store = open_sftp(address(server), limits=QUICK)
-    stream = store.chunks("f", 0, 5_000_000, 1000)
-    next(stream)
-    with pytest.raises(UnreachableError, match="refuses another session") as caught:
-        store.stat("f")
-    assert "MaxSessions" in caught.value.hint
-    stream.close()  # type: ignore[attr-defined]
+    stream = store.chunks("f", 0, len(content), 100_000)
+    first = next(stream)
     assert store.stat("f") is not None
+    assert first + b"".join(stream) == content
+    store.close()
+
+
+def test_a_server_without_sessions_is_told(start_sshd: Callable[..., Sshd]) -> None:
+    server = start_sshd(FarEnd.SHELL, {"MaxSessions": "0"})
+    with pytest.raises(UnreachableError, match="refuses another session") as caught:
+        open_sftp(address(server), limits=QUICK)
+    assert "MaxSessions" in caught.value.hint
 
 
 @contextmanager

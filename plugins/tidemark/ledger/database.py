@@ -7,6 +7,7 @@ busy is `RetryableError`, one that is full is `DiskFullError`, one that is damag
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from tidemark.errors import CorruptionError, DiskFullError, PermissionDeniedError, RetryableError, TidemarkError
 
 BUSY_TIMEOUT_MS = 30_000
+LEAST_ROOM = 65_536  # bytes; SQLite's shared memory grows by 32 KB
 
 
 class Ledger:
@@ -107,7 +109,10 @@ def _translated(url: str) -> Iterator[None]:
 def _as_ours(broken: DBAPIError, url: str) -> TidemarkError | None:
     safe = sa.make_url(url).render_as_string(hide_password=True)
     text = " ".join(str(broken.orig).split())
-    match _trouble(broken):
+    trouble = _trouble(broken)
+    if trouble == "away" and _no_room(url):  # SQLite says "disk I/O error" where its shared memory finds no room
+        trouble = "full"
+    match trouble:
         case "full":
             return DiskFullError(f"the ledger's disk is full: {safe}: {text}", hint="free space, then run the command again")
         case "denied":
@@ -120,6 +125,16 @@ def _as_ours(broken: DBAPIError, url: str) -> TidemarkError | None:
         case "away":
             return RetryableError(f"the ledger does not answer: {safe}: {text}", hint="./tidemark doctor")
     return None
+
+
+def _no_room(url: str) -> bool:
+    parsed = sa.make_url(url)
+    if not parsed.drivername.startswith("sqlite") or not parsed.database or parsed.database == ":memory:":
+        return False
+    try:
+        return shutil.disk_usage(Path(parsed.database).parent).free < LEAST_ROOM
+    except OSError:
+        return False
 
 
 # https://sqlite.org/rescode.html: the primary code is the low byte

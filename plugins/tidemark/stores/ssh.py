@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # a fifth to two
 WINDOW = 1 << 25  # bytes in flight towards us before the far end waits
 PACKET = 1 << 15
 _RECEIVE = 1 << 18
-_UNTIL_CLOSED = (0.05, 0.1, 0.2, 0.4)  # seconds
 _TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", 18)
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its tracebacks are our errors' business
@@ -60,39 +58,54 @@ class SshConnection:
         self.login = login
         self.limits = limits
         self._transport: paramiko.Transport | None = None
+        self._further: list[paramiko.Transport] = []  # for one session each
         self._lock = threading.RLock()
 
     def open_pipe(self, command: str = "", subsystem: str = "") -> Pipe:
         """A channel that runs `command`, or the named subsystem."""
         with self.speaking("opening a session"):
-            channel = self._open_session()
+            transport, channel = self._open_session()
             channel.settimeout(self.limits.stall)
             if subsystem:
                 channel.invoke_subsystem(subsystem)
             else:
                 channel.exec_command(command)
-            return Pipe(self, channel)
+            return Pipe(self, transport, channel)
 
-    def _open_session(self) -> paramiko.Channel:
-        """One that was closed counts for MaxSessions until its command has ended there: wait for that a moment."""
-        for pause in _UNTIL_CLOSED:
-            try:
-                return self._connected().open_session(WINDOW, PACKET, self.limits.stall)
-            except paramiko.ChannelException:
-                time.sleep(pause)
-        return self._connected().open_session(WINDOW, PACKET, self.limits.stall)
+    def _open_session(self) -> tuple[paramiko.Transport, paramiko.Channel]:
+        """MaxSessions counts the sessions of a connection: one too many gets a connection of its own."""
+        transport = self._connected()
+        try:
+            return transport, transport.open_session(WINDOW, PACKET, self.limits.stall)
+        except paramiko.ChannelException:
+            further = connect(self.login, self.limits)
+            self._further.append(further)
+        try:
+            return further, further.open_session(WINDOW, PACKET, self.limits.stall)
+        except BaseException:
+            self.close_further(further)
+            raise
+
+    def close_further(self, transport: paramiko.Transport) -> None:
+        """Close a connection that was made for one session; leave the one that all share."""
+        with self._lock:
+            if transport not in self._further:
+                return
+            self._further.remove(transport)
+        transport.close()
 
     def drop(self) -> None:
         """Close the connection and every channel on it; the next use connects again."""
         with self._lock:
-            transport, self._transport = self._transport, None
-        if transport is not None:
+            open_now = [*self._further, *([self._transport] if self._transport else [])]
+            self._transport = None
+            self._further.clear()
+        for transport in open_now:
             transport.close()
 
-    def alive(self) -> bool:
-        """Whether the server answers a question within the stall limit."""
-        transport = self._transport
-        if transport is None or not transport.is_active():
+    def alive(self, transport: paramiko.Transport) -> bool:
+        """Whether the server answers a question on this connection within the stall limit."""
+        if not transport.is_active():
             return False
         asking = threading.Thread(target=self._ask, args=(transport,), daemon=True)
         asking.start()
@@ -107,7 +120,7 @@ class SshConnection:
         except paramiko.ChannelException as refused:
             raise UnreachableError(
                 f"{self.login.name} refuses another session while {doing}: {refused}",
-                hint="raise MaxSessions in its sshd_config, or lower the link's `connections`",
+                hint="does its sshd_config allow sessions (MaxSessions) to this account?",
                 subject=self.login.host,
             ) from refused
         except (EOFError, TimeoutError, paramiko.SSHException, OSError) as broken:
@@ -135,8 +148,9 @@ class SshConnection:
 class Pipe:
     """Bytes to and from a command or subsystem at the far end."""
 
-    def __init__(self, connection: SshConnection, channel: paramiko.Channel) -> None:
+    def __init__(self, connection: SshConnection, transport: paramiko.Transport, channel: paramiko.Channel) -> None:
         self._connection = connection
+        self._transport = transport
         self._channel = channel
         self._buffer = bytearray()
 
@@ -195,6 +209,7 @@ class Pipe:
     def close(self) -> None:
         with suppress(EOFError, OSError, paramiko.SSHException):  # a connection that broke is closed already
             self._channel.close()
+        self._connection.close_further(self._transport)
 
     def _receive(self, patient: bool) -> bytes:
         while True:
@@ -202,7 +217,7 @@ class Pipe:
                 with self._connection.speaking("waiting for its answer"):
                     return self._try_receive()
             except _Silent as silent:
-                if not (patient and self._connection.alive()):
+                if not (patient and self._connection.alive(self._transport)):
                     with self._connection.speaking("waiting for its answer"):
                         raise TimeoutError from silent
 
