@@ -33,7 +33,7 @@ class Facts:
     """What was read for one selection. `extents`: of changed files, from their .resource ((): unreadable);
     `known_extents`: of vanished files and of those beside them, from the ledger; `same`: changed files whose digest is
     the acknowledged one all the same; `approved`: drops that the operator let go; `unreadable`: .resource files that
-    tell nothing, and why."""
+    tell nothing, and why; `gone_lately`: paths told as vanished not long ago."""
 
     changes: Changes
     view: View
@@ -42,6 +42,7 @@ class Facts:
     same: Collection[str] = ()
     approved: Collection[str] = ()
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    gone_lately: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,8 @@ def _vanished(
     live = [Live(f.name, facts.extents.get(f.entry.path, ()), fresh=True) for f in sending]
     live += [Live(f.name, facts.known_extents.get(f.entry.path, ()), fresh=False) for f in facts.changes.live]
     gone = [Gone(r.path, parse_source_path(r.path, data), facts.known_extents.get(r.path, ())) for r in rows]
-    by = covers(gone, live)
+    lately = [name for path in facts.gone_lately if (name := parse_source_path(path, data))]
+    by = covers(gone, live, lately)
     limits = Limits(link.deletes == "apply", link.delete_limit_files, link.delete_limit_share)
     verdict = judge([r.path for r in rows if not by[r.path]], facts.view, limits, facts.approved)
     held = frozenset(verdict.held)

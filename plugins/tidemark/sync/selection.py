@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 
 from sqlalchemy.engine import Connection
 
-from tidemark.errors import CorruptionError, RetryableError
+from tidemark.errors import CorruptionError, NotFoundError, RetryableError
 from tidemark.ledger import events, link_rows, run_rows
 from tidemark.ledger.run_rows import DROP, HELD, PINNED, PLANNED, SUPERSEDE
 from tidemark.stores.listing import entries_in, folders_of, glance
@@ -22,6 +22,7 @@ from tidemark.sync.choice import Facts, Selection, choose, left_out_reason, with
 from tidemark.sync.guard import View
 from tidemark.sync.plan import Change, Changes, Compared, Kind, changes, compare
 from tidemark.sync.snapshot import SnapshotFolders
+from tidemark.sync.vanished import LATELY
 from tidemark.sync.work import Options, Site, Work
 from tidemark.tsfiles.names import RESOURCE, SUFFIX
 from tidemark.tsfiles.resource import Extent, read_extent
@@ -51,6 +52,7 @@ def look(site: Site, options: Options) -> Selection:
     with site.ledger.read() as connection:
         known = link_rows.extents(connection, site.link.name, beside)
         approved = _approved(connection, site.link.name)
+        gone_lately = link_rows.gone_lately(connection, site.link.name, LATELY) if found.vanished else []
     facts = Facts(
         changes=replace(found, skipped=(*found.skipped, *listing.odd)),
         view=view,
@@ -59,6 +61,7 @@ def look(site: Site, options: Options) -> Selection:
         same=frozenset() if options.send_all_again else _same_digest(site, moving),
         approved=approved,
         unreadable=unreadable,
+        gone_lately=gone_lately,
     )
     return choose(facts, site.link, site.site.data, options)
 
@@ -98,6 +101,8 @@ def _listed(site: Site, everything: bool) -> tuple[Listing, Changes, View]:
         with site.ledger.read() as connection:
             rows = link_rows.stream_files(connection, site.link.name)
             compared = compare(listing.entries, rows, left_out_reason(site.link), everything)
+        if not compared.known:
+            _require_folders(site, listing)
         if listing.partial and compared.folders:
             listing, compared = _look_closer(site, listing, compared)
         found = changes(compared, listing.entries, site.site.data, [path for path, _ in listing.odd], everything)
@@ -106,6 +111,17 @@ def _listed(site: Site, everything: bool) -> tuple[Listing, Changes, View]:
     raise RetryableError(
         f"site {site.site.name}: its folders changed during every one of {TRIES} looks", hint="run it again in a while"
     )
+
+
+def _require_folders(site: Site, listing: Listing) -> None:
+    """A site that has none of its folders and never had a file is a mistake, not a quiet site. Raises NotFoundError."""
+    if set(site.site.data) <= set(listing.missing):
+        folders = ", ".join(site.site.data)
+        raise NotFoundError(
+            f"site {site.site.name}: none of its data folders is there ({folders} in {site.site.store})",
+            hint="is the disk mounted, is data in the settings right? ./tidemark doctor",
+            subject=site.site.name,
+        )
 
 
 def _look_closer(site: Site, glanced: Listing, compared: Compared) -> tuple[Listing, Compared]:

@@ -4,7 +4,8 @@ Pure. A vanished file is superseded when live files of the same database, region
 counts carry its own identity (creation time and version), or together cover every device and interval of its extent.
 
 A file that merely *covers* counts only while it is fresh: not acknowledged yet, or made from a file that vanished at
-the same time. Otherwise a file that TTL or a user removed would pass for compacted because some old merged file spans
+the same time or within LATELY before (IoTDB removes a compaction's sources one after the other, and a listing may fall
+between). Otherwise a file that TTL or a user removed would pass for compacted because some old merged file spans
 its times, and the centre would let go of points that exist nowhere else.
 """
 
@@ -16,6 +17,9 @@ from typing import NamedTuple
 
 from tidemark.tsfiles.names import SourceName
 from tidemark.tsfiles.resource import ANY_DEVICE, Extent
+
+LATELY = 3600.0
+"""Seconds within which the sources of one compaction vanish; queries at the site may hold single ones back."""
 
 
 class Gone(NamedTuple):
@@ -34,12 +38,12 @@ class Live(NamedTuple):
     fresh: bool
 
 
-def covers(gone: Sequence[Gone], live: Sequence[Live]) -> Mapping[str, tuple[str, ...]]:
-    """For every vanished path the paths that cover it, sorted; empty for a drop."""
+def covers(gone: Sequence[Gone], live: Sequence[Live], lately: Iterable[SourceName] = ()) -> Mapping[str, tuple[str, ...]]:
+    """For every vanished path the paths that cover it, sorted; empty for a drop. `lately`: files that vanished before."""
     beside: dict[tuple[str, str, int], list[Live]] = defaultdict(list)
     for file in live:
         beside[_group(file.name)].append(file)
-    leaving = {(_group(g.name), _identity(g.name)) for g in gone if g.name}
+    leaving = {(_group(name), _identity(name)) for name in (*(g.name for g in gone if g.name), *lately)}
     return {g.path: _covers(g, g.name, beside[_group(g.name)], leaving) if g.name else () for g in gone}
 
 

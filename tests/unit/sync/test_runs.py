@@ -17,6 +17,7 @@ from tidemark.errors import (
     CorruptionError,
     DiskFullError,
     LeaseHeldError,
+    NotFoundError,
     PermanentError,
     RetryableError,
     TidemarkError,
@@ -161,6 +162,19 @@ def test_compaction_is_told_with_what_covers(world: SyncWorld) -> None:
     world.check()
 
 
+def test_a_compaction_whose_sources_go_one_by_one_between_runs_supersedes_them_all(world: SyncWorld) -> None:
+    seal(world, 1, 2)
+    world.sync()
+    target = world.edge.seal(path_of(1, inner=1), extent={"root.sg.d1": (10, 29)})
+    world.sync()
+    world.edge.drop(path_of(1))
+    assert (world.sync().superseded, world.manifests()[-1].superseded[0].covered_by) == (1, (target,))
+    world.edge.drop(path_of(2))
+    result = world.sync()
+    assert (result.superseded, result.dropped) == (1, 0)
+    world.check()
+
+
 def test_a_drop_is_told_and_may_come_back(world: SyncWorld) -> None:
     seal(world, 1, 2, 3)
     world.sync()
@@ -209,6 +223,15 @@ def test_an_empty_site_drops_nothing_whatever_deletes_says(world: SyncWorld) -> 
     for path in paths:  # mounted again
         world.edge.seal(path, path, kept[path][1])
     assert world.sync().exit_code == 0 and guard(world) is None
+
+
+def test_a_site_without_any_of_its_folders_is_no_quiet_site(disk_world: SyncWorld) -> None:
+    world = disk_world
+    with pytest.raises(NotFoundError, match="none of its data folders is there") as caught:
+        world.sync()
+    assert "./tidemark doctor" in caught.value.hint
+    seal(world, 1)
+    assert world.sync().files == 1
 
 
 def test_a_missing_folder_holds_drops_and_lets_transfers_go(disk_world: SyncWorld) -> None:

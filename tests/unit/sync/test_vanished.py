@@ -59,6 +59,17 @@ def test_a_file_known_before_covers_while_its_source_vanishes_with_the_others() 
     assert found == {path("1-1-0-0"): (target,), path("2-2-0-0"): (target,)}
 
 
+def test_a_source_that_vanishes_a_listing_later_is_covered_as_well() -> None:
+    """IoTDB removes the sources one after the other; the first one's absence was told already."""
+    target = path("1-1-1-0")
+    first = parse_source_path(path("1-1-0-0"), DATA)
+    assert first is not None
+    assert covers([gone(path("2-2-0-0"))], [live(target, fresh=False)], [first]) == {path("2-2-0-0"): (target,)}
+    elsewhere = parse_source_path(path("1-1-0-0", place="root.sg/0/1"), DATA)
+    assert elsewhere is not None
+    assert covers([gone(path("2-2-0-0"))], [live(target, fresh=False)], [elsewhere]) == {path("2-2-0-0"): ()}
+
+
 def test_another_partition_region_or_database_covers_nothing() -> None:
     lost = gone(path("1-1-0-0"))
     for place in ("root.sg/0/1", "root.sg/1/0", "root.other/0/0"):
