@@ -29,7 +29,7 @@ from tidemark.load.place import put
 from tidemark.load.sequence import Arrival, judge
 from tidemark.load.tidy import clean_landing, sweep_waiting, unnamed_files
 from tidemark.settings import ReceiverSettings
-from tidemark.stores.landing import RECEIPT, Manifest, Receipt, encode
+from tidemark.stores.landing import RECEIPT, Manifest, Receipt, Resend, encode
 from tidemark.stores.protocol import Store
 
 _BATCH_FILES = 512  # files of following landings that are checked in one go: starting processes costs more than a file
@@ -181,7 +181,8 @@ def _record(work: _Work, one: _Landing, admission: Admission, logs: Sequence[sch
         check_in(connection, work.lease)
         recorded = record_landing(connection, origin, manifest, admission, logs, at)
         answers = recorded.answers
-        receipt = Receipt(manifest.landing, manifest.sequence, one.paper.sha256, at, answers, recorded.pending)
+        again = tuple(Resend(a.path, a.generation, a.reason) for a in recorded.again)
+        receipt = Receipt(manifest.landing, manifest.sequence, one.paper.sha256, at, answers, recorded.pending, again)
         done = replace(one.row, state="loaded", loaded=at, receipt=encode(receipt).decode())
         landing_rows.put_landing(connection, done)
         place = {"site_id": origin.site_id, "landing": origin.landing}

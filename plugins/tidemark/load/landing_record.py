@@ -12,16 +12,20 @@ from tidemark.ledger.landing_rows import DropRow, InventoryChange
 from tidemark.load import schema
 from tidemark.load.admit import Admission, Origin
 from tidemark.load.commit import SiteNames, write_admission
-from tidemark.load.vanish import replace_settled, take_vanished
+from tidemark.load.replacing import look_again
+from tidemark.load.standing import Again
+from tidemark.load.vanish import still_waiting, take_vanished
 from tidemark.stores.landing import Answer, Manifest
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """`answers` and `pending` (path, reason) for the receipt; `clashes`: series that got two types, a sentence each."""
+    """`answers`, `pending` (path, reason) and what the site is asked for `again` go into the receipt; `clashes`: series that
+    got two types, a sentence each."""
 
     answers: tuple[Answer, ...]
     pending: tuple[tuple[str, str], ...]
+    again: tuple[Again, ...]
     clashes: tuple[str, ...]
 
 
@@ -38,9 +42,11 @@ def record_landing(
     answers = write_admission(connection, origin, admission, names, at)
     clashes = schema.write_schema(connection, origin, logs, admission.loads)
     landing_rows.take_inventory(connection, origin.receiver, origin.site_id, _inventory(manifest))
-    replace_settled(connection, origin, [load.file.path for load in admission.loads], at)
-    pending = take_vanished(connection, origin, _drops(manifest, at), manifest.deletes, at)
-    return Recorded(answers + schema.answers(logs), pending, clashes)
+    vanished = take_vanished(connection, origin, _drops(manifest, at), manifest.deletes, at)
+    paths = vanished | {file.path for file in manifest.files}
+    late = look_again(connection, origin.receiver, origin.site_id, paths, at)
+    pending = {**dict(still_waiting(connection, origin)), **late.waits}
+    return Recorded(answers + schema.answers(logs), tuple(pending.items()), late.again, clashes)
 
 
 def _inventory(manifest: Manifest) -> InventoryChange:

@@ -124,6 +124,7 @@ def _recall_one(origin: Origin, one: Answered, known: Known, extent: Extent, tra
     location = quarantine_location(origin.site_id, origin.landing, file.path)
     location = location if _any_below(location, whole, traces) else ""
     hold = Hold(whole, answer.reason, CorruptionError.kind, location, waiting, answer.resend)
+    hold = replace(hold, awaits=answer.outcome == "awaited")
     return Admission(holds=(hold,))
 
 

@@ -114,7 +114,8 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of one landed file: loaded, refused (another site owns `device`), quarantined.
+    """What became of one landed file: loaded, refused (another site owns `device`), quarantined, awaited (deletions of a
+    settled file, which the receipt asks for again).
 
     `schema` answers name a schema log (`path`, epoch as `generation`) whose bytes did not come whole. `resend`: the
     receiver does not have the bytes that the manifest promised, so sending the whole file again would help.
@@ -130,13 +131,24 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Resend:
+    """A file the receiver needs again, whole, to replace a settled file. It is sent if the site still has it and
+    `generation` is the newest that was sent; a newer one is on its way."""
+
+    path: str
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class Receipt:
     landing: str
     sequence: int
     manifest_sha256: str
     loaded: float
     answers: tuple[Answer, ...] = ()
-    pending: tuple[tuple[str, str], ...] = field(default=())  # (path, reason) of drops that wait
+    pending: tuple[tuple[str, str], ...] = field(default=())  # (path, reason) of what readers do not see yet: drops, changes
+    resend: tuple[Resend, ...] = ()  # older receipts have no such key: none
 
 
 def encode(paper: Manifest | Receipt) -> bytes:
@@ -214,6 +226,7 @@ def decode_receipt(data: bytes) -> Receipt:
             loaded=float(raw["loaded"]),
             answers=tuple(Answer(**{k: a[k] for k in Answer.__dataclass_fields__ if k in a}) for a in raw["answers"]),
             pending=tuple((p, r) for p, r in raw["pending"]),
+            resend=tuple(Resend(r["path"], int(r["generation"]), r.get("reason", "")) for r in raw.get("resend", ())),
         )
     except (KeyError, TypeError, ValueError) as broken:
         raise CorruptionError(f"receipt is not readable: {type(broken).__name__} {broken}") from broken

@@ -3,7 +3,8 @@
 A receipt says of every file whether it was loaded, refused (another site owns a device) or quarantined. A quarantined
 file of which the receiver lacks bytes is sent again, whole. One whose bytes came as promised is compared with the site's
 copy: where that differs now, it is a new generation and is sent; where it is the same, the corruption lies at the site,
-and the file stays, named. A schema log of which bytes are missing is sent from its start under a new epoch.
+and the file stays, named. A schema log of which bytes are missing is sent from its start under a new epoch. Files that
+the receiver needs to replace a settled file are sent again, whole.
 """
 
 from __future__ import annotations
@@ -91,6 +92,7 @@ def _record(
             events.record(connection, "file.resend", link=link, run_id=work.run_id, path=answer.path, why=answer.reason)
         elif answer.outcome != "loaded":
             link_rows.note_reason(connection, link, [answer.path], f"{answer.outcome}: {answer.reason}")
+    _send_again(connection, work, receipt)
     counted = count(receipt.answers)
     events.record(
         connection,
@@ -102,3 +104,14 @@ def _record(
         refused=counted.get("refused", 0),
         quarantined=counted.get("quarantined", 0),
     )
+
+
+def _send_again(connection: Connection, work: Work, receipt: Receipt) -> None:
+    """What the receiver asks for, as far as it is still at the site and no newer generation has been sent since."""
+    link = work.link.name
+    asked = {one.path: one for one in receipt.resend}
+    here = link_rows.acked_paths(connection, link, sorted(asked))
+    for path, (_, _, generation) in link_rows.digests(connection, link, sorted(here)).items():
+        if generation == asked[path].generation:
+            link_rows.mark_resend(connection, link, [path], asked[path].reason)
+            events.record(connection, "file.resend", link=link, run_id=work.run_id, path=path, why=asked[path].reason)
