@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -38,6 +38,14 @@ class DecidedPaper:
     detail: Mapping[str, Any]
 
 
+_DETAIL: Mapping[str, Callable[[Any], Mapping[str, Any]]] = {  # what is read of it; KeyError, TypeError for what is not it
+    TRANSFER: lambda d: {"to": str(d["to"])},
+    ADOPTED: lambda d: {"owners": {str(device): str(site) for device, site in d["owners"].items()}},
+    APPROVE: lambda d: {"drops": {str(site): [(str(p), int(g)) for p, g in drops] for site, drops in d["drops"].items()}},
+    GIVE_UP: lambda d: {"site": str(d["site"]), "generation": int(d["generation"])},
+}
+
+
 def paper_place(paper: DecidedPaper) -> str:
     """Sorts by time; two decisions of one millisecond have different digests."""
     digest = hashlib.sha256(f"{paper.action}\n{paper.subject}".encode()).hexdigest()
@@ -49,11 +57,12 @@ def encode_decided(paper: DecidedPaper) -> bytes:
 
 
 def decode_decided(data: bytes) -> DecidedPaper:
-    """Raises CorruptionError for torn JSON, a missing field or a newer format."""
+    """Raises CorruptionError for torn JSON, a missing field, an unknown action or a newer format."""
     try:
         raw = json.loads(data)
         if raw["format"] > DECIDED_FORMAT:
             raise CorruptionError(f"a decision's paper has format {raw['format']}, this Tidemark knows {DECIDED_FORMAT}")
-        return DecidedPaper(float(raw["at"]), raw["who"], raw["action"], raw["subject"], dict(raw["detail"]))
+        detail = _DETAIL[raw["action"]](raw["detail"])
+        return DecidedPaper(float(raw["at"]), raw["who"], raw["action"], raw["subject"], detail)
     except (ValueError, KeyError, TypeError, AttributeError) as broken:
         raise CorruptionError(f"a decision's paper is not readable: {type(broken).__name__} {broken}") from broken
