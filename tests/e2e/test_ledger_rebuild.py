@@ -15,7 +15,7 @@ import pytest
 import tidemark
 from tests.centre import InlineEngine
 from tests.rebuild_world import PLANT1, World
-from tests.small_files import sealed, source
+from tests.small_files import deletion, sealed, source
 from tidemark.flows import admitting, merge_catalog, rebuild_receiver
 from tidemark.flows.housekeep import DAY, housekeep
 from tidemark.flows.merge_catalog import merge
@@ -138,6 +138,39 @@ def test_a_merge_of_what_stood_alone_already(tmp_path: Path) -> None:
     same_after_loss(world, but=("schema_series",))
     assert world.sql(ALONE) == alone
     world.check_proofs()
+
+
+@pytest.mark.parametrize("lost_when", ["it waits", "it came"])
+def test_a_settled_file_that_is_to_be_replaced(tmp_path: Path, lost_when: str) -> None:
+    """Deletions of one of its sources: the receipt asks for all of them, and still does after the loss."""
+    world = World(tmp_path, real=False, settle_days=0)
+    for version in (1, 2):
+        world.add("plant1", source(version), sealed({"root.sg.d1": {"s": [(version, version), (version + 1, 10)]}}))
+    world.sync()
+    merge(world.app, world.receiver)
+    for _ in range(2):
+        world.clock += 2 * DAY
+        housekeep(world.app, world.receiver)
+    world.add("plant1", source(2), {".mods": deletion("root.sg.d1.s", 3, 3).encode()})
+    world.sync()
+    waits = world.sql(WAITS)
+    assert len(waits) == 1 and len(world.rows()) == 3
+    if lost_when == "it waits":
+        world.lose_ledger()
+        assert world.rebuild().exit_code == 0
+        assert world.sql(WAITS) == waits
+        assert len(world.rows()) == 3
+    world.sync()
+    assert [(row[2], row[4]) for row in world.rows()] == [(1, "1"), (2, "2")]
+    assert world.sql(WAITS) == []
+    if lost_when == "it came":
+        world.lose_ledger()
+        assert world.rebuild().exit_code == 0
+        assert len(world.rows()) == 2
+    world.check_proofs()
+
+
+WAITS = "SELECT a.waits FROM merge_account a JOIN catalog_file f ON f.file_id = a.merged_id WHERE a.waits IS NOT NULL"
 
 
 def toml(world: World) -> str:

@@ -158,8 +158,8 @@ def _write_files(connection: Connection, link: str, recalled: Recalled, adopted:
     link_rows.ack_files(connection, link, recalled.acked.values())
     link_rows.adopt_files(connection, link, adopted)
     link_rows.add_files(connection, link, recalled.waiting.values())
-    for path, reason in recalled.refused().items():
-        link_rows.note_reason(connection, link, [path], f"refused: {reason}")
+    for path, reason in recalled.reasons().items():
+        link_rows.note_reason(connection, link, [path], reason)
     link_rows.mark_gone(connection, link, recalled.gone & recalled.acked.keys())
     link_rows.put_extents(connection, link, recalled.extents)
 

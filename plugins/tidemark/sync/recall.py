@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tidemark.ledger.link_rows import Acked, Extent, Seen
 from tidemark.ledger.run_rows import SentLanding
-from tidemark.stores.landing import Answer, LandedFile, Manifest, Part, Receipt
+from tidemark.stores.landing import LandedFile, Manifest, Part, Receipt
 from tidemark.sync.choice import ADOPTED
 
 
@@ -84,8 +84,8 @@ class Recalled:
         """The landings with what is known of their answers, once all manifests are taken in."""
         for landing in self.landings:
             receipt = self.receipts.get(landing.landing)
-            asks = receipt is None or any(self._asks(answer) for answer in receipt[0].answers)
-            yield landing if receipt is None or asks else replace(landing, state="answered", receipt=receipt[1])
+            known = receipt is not None and not self._asks(receipt[0])
+            yield replace(landing, state="answered", receipt=receipt[1]) if receipt and known else landing
 
     def _tell(self, seen: Seen, extent: Extent) -> None:
         self.extents[seen.path] = extent
@@ -130,18 +130,23 @@ class Recalled:
         run.dropped += len(manifest.dropped)
         run.schema_bytes += sum(log.part.size for log in manifest.schema)
 
-    def refused(self) -> Mapping[str, str]:
-        """{path: why it was refused} of what is acknowledged today."""
+    def reasons(self) -> Mapping[str, str]:
+        """{path: why it is not in the centre} of what is acknowledged today and was refused, or waits there."""
         answers = (answer for receipt, _ in self.receipts.values() for answer in receipt.answers)
-        return {a.path: a.reason for a in answers if a.outcome == "refused" and self._is_current(a)}
+        told = (a for a in answers if a.outcome in ("refused", "awaited") and self._is_current(a.path, a.generation))
+        return {answer.path: f"{answer.outcome}: {answer.reason}" for answer in told}
 
-    def _asks(self, answer: Answer) -> bool:
+    def _asks(self, receipt: Receipt) -> bool:
         """Whether something may be sent again for it: then the next run's first step reads the receipt as it always does."""
-        return answer.outcome == "schema" or (answer.outcome == "quarantined" and self._is_current(answer))
+        asked = any(self._is_current(one.path, one.generation) and one.path not in self.gone for one in receipt.resend)
+        return asked or any(
+            answer.outcome == "schema"
+            or (answer.outcome == "quarantined" and self._is_current(answer.path, answer.generation))
+            for answer in receipt.answers
+        )
 
-    def _is_current(self, answer: Answer) -> bool:
-        current = self.acked.get(answer.path)
-        return current is not None and current.generation == answer.generation
+    def _is_current(self, path: str, generation: int) -> bool:
+        return path in self.acked and self.acked[path].generation == generation
 
 
 def recall(papers: Iterable[tuple[Manifest, str, tuple[Receipt, str] | None, str]]) -> Recalled:

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from tidemark.stores.landing import Answer, InventoryEntry, LandedFile, LandedSchema, Manifest, Part, Receipt, Vanished
+from tidemark.stores.landing import (
+    Answer,
+    InventoryEntry,
+    LandedFile,
+    LandedSchema,
+    Manifest,
+    Part,
+    Receipt,
+    Resend,
+    Vanished,
+)
 from tidemark.sync.choice import ADOPTED
 from tidemark.sync.recall import Recalled, interrupted, recall
 
@@ -105,7 +116,15 @@ def test_a_receipt_is_read_again_only_where_something_may_follow() -> None:
     new = receipt(two, Answer("a", 2, "quarantined", "torn"))
     found = recall([(one, "digest", old, ""), (two, "digest", new, "")])
     assert [(landing.state, landing.receipt) for landing in found.answered()] == [("answered", "as read"), ("landed", None)]
-    assert found.refused() == {"b": "theirs"}
+    assert found.reasons() == {"b": "refused: theirs"}
+
+
+def test_a_receipt_that_asks_for_a_file_is_read_again_until_it_came() -> None:
+    one, two = manifest(1, files=(file("a"),)), manifest(2, files=(file("a", 2),))
+    asking = (replace(receipt(one)[0], resend=(Resend("a", 1, "it is settled"),)), "as read")
+    assert [landing.state for landing in recall([(one, "digest", asking, "")]).answered()] == ["landed"]
+    answers = [(one, "digest", asking, ""), (two, "digest", receipt(two), "")]
+    assert [landing.state for landing in recall(answers).answered()] == ["answered", "answered"]
 
 
 def test_one_run_without_a_manifest_is_gone_on_with() -> None:
