@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.services.processes import die_with_parent
+from tests.services.processes import descendants, die_with_parent
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data" / "iotdb" / "2.0.1-beta" / "data" / "datanode"
@@ -34,6 +34,7 @@ class Deployment:
     root: Path
     engine: str = "pool"
     lines: dict[str, str] = field(default_factory=dict)  # further lines of a link
+    receiver_lines: str = ""  # further lines of every receiver
     stores: dict[str, str] = field(default_factory=dict)  # how a site is reached, where not as a folder here
 
     def make(self) -> None:
@@ -58,8 +59,8 @@ class Deployment:
             store = self.stores.get(site, f'store = "{site}"')
             # one device name has one owner a receiver, so each has its own
             blocks.append(
-                f'[receivers.centre_{site}]\nstore = "centre_{site}"\n\n[sites.{site}]\nid = "{site_id}"\n'
-                f'{store}\ndata = ["data/sequence", "data/unsequence"]\nschema = "system/schema"\n\n'
+                f'[receivers.centre_{site}]\nstore = "centre_{site}"\n{self.receiver_lines}\n\n'
+                f'[sites.{site}]\nid = "{site_id}"\n{store}\ndata = ["data/sequence", "data/unsequence"]\nschema = "system/schema"\n\n'
                 f'[links.{site}]\nsite = "{site}"\nreceiver = "centre_{site}"\n{self.lines.get(site, "")}\n'
             )
         self.config.write_text("\n".join(blocks) + more)
@@ -100,11 +101,11 @@ class Deployment:
 class RunningAirflow:
     """`./tidemark up` as a child that dies with the test process."""
 
-    def __init__(self, deployment: Deployment, **environ: str) -> None:
+    def __init__(self, deployment: Deployment, quick_parsing: bool = True, **environ: str) -> None:
         self.deployment = deployment
         self.process = subprocess.Popen(
             deployment.command("up", "--port", "0", "--json"),
-            env=deployment.environment(**QUICK, **environ),
+            env=deployment.environment(**(QUICK if quick_parsing else {}), **environ),
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,
@@ -119,22 +120,44 @@ class RunningAirflow:
         self.password = str(json.loads(Path(answer["password_file"]).read_text())[self.user])
         self._token = ""
 
+    def __enter__(self) -> RunningAirflow:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
     def sessions(self) -> set[int]:
-        """The session leaders among its children."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
-        return {int(word) for word in children.split()}
+        """The session leaders below it: the starter and Airflow's parts."""
+        return {pid for child in descendants(self.process.pid) if os.getsid(pid := child.pid) == pid}
+
+    def part(self, name: str) -> int:
+        """The process id of a part of Airflow: "scheduler", "api_server" …"""
+        leaders = self.sessions()
+        found = [
+            p.pid for p in descendants(self.process.pid) if p.pid in leaders and f"airflow {name}" in " ".join(p.cmdline())
+        ]
+        assert len(found) == 1, f"{name}: {found}"
+        return found[0]
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self.process.wait(timeout=60)
 
-    def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        if not self._token:
-            self._token = self._send("POST", "/auth/token", {"username": self.user, "password": self.password})[
-                "access_token"
-            ]
-        return self._send(method, path, body)
+    def call(self, method: str, path: str, body: dict[str, Any] | None = None, token: str | None = None) -> dict[str, Any]:
+        """One request to Airflow's REST interface; `token` instead of the admin's."""
+        if token is None:
+            token = self._token = self._token or self.login(self.password)
+        headers = {"Content-Type": "application/json", "Accept": "application/json", "Authorization": f"Bearer {token}"}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.ui + path, data=data, headers=headers, method=method)
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            return dict(json.load(reply))
+
+    def login(self, password: str) -> str:
+        """A token for the admin."""
+        asked = {"username": self.user, "password": password}
+        return str(self.call("POST", "/auth/token", asked, token="")["access_token"])
 
     def wait_for_dag(self, dag: str) -> None:
         def known() -> bool:
@@ -150,11 +173,11 @@ class RunningAirflow:
     def trigger(self, dag: str, **conf: Any) -> str:
         return str(self.call("POST", f"/api/v2/dags/{dag}/dagRuns", {"logical_date": None, "conf": conf})["dag_run_id"])
 
-    def wait_for_run(self, dag: str, run: str) -> str:
+    def wait_for_run(self, dag: str, run: str, poll_seconds: float = 0.1) -> str:
         def state() -> str:
             return str(self.call("GET", f"/api/v2/dags/{dag}/dagRuns/{run}")["state"])
 
-        wait(lambda: state() in ENDED, f"the end of {dag} {run}", RUN_SECONDS)
+        wait(lambda: state() in ENDED, f"the end of {dag} {run}", RUN_SECONDS, poll_seconds)
         return state()
 
     def runs(self, dag: str) -> list[dict[str, Any]]:
@@ -174,20 +197,9 @@ class RunningAirflow:
         found = self.call("GET", f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/{task}/logs/1?full_content=true")
         return json.dumps(found, ensure_ascii=False)
 
-    def _send(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
-        headers = {
-            "Content-Type": "application/json",
-            "Accept": "application/json",
-            "Authorization": f"Bearer {self._token}",
-        }
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.ui + path, data=data, headers=headers, method=method)
-        with urllib.request.urlopen(request, timeout=30) as reply:
-            return dict(json.load(reply))
 
-
-def wait(ready: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+def wait(ready: Callable[[], bool], what: str, seconds: float = 60.0, poll_seconds: float = 0.1) -> None:
     deadline = time.monotonic() + seconds
     while not ready():
         assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain for {what}"
-        time.sleep(0.1)
+        time.sleep(poll_seconds)
