@@ -12,10 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from tidemark.errors import TidemarkError
 from tidemark.settings import Settings
-from tidemark.stores.opening import StoreAddress, open_store
+from tidemark.stores.opening import StoreAddress, local_root, open_store
 from tidemark.stores.protocol import Listing, Store
 from tidemark.sync.window import is_open
 from tidemark.tsfiles.names import RESOURCE
@@ -23,8 +24,14 @@ from tidemark.tsfiles.names import RESOURCE
 Opener = Callable[[StoreAddress], Store]
 
 
-class EarlyLook:
-    """A store being opened and glanced at in the background; `open` hands it out once, to whoever opens its address."""
+class EarlyLook(Protocol):
+    def opener(self, later: Opener) -> Opener:
+        """An opener that gives the store that was looked at, once; everything else, and all after it, is `later`'s."""
+        ...
+
+
+class RemoteLook:
+    """A remote store being opened and glanced at in the background."""
 
     def __init__(self, address: StoreAddress, folders: Sequence[str]) -> None:
         self._address = address
@@ -36,8 +43,6 @@ class EarlyLook:
         self._thread.start()
 
     def opener(self, later: Opener) -> Opener:
-        """An opener that gives what was opened early; everything else, and all after it, is `later`'s."""
-
         def opened(address: StoreAddress) -> Store:
             store = self._take() if address == self._address else None
             return store or later(address)
@@ -64,15 +69,38 @@ class EarlyLook:
         return GlancedStore(store, self._folders, found) if store and found else store
 
 
+class LocalLook:
+    """A local store being glanced at by a child."""
+
+    def __init__(self, address: StoreAddress, folders: Sequence[str]) -> None:
+        from tidemark.stores.arriving import glance_beside
+
+        self._address = address
+        self._folders = folders
+        self._found: Listing | None = glance_beside(local_root(address.url), folders, RESOURCE)
+
+    def opener(self, later: Opener) -> Opener:
+        from tidemark.stores.glanced import GlancedStore
+
+        def opened(address: StoreAddress) -> Store:
+            store = later(address)
+            found, self._found = (self._found, None) if address == self._address else (None, self._found)
+            return GlancedStore(store, self._folders, found) if found is not None else store
+
+        return opened
+
+
 def begin(settings: Settings, link: str, windows: bool = True) -> EarlyLook | None:
-    """Start looking at the link's site where that saves time: it is remote, the settings know it, and, with `windows`, the
-    link's window is open."""
+    """Start looking at the link's site, where the settings know it and, with `windows`, the link's window is open."""
     known = settings.links.get(link)
     site = settings.sites.get(known.site) if known else None
     if known is None or site is None or (windows and not is_open(known.window, known.timezone, time.time())):
         return None
+    address = StoreAddress(site.store, site.host_key, site.key, site.connection)
+    if site.store.startswith("file://"):
+        return LocalLook(address, site.data)
     if not site.store.startswith("sftp://") or site.connection:
         return None
     from tidemark.stores import retrying, sftp  # noqa: F401 before the thread: two loaders at once slow each other down
 
-    return EarlyLook(StoreAddress(site.store, site.host_key, site.key, site.connection), site.data)
+    return RemoteLook(address, site.data)

@@ -99,16 +99,16 @@ def _engine(url: str) -> Engine:
 def _translated(url: str) -> Iterator[None]:
     try:
         yield
-    except DBAPIError as broken:
+    except (DBAPIError, sqlite3.Error) as broken:  # the driver's own from rows that are fetched past SQLAlchemy
         ours = _as_ours(broken, url)
         if ours is None:
             raise  # a mistake in our SQL is no trouble of the database's
         raise ours from broken
 
 
-def _as_ours(broken: DBAPIError, url: str) -> TidemarkError | None:
+def _as_ours(broken: DBAPIError | sqlite3.Error, url: str) -> TidemarkError | None:
     safe = sa.make_url(url).render_as_string(hide_password=True)
-    text = " ".join(str(broken.orig).split())
+    text = " ".join(str(getattr(broken, "orig", broken)).split())
     trouble = _trouble(broken)
     if trouble == "away" and _no_room(url):  # SQLite says "disk I/O error" where its shared memory finds no room
         trouble = "full"
@@ -152,10 +152,11 @@ _SQLITE_TROUBLE = {
 }
 
 
-def _trouble(broken: DBAPIError) -> str:
+def _trouble(broken: DBAPIError | sqlite3.Error) -> str:
     """What kind of trouble the driver met; '' for a mistake of ours."""
-    if isinstance(broken.orig, sqlite3.Error):
-        return _SQLITE_TROUBLE.get(getattr(broken.orig, "sqlite_errorcode", 0) & 0xFF, "")
+    if isinstance(broken, sqlite3.Error) or isinstance(broken.orig, sqlite3.Error):
+        code = getattr(getattr(broken, "orig", broken), "sqlite_errorcode", 0)
+        return _SQLITE_TROUBLE.get(code & 0xFF, "")
     state = str(getattr(broken.orig, "sqlstate", None) or "")  # psycopg: PostgreSQL's five-character code
     if state == "53100":
         return "full"

@@ -74,7 +74,7 @@ class Server:
                 return
             yield frame[2]
 
-    def do_list(self, folders: list[str], by_name: str = "") -> list[Any]:
+    def do_list(self, folders: list[str], by_name: str = "", level: int = 1) -> list[Any]:
         """Rows in frames, in the order of paths: JSON [[folder, count], …], bytes: `pack_rows`, compressed."""
         missing: list[str] = []
         odd: list[tuple[str, str]] = []
@@ -84,10 +84,10 @@ class Server:
             groups.append((prefix, len(found)))
             rows += found
             if len(rows) >= ROWS:
-                self.send(DATA, groups, zlib.compress(pack_rows(rows), 1))
+                self.send(DATA, groups, zlib.compress(pack_rows(rows), level))
                 groups, rows = [], []
         if rows:
-            self.send(DATA, groups, zlib.compress(pack_rows(rows), 1))
+            self.send(DATA, groups, zlib.compress(pack_rows(rows), level))
         return [missing, odd]
 
     def do_names(self, folder: str) -> list[str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemark.stores.protocol import Listing, Store
-from tidemark.stores.retrying import RetryingStore, plain
+from tidemark.stores.retrying import TRIES, RetryingStore, plain
 
 
 class GlancedStore(RetryingStore):
     def __init__(self, store: Store, folders: Sequence[str], found: Listing) -> None:
-        super().__init__(plain(store))
+        super().__init__(plain(store), TRIES if isinstance(store, RetryingStore) else 1)
         self._asked = tuple(folders)
         self._found: Listing | None = found
 

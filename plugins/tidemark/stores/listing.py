@@ -68,14 +68,13 @@ class PackedEntries(Sequence[Entry]):
 
     def __init__(self, frames: Sequence[Frame]) -> None:
         self._frames = frames
-        self._count = sum(count for frame in frames for _, count in frame.groups)
 
     def folders(self) -> Iterator[FolderFiles]:
         for frame in self._frames:
             yield from frame.folders()
 
     def __len__(self) -> int:
-        return self._count
+        return sum(count for frame in self._frames for _, count in frame.groups)
 
     def __iter__(self) -> Iterator[Entry]:
         for files in self.folders():

@@ -134,4 +134,4 @@ class RetryingStore:
         self.inner.close()
 
     def _again(self, act: Callable[[], T]) -> T:
-        return try_again(act, self._tries)
+        return try_again(act, self._tries) if self._tries > 1 else act()

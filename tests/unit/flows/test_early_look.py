@@ -11,9 +11,9 @@ import pytest
 from tests.crash.edge import path_of
 from tests.crash.explorer import Effects
 from tests.crash.sync_world import SyncWorld
-from tidemark.errors import UsageError
+from tidemark.errors import RetryableError, UsageError
 from tidemark.flows.app import App
-from tidemark.flows.early_look import EarlyLook, begin
+from tidemark.flows.early_look import LocalLook, RemoteLook, begin
 from tidemark.flows.plan_link import plan
 from tidemark.settings_file import load
 from tidemark.stores.glanced import GlancedStore
@@ -69,7 +69,7 @@ def test_one_glance_is_handed_out_once(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "1").touch()
     address = StoreAddress(f"file://{tmp_path}")
-    opener = EarlyLook(address, ("data",)).opener(open_store)
+    opener = RemoteLook(address, ("data",)).opener(open_store)
     first, second = opener(address), opener(address)
     (tmp_path / "data" / "2").touch()
     seen = [len(store.glance(("data",), RESOURCE).entries) for store in (first, first, second)]  # type: ignore[attr-defined]
@@ -78,19 +78,47 @@ def test_one_glance_is_handed_out_once(tmp_path: Path) -> None:
 
 
 def test_other_addresses_are_opened_as_ever(tmp_path: Path) -> None:
-    opener = EarlyLook(StoreAddress(f"file://{tmp_path}/a"), ("data",)).opener(open_store)
+    opener = RemoteLook(StoreAddress(f"file://{tmp_path}/a"), ("data",)).opener(open_store)
     assert opener(StoreAddress(f"file://{tmp_path}/b")).url.endswith("/b")
 
 
 def test_what_goes_wrong_early_is_told_when_the_store_is_opened() -> None:
     address = StoreAddress("ftp://site/data")
-    opener = EarlyLook(address, ("data",)).opener(open_store)
+    opener = RemoteLook(address, ("data",)).opener(open_store)
     with pytest.raises(UsageError, match="neither file"):
         opener(address)
 
 
-@pytest.mark.parametrize(("store", "window", "looks"), [("file:///x", "", False), ("sftp://u@h/x", "closed", False)])
-def test_only_remote_sites_in_their_window_are_looked_at_early(tmp_path: Path, store: str, window: str, looks: bool) -> None:
+def test_a_local_site_is_glanced_at_by_a_child(tmp_path: Path) -> None:
+    for name in ("a/1", "a/2.tsfile.resource", "b/c/3"):
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / name).write_bytes(b"x")
+    (tmp_path / "data" / "link").symlink_to("a")
+    folders, address = ("data", "gone"), StoreAddress(f"file://{tmp_path}")
+    store = LocalLook(address, folders).opener(open_store)(address)
+    found, whole = store.glance(folders, RESOURCE), LocalStore(str(tmp_path)).glance(folders, RESOURCE)  # type: ignore[attr-defined]
+    assert (list(found.entries), list(found.missing), list(found.odd)) == (
+        list(whole.entries),
+        list(whole.missing),
+        list(whole.odd),
+    )
+    assert (len(found.entries), found.entries[-1].path, found.partial) == (3, "data/b/c/3", True)
+
+
+def test_a_child_that_dies_is_an_error_that_can_be_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark.stores.arriving._CHILD", "import sys; print('hello'); sys.exit(3)")
+    address = StoreAddress(f"file://{tmp_path}")
+    store = LocalLook(address, ("data",)).opener(open_store)(address)
+    found = store.glance(("data",), RESOURCE)  # type: ignore[attr-defined]
+    with pytest.raises(RetryableError, match="ended"):
+        list(found.entries)
+
+
+@pytest.mark.parametrize(
+    ("store", "window", "looks"),
+    [("file:///x", "", True), ("file:///x", "closed", False), ("sftp://u@h/x", "closed", False)],
+)
+def test_no_site_is_looked_at_outside_its_window(tmp_path: Path, store: str, window: str, looks: bool) -> None:
     from datetime import UTC, datetime, timedelta
 
     at = datetime.now(UTC) + timedelta(hours=3)

@@ -1,0 +1,160 @@
+"""A glance at a local site by a process beside this one, worked on while it is still arriving.
+
+A listing of a million files is seconds of a processor's time; a child makes it, as the far end of an SSH connection would
+(`far_program`), while this process loads its modules and compares what has come with the ledger.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any, overload
+
+from tidemark.stores.far_session import FarSession
+from tidemark.stores.listing import Frame, PackedEntries
+from tidemark.stores.local import check_folder
+from tidemark.stores.protocol import Listing
+from tidemark.stores.translation import Where, translated
+
+_CHILD = "import sys; sys.path[:0] = sys.argv[1:2]; from tidemark.stores.far_program import serve; serve(sys.argv[2])"
+_PACKAGES = str(Path(__file__).resolve().parents[2])
+
+
+class ChildPipe:
+    """Bytes to and from `far_program` in a child on this machine. It ends when its pipes close, with us at the latest."""
+
+    host = "this machine"
+
+    def __init__(self, root: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _CHILD, _PACKAGES, root],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None  # both are pipes
+        self._to, self._from = self._process.stdin, self._process.stdout
+
+    @property
+    def open(self) -> bool:
+        return self._process.poll() is None
+
+    def write(self, data: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError):  # it died: reading finds that out, and can say so
+            self._to.write(data)
+            self._to.flush()
+
+    def read(self, size: int, *, patient: bool = False) -> bytes:
+        return self._from.read(size)
+
+    def read_line(self) -> bytes:
+        return self._from.readline()
+
+    def errors(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._from.close()
+        with contextlib.suppress(BrokenPipeError):  # what it never read was still buffered
+            self._to.close()
+
+
+def glance_beside(root: str, folders: Sequence[str], by_name: str) -> Listing:
+    """`LocalStore(root).glance` by a child, still on its way: walking its entries waits for them, `missing` and `odd` for
+    the end. OSError where no process can be started."""
+    frames = ArrivingFrames(ChildPipe(root), root)
+    asked = [check_folder(folder) for folder in folders]
+    threading.Thread(target=frames.receive, args=(asked, by_name), name="early look", daemon=True).start()
+    return Listing(PackedEntries(frames), _AtTheEnd(frames, 0), _AtTheEnd(frames, 1), partial=True)
+
+
+class ArrivingFrames(Sequence[Frame]):
+    """Frames that one thread receives and others walk. Whoever waits gets the error that ended it early."""
+
+    def __init__(self, pipe: ChildPipe, root: str) -> None:
+        self._pipe = pipe
+        self._where = Where("", root)
+        self._news = threading.Condition()
+        self._frames: list[Frame] = []
+        self._rest: tuple[list[Any], list[Any]] | None = None
+        self._error: Exception | None = None
+
+    def receive(self, folders: Sequence[str], by_name: str) -> None:
+        try:
+            with translated(self._where, ""):
+                self._receive(folders, by_name)
+        except Exception as error:  # whoever waits for the frames raises it
+            with self._news:
+                self._error = error
+                self._news.notify_all()
+        finally:
+            self._pipe.close()
+
+    def rest(self) -> tuple[list[Any], list[Any]]:
+        """(missing folders, odd paths), when everything has come."""
+        with self._news:
+            self._news.wait_for(lambda: self._rest or self._error)
+            if self._rest is None:
+                assert self._error is not None
+                raise self._error
+            return self._rest
+
+    def __iter__(self) -> Iterator[Frame]:
+        for at in count():
+            frame = self._wait_for(at)
+            if frame is None:
+                return
+            yield frame
+
+    def __len__(self) -> int:
+        self.rest()
+        return len(self._frames)
+
+    @overload
+    def __getitem__(self, at: int) -> Frame: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Frame]: ...
+    def __getitem__(self, at: int | slice) -> Frame | Sequence[Frame]:
+        self.rest()
+        return self._frames[at]
+
+    def _wait_for(self, at: int) -> Frame | None:
+        """The frame with that number, None after the last one."""
+        with self._news:
+            self._news.wait_for(lambda: at < len(self._frames) or self._rest or self._error)
+            if at < len(self._frames):
+                return self._frames[at]
+        self.rest()
+        return None
+
+    def _receive(self, folders: Sequence[str], by_name: str) -> None:
+        self._pipe.read_line()  # its greeting; where it could not start, the session below finds its end
+        for words, data in FarSession(self._pipe).stream("list", folders, by_name, 0):
+            with self._news:
+                if data:
+                    self._frames.append(Frame(words, data, compressed=True))
+                else:
+                    missing, odd = words
+                    self._rest = sorted(missing), sorted((path, why) for path, why in odd)
+                self._news.notify_all()
+
+
+class _AtTheEnd(Sequence[Any]):
+    """What stands at the end of a listing."""
+
+    def __init__(self, frames: ArrivingFrames, which: int) -> None:
+        self._frames = frames
+        self._which = which
+
+    def __len__(self) -> int:
+        return len(self._frames.rest()[self._which])
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._frames.rest()[self._which][at]
