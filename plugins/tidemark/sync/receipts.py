@@ -33,7 +33,7 @@ def read_receipts(work: Work) -> Mapping[str, int]:
         text = _text(work, landing)
         if text is None:
             continue
-        receipt = decode_receipt(text)
+        receipt = _decoded(landing.landing, text)
         if receipt.landing != landing.landing or receipt.manifest_sha256 != landing.manifest_sha256:
             raise CorruptionError(
                 f"the receipt of {landing.landing} answers another manifest ({receipt.landing})",
@@ -45,6 +45,17 @@ def read_receipts(work: Work) -> Mapping[str, int]:
             _record(connection, work, landing, receipt, text.decode(), resend)
         total.update(answered=1, **count(receipt.answers))
     return {name: total[name] for name in ("answered", *OUTCOMES)}
+
+
+def _decoded(landing: str, text: bytes) -> Receipt:
+    try:
+        return decode_receipt(text)
+    except CorruptionError as broken:
+        raise CorruptionError(
+            f"the receipt of {landing} cannot be read: {broken.message}",
+            hint=f"at the receiver: remove landing/…/{landing}/{RECEIPT}; ./tidemark load writes it again",
+            subject=landing,
+        ) from broken
 
 
 def count(answers: Iterable[Answer]) -> Mapping[str, int]:
