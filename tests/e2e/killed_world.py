@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.services.deployed import SITE_ID, Deployed
+from tests.services.deployed import HOUSEKEEP, Deployed
 from tests.services.filling_site import FillingSite
 from tidemark.stores.landing import MANIFEST, RECEIPT, landed_path
 
@@ -29,16 +29,15 @@ HALF = (".part", ".part.blocks", ".tmp")
 class Killer:
     """Kills runs at moments spread over what such a run takes."""
 
-    deployed: Deployed
     chance: random.Random
     kills: Counter[str] = field(default_factory=Counter)
     lasted: dict[Command, float] = field(default_factory=dict)  # seconds of the longest life of a verb
 
-    def strike(self, command: Command) -> bool:
+    def strike(self, deployed: Deployed, command: Command) -> bool:
         """Run a verb and kill it somewhere; False where it was quicker than the blow."""
         began = time.monotonic()
         after = self.chance.uniform(0.0, self.lasted.get(command, 3.0) * 1.1)
-        struck = self.deployed.killed(after, *command)
+        struck = deployed.killed(after, *command)
         self.kills[" ".join(command)] += struck
         lived = time.monotonic() - began
         if struck:
@@ -54,12 +53,21 @@ class Killer:
 
 @dataclass
 class KilledWorld:
-    """A site that fills, a deployment, and its killer. `commands`: what is run and killed, in turn by chance."""
+    """A site that fills, a deployment, and its killer. `commands`: what is run and killed, in turn by chance.
+
+    `beside`: the Tidemark at the receiver, where the receiver is remote for the one that sends.
+    """
 
     filling: FillingSite
     deployed: Deployed
     killer: Killer
     commands: Sequence[Command] = (SYNC,)
+    beside: Deployed | None = None
+
+    @property
+    def keeper(self) -> Deployed:
+        """The Tidemark that loads, merges, reads."""
+        return self.beside or self.deployed
 
     def live(self, kills: int) -> None:
         """Reveal all portions while runs are killed `kills` times."""
@@ -68,25 +76,30 @@ class KilledWorld:
             done = self.filling.count - len(self.filling.portions)
             if self.killer.total >= a_portion * done:
                 self.filling.reveal()
-            self.killer.strike(self.killer.chance.choice(self.commands))
+            command = self.killer.chance.choice(self.commands)
+            self.killer.strike(self.deployed if command[0] == "sync" else self.keeper, command)
             self.check_landings()
         while self.filling.reveal():
             pass
 
     def rest(self) -> None:
         """Let it come to rest, then hold it against the server's own answers."""
-        deployed, rows = self.deployed, self.filling.site.rows()
-        deployed.run(*SYNC)
-        assert deployed.run(*SYNC)["state"] == "nothing"
-        assert deployed.read() == rows
-        before = (deployed.folder / "points.csv").read_bytes()
-        assert deployed.run("coverage")["complete"] is True
-        proof = deployed.run("verify", "--deep")
-        assert proof["differences"] == [] and proof["checked"] > 0
-        deployed.run("merge")
-        assert deployed.read() == rows
-        assert (deployed.folder / "points.csv").read_bytes() == before
-        assert deployed.run("verify", "--deep")["differences"] == []
+        keeper, rows = self.keeper, self.filling.site.rows()
+        self.deployed.run(*SYNC)
+        if self.beside:
+            self.beside.run(*LOAD)
+            self.deployed.run(*SYNC)  # the answers
+        assert self.deployed.run(*SYNC)["state"] == "nothing"
+        assert keeper.read() == rows
+        before = (keeper.folder / "points.csv").read_bytes()
+        assert keeper.run("coverage")["complete"] is True
+        for one in {id(d): d for d in (keeper, self.deployed)}.values():
+            assert one.run("verify", "--deep")["differences"] == []
+        keeper.run(*MERGE)
+        keeper.run(*HOUSEKEEP)
+        assert keeper.read() == rows
+        assert (keeper.folder / "points.csv").read_bytes() == before
+        assert keeper.run("verify", "--deep")["differences"] == []
         self.check_landings()
         self.check_nothing_left()
 
@@ -129,6 +142,3 @@ def _parts(paper: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _sequence(paper: dict[str, Any]) -> int:
     return int(paper["sequence"])
-
-
-__all__ = ["LOAD", "MERGE", "NO_LOAD", "REPAIR", "SITE_ID", "SYNC", "KilledWorld", "Killer"]

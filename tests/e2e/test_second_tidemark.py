@@ -37,13 +37,13 @@ def test_both_at_the_same_moment(two: tuple[Deployed, Deployed], tmp_path: Path)
     """Portion by portion, both at once; one of them is killed now and then while the other works."""
     at_centre, at_site = two
     filling = FillingSite(SITE, at_site.site_root, random.Random(7), count=3)
-    killer = Killer(at_site, random.Random(8))
+    killer = Killer(random.Random(8))
     while filling.reveal():
         other = at_centre.start(*SYNC)
-        killer.strike(SYNC)
+        killer.strike(at_site, SYNC)
         out, err = other.communicate()
         assert other.returncode == 0, (out, err)
-        killer.strike(SYNC)
+        killer.strike(at_site, SYNC)
     assert at_centre.run(*SYNC)["state"] == "nothing"
     at_site.run(*SYNC)
     loading = beside(at_site, tmp_path / "elsewhere")

@@ -9,19 +9,39 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.killed_world import LOAD, MERGE, NO_LOAD, REPAIR, SYNC, KilledWorld, Killer
 from tests.expected import SITES
-from tests.services.deployed import Deployed
+from tests.services.deployed import HOUSEKEEP, Deployed
 from tests.services.filling_site import FillingSite
 from tests.services.sshd import Sshd
 
 BASE_SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "0"))
 FOLDERS = pytest.mark.parametrize("folder", list(SITES))
 World = Callable[..., KilledWorld]
+EVERY_VERB = (SYNC, NO_LOAD, LOAD, MERGE, REPAIR, HOUSEKEEP)
+
+
+@pytest.fixture
+def pushing(tmp_path: Path, sshd: Sshd) -> World:
+    """The site's Tidemark sends to a receiver behind ssh; another one loads there. Runs of both are killed."""
+
+    def build(folder: str, seed: int) -> KilledWorld:
+        seed += BASE_SEED
+        print(f"seed {seed}")
+        chance, site, receiver = random.Random(seed), tmp_path / "site", sshd.new_folder("receiver")
+        sending = Deployed(tmp_path / "at_site", SITES[folder], site, receiver, receiver_through=sshd).write()
+        beside = replace(sending, folder=tmp_path / "at_centre", site_root=tmp_path, receiver_through=None)
+        beside.folder.mkdir()
+        beside.config.write_text(f'[receivers.centre]\nstore = "file://{receiver}"\n')
+        filling = FillingSite(SITES[folder], site, chance)
+        return KilledWorld(filling, sending, Killer(chance), (SYNC, SYNC, LOAD, MERGE), beside)
+
+    return build
 
 
 @pytest.fixture
@@ -35,7 +55,7 @@ def world(tmp_path: Path) -> World:
         deployed = Deployed(
             tmp_path / "deployed", SITES[folder], root, tmp_path / "centre", site_through=through, ledger=ledger
         )
-        return KilledWorld(filling, deployed.write(), Killer(deployed, chance))
+        return KilledWorld(filling, deployed.write(), Killer(chance))
 
     return build
 
@@ -61,8 +81,26 @@ def test_a_dozen_kills_over_ssh(world: World, sshd: Sshd) -> None:
 @pytest.mark.timeout(900)
 def test_every_verb_killed(world: World) -> None:
     killed = world("0.12.0", 3)
-    killed.commands = (SYNC, NO_LOAD, LOAD, MERGE, REPAIR)
+    killed.commands = EVERY_VERB
     killed.live(12)
+    killed.rest()
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_a_push_killed_at_both_ends(pushing: World) -> None:
+    killed = pushing("2.0.1-beta", 4)
+    killed.live(12)
+    killed.rest()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@FOLDERS
+@pytest.mark.parametrize("seed", range(500, 502))
+def test_a_push_killed_fifty_times(folder: str, seed: int, pushing: World) -> None:
+    killed = pushing(folder, seed)
+    killed.live(50)
     killed.rest()
 
 
@@ -92,7 +130,7 @@ def test_fifty_kills_over_ssh(folder: str, seed: int, world: World, sshd: Sshd) 
 @pytest.mark.parametrize("seed", range(300, 302))
 def test_every_verb_killed_fifty_times(folder: str, seed: int, world: World) -> None:
     killed = world(folder, seed)
-    killed.commands = (SYNC, NO_LOAD, LOAD, MERGE, REPAIR)
+    killed.commands = EVERY_VERB
     killed.live(50)
     killed.rest()
 

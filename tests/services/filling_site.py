@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.expected import RealSite
 from tests.landing_maker import tsfiles_below
 
-LATE_RESOURCE, LATE_MODS, GROWING_MODS = 0.15, 0.3, 0.3  # shares of the files to which that happens
+LATE_RESOURCE, LATE_MODS, GROWING_MODS, COMPACTED = 0.15, 0.3, 0.3, 0.25  # shares of the files to which that happens
 
 
 @dataclass(frozen=True)
@@ -21,17 +21,26 @@ class Piece:
     size: int | None = None
 
 
+@dataclass(frozen=True)
+class Compaction:
+    """A TsFile gives way to one with the same content and a higher inner compaction count, its deletions with it."""
+
+    path: str
+
+
 @dataclass
 class FillingSite:
-    """`portions` of pieces, each revealed by one call. `late`: TsFiles may come before their companions; a schema log
-    grows by whole pieces; unsequence files may come first: the order is random."""
+    """`portions` of what happens, each revealed by one call; which file comes first is random.
+
+    `late`: TsFiles may come before their `.resource`, deletions may come or grow later, files may be compacted.
+    """
 
     site: RealSite
     root: Path  # where it is revealed
     chance: random.Random
     count: int = 8
     late: bool = True
-    portions: list[list[Piece]] = field(init=False)
+    portions: list[list[Piece | Compaction]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.portions = [[] for _ in range(self.count)]
@@ -47,7 +56,10 @@ class FillingSite:
         if not self.portions:
             return False
         for piece in self.portions.pop(0):
-            self._put(piece)
+            if isinstance(piece, Piece):
+                self._put(piece)
+            else:
+                self._compact(piece.path)
         return True
 
     def _plan_tsfile(self, path: str) -> None:
@@ -63,6 +75,8 @@ class FillingSite:
             if roll < GROWING_MODS:
                 self.portions[first].append(Piece(whole, self.chance.randint(1, size)))  # torn in an entry, too
             self.portions[later if roll < GROWING_MODS + LATE_MODS else first].append(Piece(whole))
+        if self.late and later > first and self.chance.random() < COMPACTED:
+            self.portions[later].append(Compaction(path))
 
     def _plan_log(self, path: str, size: int) -> None:
         cuts = sorted(self.chance.sample(range(self.count), min(3, self.count)))
@@ -81,6 +95,20 @@ class FillingSite:
         else:
             with target.open("ab") as file:
                 file.write(data[file.tell() :])
+
+    def _compact(self, path: str) -> None:
+        """The new file is whole before the old one goes, as on the server."""
+        old = self.root / path
+        created, version, inner, cross = old.name.removesuffix(".tsfile").split("-")
+        new = old.with_name(f"{created}-{version}-{int(inner) + 1}-{cross}.tsfile")
+        companions = sorted(old.parent.glob(old.name + "*"), reverse=True)  # the TsFile itself comes last
+        for companion in companions:
+            fresh = new.with_name(new.name + companion.name.removeprefix(old.name))
+            temporary = fresh.with_name(fresh.name + ".temp")
+            shutil.copyfile(companion, temporary)
+            temporary.replace(fresh)
+        for companion in reversed(companions):
+            companion.unlink()
 
     @staticmethod
     def whole(site: RealSite, root: Path) -> None:
