@@ -1,7 +1,7 @@
 """The operator's decisions: quarantine, owners, approval. Each is written to the audit table with its effect.
 
 Ownership decides who may load a device from now on. Files that the former owner loaded stay in the catalog; where both
-have a point, the present owner's is read (docs/decisions, `load.view`).
+have a point, the present owner's is read (docs/decisions/0009, `load.view`).
 """
 
 from __future__ import annotations
