@@ -46,7 +46,7 @@ def _last_screen(outcome: Outcome) -> str:
         "",
         f"  {verdict}  {outcome.files} files, {outcome.bytes:,} bytes, {outcome.seconds} s",
         f"  heat map   {outcome.coverage_html}",
-        f"  go on      ./tidemark --config {outcome.settings} status",
+        f"  go on      ./tidemark --config {outcome.settings} status   (or up: Airflow's pages again)",
         "",
     ]
     return "\n".join(lines)
