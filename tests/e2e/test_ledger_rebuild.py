@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -16,8 +17,11 @@ import tidemark
 from tests.centre import InlineEngine
 from tests.rebuild_world import PLANT1, World
 from tests.small_files import deletion, sealed, source
+from tidemark.errors import PermanentError
 from tidemark.flows import admitting, merge_catalog, rebuild_receiver
 from tidemark.flows.housekeep import DAY, housekeep
+from tidemark.flows.ledger_care import backup
+from tidemark.flows.load_landings import load
 from tidemark.flows.merge_catalog import merge
 from tidemark.flows.rebuild_result import RebuildResult
 
@@ -167,6 +171,34 @@ def test_a_settled_file_that_is_to_be_replaced(tmp_path: Path, lost_when: str) -
         world.lose_ledger()
         assert world.rebuild().exit_code == 0
         assert len(world.rows()) == 2
+    world.check_proofs()
+
+
+@pytest.mark.parametrize("since", ["before the merge", "before it settled"])
+def test_a_backup_from_before_files_settled_is_noticed(tmp_path: Path, since: str) -> None:
+    """No landing came since, but sources are gone that the backup would read."""
+    world = World(tmp_path, real=False, settle_days=0)
+    for version in (1, 2):
+        world.add("plant1", source(version), sealed({"root.sg.d1": {"s": [(version, version), (version + 1, 10)]}}))
+    world.sync()
+    if since == "before it settled":
+        merge(world.app, world.receiver)
+    copy = Path(backup(world.app).path)
+    merge(world.app, world.receiver)
+    for _ in range(2):
+        world.clock += 2 * DAY
+        housekeep(world.app, world.receiver)
+    rows = world.rows()
+    world.lose_ledger()
+    shutil.copy(copy, tmp_path / "var/ledger.db")
+    world.reopen()
+    world.sync()
+    for door in (load, housekeep):
+        with pytest.raises(PermanentError, match="the ledger is older than receiver centre") as stopped:
+            door(world.app, world.receiver)
+        assert "ledger rebuild --replace" in stopped.value.hint
+    assert world.rebuild(replace=True).exit_code == 0
+    assert world.rows() == rows
     world.check_proofs()
 
 

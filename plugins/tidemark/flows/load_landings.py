@@ -16,6 +16,7 @@ from tidemark.errors import CorruptionError, LeaseLostError, PermanentError, Ret
 from tidemark.flows.admitting import CheckedFile, decide, examine_all, local_root, site_of
 from tidemark.flows.app import App, Progress, silent
 from tidemark.flows.load_result import LoadResult, Tally, Trouble
+from tidemark.flows.older_ledger import require_current
 from tidemark.flows.replay import Bench, replay_refused
 from tidemark.ledger import landing_rows
 from tidemark.ledger.events import record, record_many
@@ -64,8 +65,9 @@ def load(
     """Load every landing of `receiver` (of one `site`, by name or UUID) that can be loaded.
 
     `engine`: auto | pool | spark. What is wrong with a landing or a file is named in the result; the rest goes on. Raises
-    UsageError for a remote receiver, LeaseHeldError while another load runs, and, after the other sites were loaded, the
-    error of a site whose landings could not be worked on (disk full, no permission, ledger away).
+    UsageError for a remote receiver, LeaseHeldError while another load runs, PermanentError for a ledger that is older than
+    the receiver, and, after the other sites were loaded, the error of a site whose landings could not be worked on (disk
+    full, no permission, ledger away).
     """
     root = local_root(app, receiver)
     site_id = site_of(app, site)
@@ -77,6 +79,7 @@ def load(
         with app.ledger.read() as connection:
             rows = landing_rows.landings(connection, receiver.name)
         work = _Work(app, receiver, root, store, lease, engine, progress, rows)
+        require_current(app, receiver, store)
         sweep_waiting(app.ledger, store, receiver.name, lease)
         replay_refused(Bench(app, receiver, root, store, lease, engine))
         failed = _load_sites(work, landing_folders(root, site_id))

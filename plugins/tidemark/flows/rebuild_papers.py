@@ -28,6 +28,7 @@ class Books:
     folders: Mapping[tuple[str, str], Folder]
     files: Mapping[tuple[str, str], int]  # (site, landing) → files its manifest lists
     unanswered: Sequence[Folder]
+    settled: Sequence[settled.SettledPaper]  # those too that do not count
     troubles: Sequence[str]
 
     def papers_of(self, heard: Heard) -> tuple[Paper, Receipt | None, str]:
@@ -74,11 +75,11 @@ def read_books(root: Path, store: Store, traces: Traces) -> Books:
         loaded = receipt.loaded if receipt and mine else None
         heard.append(Heard(folder.site_id, folder.landing, sequence, loaded, folder.answered and mine))
     decisions = _read(store, traces.below(decided.FOLDER), decided.decode_decided, troubles)
-    merges = _read(store, traces.below(settled.FOLDER), settled.decode_settled, troubles)
+    merges = list(_read(store, traces.below(settled.FOLDER), settled.decode_settled, troubles))
     moments, gaps = chronicle(heard, decisions, (paper for paper in merges if _counts(paper, traces)))
     told = {(m.what.site_id, m.what.landing) for m in moments if isinstance(m.what, Heard)}
     unanswered = [folder for key, folder in folders.items() if key not in told]
-    return Books(root, moments, folders, files, unanswered, [*troubles, *gaps])
+    return Books(root, moments, folders, files, unanswered, merges, [*troubles, *gaps])
 
 
 def _counts(paper: settled.SettledPaper, traces: Traces) -> bool:

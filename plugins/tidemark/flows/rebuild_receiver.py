@@ -12,17 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import unquote
 
 from tidemark.errors import CorruptionError
 from tidemark.flows.app import App, Progress, Tick
 from tidemark.flows.engines import Engine, PoolEngine
+from tidemark.flows.rebuild_conclude import Remains, conclude
 from tidemark.flows.rebuild_late import Late
 from tidemark.flows.rebuild_papers import Books, read_books
 from tidemark.flows.rebuild_replay import replay_decision, replay_settled
 from tidemark.flows.rebuild_result import Findings, Lost
-from tidemark.ledger import catalog_rows, landing_rows, rebuild_rows
-from tidemark.ledger.catalog_rows import CatalogFile
+from tidemark.ledger import landing_rows
 from tidemark.ledger.landing_rows import LandingRow, SiteRow
 from tidemark.load import schema
 from tidemark.load.admit import Origin
@@ -30,7 +29,7 @@ from tidemark.load.check import KeptTask
 from tidemark.load.chronicle import Heard, Moment
 from tidemark.load.commit import known_before
 from tidemark.load.landing_record import record_landing
-from tidemark.load.recall import FOLDERS, MERGED, Answered, Traces, recall
+from tidemark.load.recall import FOLDERS, Answered, Traces, recall
 from tidemark.settings import ReceiverSettings
 from tidemark.stores.landing import Answer, Manifest, Receipt, encode
 from tidemark.stores.protocol import Store
@@ -85,7 +84,7 @@ def rebuild_receiver(app: App, receiver: ReceiverSettings, root: Path, findings:
         for place in sorted(work.damaged):
             store.rename(place, f"quarantine/damaged/{place}")
         # CRASH WINDOW: out of the way and not recorded: the rebuild run again finds it gone, which comes to the same.
-        _conclude(work)
+        conclude(app, receiver, Remains(traces, books, frozenset(work.damaged)), findings)
 
 
 def _batches(books: Books) -> Iterator[list[Moment]]:
@@ -239,62 +238,4 @@ def _row(work: _Work, landing: str, site_id: str, at: float) -> LandingRow:
         bytes=0,
         found=at,
         loaded=at,
-    )
-
-
-def _conclude(work: _Work) -> None:
-    """Rows whose bytes are gone are read by nobody; data files without a row are retired merges, or named."""
-    with work.app.ledger.write() as connection:
-        rows = rebuild_rows.places(connection, work.receiver.name)
-        here = {row.file_id for row in rows if _is_here(work, row)}
-        gone = [row for row in rows if row.file_id not in here]
-        lost = [row for row in gone if row.state == "live"]
-        sources = rebuild_rows.source_paths(connection, [row.file_id for row in lost if row.role == "merged"])
-        rebuild_rows.mark_gone(connection, [row.file_id for row in gone], work.app.clock())
-        missing = {(row.site_id, row.path) for row in lost if row.path} | set(sources)
-        work.findings.lost += [Lost(work.receiver.name, site_id, path) for site_id, path in sorted(missing)]
-        named = {place for row in rows for place in (row.location, row.mods_location)} | work.books.to_load(work.traces)
-        stray = [path for path in work.traces.below("data") if path not in named and not path.endswith(".part")]
-        merged = [path for path in stray if MERGED in path]
-        if not work.findings.lost:  # else one of them may be the last copy of what is lost
-            ids = {row.site_id[:8]: row.site_id for row in rows}
-            merged = [path for path in merged if path.rpartition("/")[2][:8] in ids]
-            for path in merged:
-                file = _retired(work, path, ids[path.rpartition("/")[2][:8]])
-                catalog_rows.add_file(connection, file, ())
-            work.findings.derived += len(merged)
-            stray = [path for path in stray if path not in set(merged)]
-        work.findings.unknown += stray
-
-
-def _is_here(work: _Work, row: rebuild_rows.Place) -> bool:
-    mods = not row.mods_location or row.mods_location in work.traces
-    return row.location in work.traces and row.location not in work.damaged and mods
-
-
-def _retired(work: _Work, location: str, site_id: str) -> CatalogFile:
-    """A merged file whose sources are read instead: nobody reads it, housekeeping removes it after the grace."""
-    at = work.app.clock()
-    return CatalogFile(
-        receiver=work.receiver.name,
-        site_id=site_id,
-        role="merged",
-        path="",
-        generation=0,
-        database=unquote(location.split("/")[1]),
-        model="tree",
-        format=0,
-        partition_from=0,
-        partition_to=0,
-        location=location,
-        sha256="",
-        size=work.traces.sizes[location],
-        mods_location="",
-        mods_sha256="",
-        points=0,
-        rank=(0, 0, 0, 0, 0),
-        created=at,
-        state="retired",
-        visible=False,
-        retired=at,
     )

@@ -1,4 +1,4 @@
-"""What only a rebuilt ledger needs: which bytes its catalog names, fences above all that were given before."""
+"""What rebuilding a ledger, and noticing one that is too old, need of its rows; fences above all that were given before."""
 
 from __future__ import annotations
 
@@ -33,6 +33,16 @@ def mark_gone(connection: Connection, file_ids: Iterable[int], at: float) -> Non
     if rows:
         sql = "UPDATE catalog_file SET state = 'reclaimed', visible = 0, retired = COALESCE(retired, :at) WHERE file_id = :f"
         connection.execute(sa.text(sql), rows)
+
+
+def merges(connection: Connection, receiver: str) -> dict[str, bool]:
+    """Place of every merged file the ledger ever knew → whether it stands alone, or went."""
+    sql = (
+        "SELECT f.location, f.state, a.settled FROM catalog_file f LEFT JOIN merge_account a ON a.merged_id = f.file_id"
+        " WHERE f.receiver = :receiver AND f.role = 'merged'"
+    )
+    rows = connection.execute(sa.text(sql), {"receiver": receiver})
+    return {row[0]: row[1] != "live" or row[2] is not None for row in rows}
 
 
 def source_paths(connection: Connection, merged_ids: Iterable[int]) -> list[tuple[str, str]]:

@@ -13,8 +13,9 @@ from tests.centre import InlineEngine
 from tests.rebuild_world import World
 from tests.small_files import sealed, source
 from tidemark.errors import LeaseHeldError, PermanentError, SchemaTooNewError
-from tidemark.flows import admitting, ledger_care, rebuild_receiver
+from tidemark.flows import admitting, ledger_care, merge_catalog, rebuild_receiver
 from tidemark.flows.app import Tick
+from tidemark.flows.housekeep import DAY, housekeep
 from tidemark.flows.rebuild_result import Lost
 from tidemark.ledger.backup import used_tables
 from tidemark.ledger.database import Ledger
@@ -181,6 +182,23 @@ class TestWhatIsMissing:
         assert "cannot be read" in result.findings.troubles[0]
         assert world.sync().loaded == 1
         assert world.rows() == rows
+
+    def test_beside_what_is_lost_no_merged_file_is_given_up(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(merge_catalog, "choose_engine", lambda *_: InlineEngine())
+        world.add("plant1", source(3), sealed({"root.sg.d1": {"s": [(1, 9), (2, 9)]}}))
+        world.sync()
+        assert merge_catalog.merge(world.app, world.receiver).files_out == 1
+        (merged,) = (world.centre / "data").rglob("*-merged-*")
+        (lost,) = _data(world, 1)
+        lost.unlink()
+        world.lose_ledger()
+        result = world.rebuild()
+        assert [one.path for one in result.findings.lost] == [source(1)]
+        assert result.findings.unknown == [merged.relative_to(world.centre).as_posix()]
+        world.clock += 10 * DAY
+        housekeep(world.app, world.receiver)
+        assert merged.exists()
+        assert world.sync().loaded == 1
 
     def test_a_damaged_manifest_is_named_and_the_sequence_goes_on(self, world: World) -> None:
         newest = max((world.centre / "landing").rglob("manifest.json"))
