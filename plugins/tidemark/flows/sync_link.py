@@ -25,7 +25,7 @@ from tidemark.errors import (
     WindowOverError,
 )
 from tidemark.flows.app import App, Progress, Tick, silent
-from tidemark.flows.sync_opening import open_lease, read_options
+from tidemark.flows.sync_opening import open_lease, read_options, require_same_ends
 from tidemark.flows.sync_result import SyncResult, result_of, total
 from tidemark.ledger import events, run_rows
 from tidemark.ledger.leases import Lease, Leases
@@ -182,6 +182,7 @@ def _task(
     run = _run(app, run_id)
     if run.state == "finished":
         return {"finished": 1}
+    require_same_ends(app, app.link(run.link))
     leases = Leases(app.ledger, app.identity)
     lease = leases.take(f"link:{run.link}", run_id)
     try:

@@ -52,6 +52,32 @@ def _write_run(connection: Connection, link: str, lease: Lease, external: str | 
         run_rows.add_alias(connection, external, run_id)
 
 
+def require_same_ends(app: App, link: LinkSettings) -> None:
+    """What a link acknowledged is what one receiver has of one site: between other ends it says nothing (DESIGN §1).
+
+    Raises PermanentError, with what to write in the settings, where they give a link that has run another site or receiver.
+    """
+    site = app.site(link.site)
+    with app.ledger.read() as connection:
+        known = link_rows.get_link(connection, link.name)
+    if known is None:
+        return
+    if known.site_id != site.id:
+        raise PermanentError(
+            f"link {link.name} belongs to site {known.site_id}, the settings say {site.id} ({site.name})",
+            hint=f'give site {site.name} a link of its own: [links.NAME] site = "{site.name}" receiver = "{link.receiver}"',
+            subject=link.name,
+        )
+    if known.receiver != link.receiver:
+        raise PermanentError(
+            f"link {link.name} has sent its files to receiver {known.receiver}, the settings say {link.receiver}, which"
+            " never got them",
+            hint=f'for {link.receiver} add a link of its own, which sends everything: [links.NAME] site = "{site.name}"'
+            f' receiver = "{link.receiver}"; link {link.name} keeps receiver = "{known.receiver}"',
+            subject=link.name,
+        )
+
+
 def _introduce(app: App, link: LinkSettings) -> None:
     """Make the site and the link known to the ledger.
 
@@ -59,17 +85,12 @@ def _introduce(app: App, link: LinkSettings) -> None:
     would be given twice. Raises PermanentError with the way out.
     """
     site = app.site(link.site)
+    require_same_ends(app, link)
     with app.ledger.read() as connection:
         known = link_rows.get_link(connection, link.name)
     if known is None:
         with app.receiver_store(app.receiver(link.receiver)) as target:
             _require_no_landing(target, site.id, link.name)
-    elif known.site_id != site.id:
-        raise PermanentError(
-            f"link {link.name} belongs to site {known.site_id}, the settings say {site.id}",
-            hint="give the new site a link of its own",
-            subject=link.name,
-        )
     with app.ledger.write() as connection:
         link_rows.put_site(connection, site.id, site.name, site.time_unit, site.partition_interval_ms)
         link_rows.add_link(connection, link.name, site.id, link.receiver)
