@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-
 from tidemark.errors import CorruptionError, UnsupportedError
 from tidemark.tsfiles.devices import matches, table_segments
 from tidemark.tsfiles.wire import Cursor, corrupt
