@@ -104,6 +104,52 @@ def test_a_push_killed_fifty_times(folder: str, seed: int, pushing: World) -> No
     killed.rest()
 
 
+def damage(killed: KilledWorld, count: int) -> None:
+    """Flip a bit, cut or remove `count` files that readers see; merged ones, deletions and landed papers' too."""
+    chance = killed.killer.chance
+    for place in chance.sample(sorted(p for p in (killed.receiver / "data").rglob("*") if p.is_file()), count):
+        data = bytearray(place.read_bytes())
+        match chance.randrange(3):
+            case 0:
+                data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+                place.write_bytes(data)
+            case 1:
+                place.write_bytes(data[: chance.randrange(len(data))])
+            case _:
+                place.unlink()
+
+
+def repairs_killed(killed: KilledWorld, kills: int) -> None:
+    """Damage, then repairs that are killed; the last one is not."""
+    deployed, rounds = killed.deployed, 3
+    while killed.filling.reveal():
+        pass
+    deployed.run(*SYNC)
+    deployed.run(*MERGE)
+    for done in range(1, rounds + 1):
+        damage(killed, 6)
+        assert deployed.run("verify", expect=(20,))["differences"]
+        while killed.killer.total < kills * done // rounds:
+            killed.killer.strike(deployed, REPAIR)
+    deployed.run(*REPAIR, expect=(0, 20))
+    assert deployed.read() == killed.filling.site.rows()
+    killed.rest()
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_repairs_killed(world: World) -> None:
+    repairs_killed(world("0.12.0", 5), 6)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@FOLDERS
+@pytest.mark.parametrize("seed", range(600, 602))
+def test_repairs_killed_thirty_times(folder: str, seed: int, world: World) -> None:
+    repairs_killed(world(folder, seed), 30)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @FOLDERS
