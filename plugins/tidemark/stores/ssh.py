@@ -15,9 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import paramiko
-
 from tidemark.errors import HostKeyError, PermanentError, PermissionDeniedError, UnreachableError, UsageError
+from tidemark.stores.lean_paramiko import paramiko
 
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # a fifth to two fifths faster than CTR with a MAC
 WINDOW = 1 << 25  # bytes in flight towards us before the far end waits
