@@ -112,6 +112,18 @@ def test_a_missing_data_file_is_fetched_again(deploy) -> None:
     assert _read(d) == before
 
 
+def test_a_file_that_rotted_in_the_catalog_is_healed_by_sending_it_again(deploy) -> None:
+    d = deploy()
+    d.sync()
+    before = _read(d)
+    victim = sorted(d.centre.glob("data/**/*.tsfile"))[0]
+    _flip(victim)
+    d.sync(send_all_again=True)
+    d.load()
+    assert verify(d.app, d.receiver).differences == ()
+    assert _read(d) == before
+
+
 def test_a_damaged_mods_file_is_fetched_again(deploy) -> None:
     d = deploy(None)
     d.sync()
