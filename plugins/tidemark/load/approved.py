@@ -29,10 +29,10 @@ def leave_approved(connection: Connection, receiver: str, site_id: str, approved
     leaving = [row.file_id for row in rows if row.state == "live"]
     catalog_rows.retire_files(connection, leaving, at)
     merge_rows.unmerge(connection, receiver, leaving, at)
-    landing_rows.put_drops(connection, receiver, site_id, [replace(d, state="done", reason=None) for d in drops])
+    approved = [replace(d, state="done", reason=APPROVED) for d in drops]
+    landing_rows.put_drops(connection, receiver, site_id, approved)
     late = look_again(connection, receiver, site_id, paths, at)
-    staying = [d for d in drops if d.path in late.waits]
-    told = [replace(d, state="done", reason=APPROVED + late.waits[d.path]) for d in staying]
+    told = [replace(d, reason=f"{APPROVED}: {late.waits[d.path]}" if d.path in late.waits else None) for d in approved]
     landing_rows.put_drops(connection, receiver, site_id, told)
     gone = [d for d in drops if d.path not in late.waits]
     record_many(connection, "file.removed", [{"site_id": site_id, "path": d.path, "approved": True} for d in gone])

@@ -17,7 +17,7 @@ SETTLED = "its points stand in a merged file together with those of files that t
 KEPT = "the link keeps what its site drops; its points stay in a merged file that stands alone"
 """Of a drop that was done by keeping points that cannot be told apart any more."""
 
-APPROVED = "approved; "
+APPROVED = "approved"
 """How the reason of a drop begins that the operator approved and that a settled file still holds back."""
 
 

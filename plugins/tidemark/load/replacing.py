@@ -117,7 +117,7 @@ def _root(row: CatalogFile, known: _Known) -> Root:
     told = listed.generation if listed is not None else 0
     late = path in known.awaiting
     if drop is not None and drop.generation >= max(told, row.generation):
-        fate = _vanished(drop)
+        fate = _vanished(row, drop)
         return Root(path, drop.generation, fate, late, drop.covered_by if fate is Fate.COVERED else ())
     if listed is not None and listed.live:
         newer = told > row.generation
@@ -125,12 +125,15 @@ def _root(row: CatalogFile, known: _Known) -> Root:
     return Root(path, told, Fate.KEPT, late)
 
 
-def _vanished(drop: DropRow) -> Fate:
+def _vanished(row: CatalogFile, drop: DropRow) -> Fate:
     if drop.state == "waiting":
         return Fate.ASKED
     if drop.kind == "superseded":
         return Fate.COVERED if drop.state == "done" or drop.reason == SETTLED else Fate.COVERING
-    return Fate.KEPT if drop.reason == KEPT else Fate.LEFT
+    if (drop.reason or "").startswith(APPROVED):
+        return Fate.LEFT
+    kept = drop.reason == KEPT or row.marked == "dropped"  # told after it settled, or before
+    return Fate.KEPT if kept else Fate.LEFT
 
 
 def _beneath(connection: Connection, receiver: str, site_id: str, stand: Stand) -> list[str]:
