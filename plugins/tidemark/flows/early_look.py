@@ -39,8 +39,8 @@ class RemoteLook:
         self._store: Store | None = None
         self._found: Listing | None = None
         self._error: TidemarkError | None = None
-        self._thread = threading.Thread(target=self._look, name="early look", daemon=True)
-        self._thread.start()
+        self._opened = threading.Event()
+        threading.Thread(target=self._look, name="early look", daemon=True).start()
 
     def opener(self, later: Opener) -> Opener:
         def opened(address: StoreAddress) -> Store:
@@ -50,18 +50,30 @@ class RemoteLook:
         return opened
 
     def _look(self) -> None:
+        from tidemark.stores.arriving import ArrivingFrames
         from tidemark.stores.listing import glance
+        from tidemark.stores.python_store import PythonStore
+        from tidemark.stores.retrying import plain
 
         try:
-            self._store = open_store(self._address)
-            self._found = replace(glance(self._store, self._folders, RESOURCE), partial=True)
+            self._store = store = open_store(self._address)
+            inner = plain(store)
+            if isinstance(inner, PythonStore):
+                frames = ArrivingFrames()
+                self._found = frames.listing()
+                self._opened.set()
+                frames.receive(inner.arrivals(self._folders, RESOURCE))
+            else:
+                self._found = replace(glance(store, self._folders, RESOURCE), partial=True)
         except TidemarkError as error:
             self._error = error
+        finally:
+            self._opened.set()
 
     def _take(self) -> Store | None:
         from tidemark.stores.glanced import GlancedStore
 
-        self._thread.join()
+        self._opened.wait()
         store, found, error = self._store, self._found, self._error
         self._store = self._found = self._error = None
         if error and not store:

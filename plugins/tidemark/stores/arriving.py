@@ -1,7 +1,7 @@
-"""A glance at a local site by a process beside this one, worked on while it is still arriving.
+"""A glance that is worked on while it is still arriving, from a far end or from a process beside this one.
 
-A listing of a million files is seconds of a processor's time; a child makes it, as the far end of an SSH connection would
-(`far_program`), while this process loads its modules and compares what has come with the ledger.
+A listing of a million files is seconds of a processor's time. At a local site a child makes it, as the far end of an SSH
+connection would (`far_program`), while this process loads its modules and compares what has come with the ledger.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, overload
@@ -69,33 +69,48 @@ class ChildPipe:
 def glance_beside(root: str, folders: Sequence[str], by_name: str) -> Listing:
     """`LocalStore(root).glance` by a child, still on its way: walking its entries waits for them, `missing` and `odd` for
     the end. OSError where no process can be started."""
-    frames = ArrivingFrames(ChildPipe(root), root)
-    asked = [check_folder(folder) for folder in folders]
-    threading.Thread(target=frames.receive, args=(asked, by_name), name="early look", daemon=True).start()
-    return Listing(PackedEntries(frames), _AtTheEnd(frames, 0), _AtTheEnd(frames, 1), partial=True)
+    frames = ArrivingFrames()
+    coming = _from_child(ChildPipe(root), root, [check_folder(folder) for folder in folders], by_name)
+    threading.Thread(target=frames.receive, args=(coming,), name="early look", daemon=True).start()
+    return frames.listing()
+
+
+def _from_child(pipe: ChildPipe, root: str, folders: Sequence[str], by_name: str) -> Iterator[tuple[Any, bytes]]:
+    try:
+        pipe.read_line()  # its greeting; where it could not start, the session below finds its end
+        with translated(Where("", root), ""):
+            yield from FarSession(pipe).stream("list", folders, by_name, 0)
+    finally:
+        pipe.close()
 
 
 class ArrivingFrames(Sequence[Frame]):
     """Frames that one thread receives and others walk. Whoever waits gets the error that ended it early."""
 
-    def __init__(self, pipe: ChildPipe, root: str) -> None:
-        self._pipe = pipe
-        self._where = Where("", root)
+    def __init__(self) -> None:
         self._news = threading.Condition()
         self._frames: list[Frame] = []
         self._rest: tuple[list[Any], list[Any]] | None = None
         self._error: Exception | None = None
 
-    def receive(self, folders: Sequence[str], by_name: str) -> None:
+    def listing(self) -> Listing:
+        return Listing(PackedEntries(self), _AtTheEnd(self, 0), _AtTheEnd(self, 1), partial=True)
+
+    def receive(self, coming: Iterable[tuple[Any, bytes]]) -> None:
+        """Take in the frames of a listing, compressed, and what stands at its end."""
         try:
-            with translated(self._where, ""):
-                self._receive(folders, by_name)
+            for words, data in coming:
+                with self._news:
+                    if data:
+                        self._frames.append(Frame(words, data, compressed=True))
+                    else:
+                        missing, odd = words
+                        self._rest = sorted(missing), sorted((path, why) for path, why in odd)
+                    self._news.notify_all()
         except Exception as error:  # whoever waits for the frames raises it
             with self._news:
                 self._error = error
                 self._news.notify_all()
-        finally:
-            self._pipe.close()
 
     def rest(self) -> tuple[list[Any], list[Any]]:
         """(missing folders, odd paths), when everything has come."""
@@ -133,17 +148,6 @@ class ArrivingFrames(Sequence[Frame]):
                 return self._frames[at]
         self.rest()
         return None
-
-    def _receive(self, folders: Sequence[str], by_name: str) -> None:
-        self._pipe.read_line()  # its greeting; where it could not start, the session below finds its end
-        for words, data in FarSession(self._pipe).stream("list", folders, by_name, 0):
-            with self._news:
-                if data:
-                    self._frames.append(Frame(words, data, compressed=True))
-                else:
-                    missing, odd = words
-                    self._rest = sorted(missing), sorted((path, why) for path, why in odd)
-                self._news.notify_all()
 
 
 class _AtTheEnd(Sequence[Any]):

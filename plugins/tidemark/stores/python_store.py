@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tidemark.stores.far_session import FarPool, FarSession
 from tidemark.stores.landing import check_path
@@ -33,15 +33,19 @@ class PythonStore:
     def glance(self, folders: Sequence[str], by_name: str) -> Listing:
         return self._list(folders, by_name)
 
-    def _list(self, folders: Sequence[str], by_name: str) -> Listing:
-        frames: list[Frame] = []
+    def arrivals(self, folders: Sequence[str], by_name: str) -> Iterator[tuple[Any, bytes]]:
+        """The frames of a listing as they come, at the end (missing folders, odd paths) without bytes."""
         with self._far("") as far:
             asked = [check_folder(folder) for folder in folders]
-            for words, data in far.stream("list", asked, by_name, patient=True):
-                if data:
-                    frames.append(Frame(words, data, compressed=True))
-                else:
-                    missing, odd = words
+            yield from far.stream("list", asked, by_name, patient=True)
+
+    def _list(self, folders: Sequence[str], by_name: str) -> Listing:
+        frames: list[Frame] = []
+        for words, data in self.arrivals(folders, by_name):
+            if data:
+                frames.append(Frame(words, data, compressed=True))
+            else:
+                missing, odd = words
         found = tuple(sorted((path, why) for path, why in odd))
         return Listing(PackedEntries(frames), tuple(sorted(missing)), found, partial=bool(by_name))
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 
 from sqlalchemy.engine import Connection
 
-from tidemark.errors import CorruptionError, NotFoundError, RetryableError
+from tidemark.errors import CorruptionError, NotFoundError, RetryableError, UnreachableError
 from tidemark.ledger import events, link_rows, run_rows
 from tidemark.ledger.run_rows import DROP, HELD, PINNED, PLANNED, SUPERSEDE
 from tidemark.stores.listing import entries_in, folders_of, glance
@@ -96,11 +96,7 @@ def _listed(site: Site, everything: bool) -> tuple[Listing, Changes, View]:
     outputs that the first listing was too early for are there by now, and all starts over.
     """
     for _ in range(TRIES):
-        by_name = "" if everything else RESOURCE
-        listing = glance(site.source, site.site.data, by_name) if by_name else site.source.list_files(site.site.data)
-        with site.ledger.read() as connection:
-            rows = link_rows.stream_files(connection, site.link.name)
-            compared = compare(listing.entries, rows, left_out_reason(site.link), everything)
+        listing, compared = _compared(site, everything)
         if not compared.known:
             _require_folders(site, listing)
         if listing.partial and compared.folders:
@@ -111,6 +107,23 @@ def _listed(site: Site, everything: bool) -> tuple[Listing, Changes, View]:
     raise RetryableError(
         f"site {site.site.name}: its folders changed during every one of {TRIES} looks", hint="run it again in a while"
     )
+
+
+def _compared(site: Site, everything: bool) -> tuple[Listing, Compared]:
+    """A listing, by a glance where not every file is wanted, against the ledger."""
+    source, data = site.source, site.site.data
+    listing = source.list_files(data) if everything else glance(source, data, RESOURCE)
+    try:
+        return listing, _compare(site, listing, everything)
+    except UnreachableError:  # the glance was still arriving, and broke off
+        listing = source.list_files(data)
+        return listing, _compare(site, listing, everything)
+
+
+def _compare(site: Site, listing: Listing, everything: bool) -> Compared:
+    with site.ledger.read() as connection:
+        rows = link_rows.stream_files(connection, site.link.name)
+        return compare(listing.entries, rows, left_out_reason(site.link), everything)
 
 
 def _require_folders(site: Site, listing: Listing) -> None:

@@ -11,11 +11,13 @@ import pytest
 from tests.crash.edge import path_of
 from tests.crash.explorer import Effects
 from tests.crash.sync_world import SyncWorld
+from tests.services import sshd
 from tidemark.errors import RetryableError, UsageError
 from tidemark.flows.app import App
 from tidemark.flows.early_look import LocalLook, RemoteLook, begin
 from tidemark.flows.plan_link import plan
 from tidemark.settings_file import load
+from tidemark.stores.arriving import glance_beside
 from tidemark.stores.glanced import GlancedStore
 from tidemark.stores.listing import glance
 from tidemark.stores.local import LocalStore
@@ -129,3 +131,31 @@ def test_no_site_is_looked_at_outside_its_window(tmp_path: Path, store: str, win
         f'store = "{store}"\nhost_key = "SHA256:{"a" * 43}"\n[links.l]\nsite = "s"\nreceiver = "c"\nwindow = "{closed}"\n'
     )
     assert bool(begin(load(file, {**os.environ, "TIDEMARK__LEDGER__URL": "sqlite:///l.db"}), "l")) is looks
+
+
+def test_a_glance_that_broke_off_is_made_again(world: SyncWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tidemark.stores.arriving._CHILD", "import sys; print('hello'); sys.exit(3)")
+    broken = glance_beside(str(tmp_path), DATA, RESOURCE)
+    world.edge.seal(path_of(3), extent={"root.sg.d1": (30, 39)})
+    found = plan(with_glance(world, broken), "plant1")
+    assert [path for path, _ in found.send] == [path_of(3)]
+
+
+@pytest.mark.real("sshd")
+@pytest.mark.parametrize("far_end", ["shell", "posix", "sftp"])
+def test_a_remote_site_is_glanced_at_early_whatever_it_can_run(far_end: str) -> None:
+    server = sshd.start(sshd.FarEnd(far_end))
+    try:
+        root = server.new_folder()
+        for name in ("1.tsfile", "1.tsfile.resource", "a/2.tsfile"):
+            (root / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / "data" / name).write_bytes(b"x")
+        address = StoreAddress(server.url(root), server.host_key, str(server.key))
+        store = RemoteLook(address, ("data", "gone")).opener(open_store)(address)
+        names = store.list_folder("data")  # while the glance may still be under way
+        found = store.glance(("data", "gone"), RESOURCE)  # type: ignore[attr-defined]
+        assert (names, found.partial, list(found.missing)) == (["1.tsfile", "1.tsfile.resource", "a"], True, ["gone"])
+        assert [e.path for e in found.entries] == ["data/1.tsfile", "data/1.tsfile.resource", "data/a/2.tsfile"]
+        store.close()
+    finally:
+        server.close()
