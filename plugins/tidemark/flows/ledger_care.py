@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
+
 from tidemark.errors import LeaseHeldError, PermanentError
 from tidemark.flows.app import App, Progress, Tick, silent
 from tidemark.flows.rebuild_links import rebuild_link
@@ -140,12 +142,18 @@ def _workshop(settings: Settings, clock: Callable[[], float]) -> Iterator[App]:
         path = folder / "ledger.db"
         _remove(path)  # what a rebuild that died left
         ledger = Ledger(f"sqlite:///{path}")
+        sa.event.listen(ledger.engine, "connect", _without_syncs)
         migrate(ledger)
         try:
             yield App(settings=settings, ledger=ledger, identity=this_process(), clock=clock)
         finally:
             ledger.close()
             _remove(path)
+
+
+def _without_syncs(connection: Any, _record: object) -> None:
+    """Nobody needs the workshop's file after a power loss."""
+    connection.execute("PRAGMA synchronous=OFF")
 
 
 def _build(app: App, findings: Findings, progress: Progress) -> None:

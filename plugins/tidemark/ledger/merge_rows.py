@@ -235,10 +235,11 @@ def _ranked_above(connection: Connection, receiver: str, ids: set[int]) -> set[i
     if not new:
         return set()
     found: set[int] = set()
+    places = sorted({(f.site_id, f.database) for f in new})
+    merged = [f for place in places for f in catalog_rows.visible_files(connection, receiver, *place, role="merged")]
+    if not merged:
+        return set()
     lineage = _live_lineage(connection, receiver)
-    merged = [f for f in catalog_rows.visible_files(connection, receiver) if f.role == "merged"]
-    places = {(f.site_id, f.database) for f in new}
-    merged = [f for f in merged if (f.site_id, f.database) in places]
     devices = catalog_rows.devices_of_files(connection, [f.file_id for f in (*new, *merged)])
     for file in new:
         for other in merged:
