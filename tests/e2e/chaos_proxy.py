@@ -6,6 +6,7 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,8 @@ from dataclasses import dataclass, field
 class ChaosProxy:
     """Between `port` and the real server. `breaks`: (how, after bytes in either direction), one for each connection.
 
-    "drop" resets the connection, "stall" keeps it and moves nothing any more, "refuse" closes it at once. When the list
+    "drop" resets the connection, "stall" keeps it and moves nothing any more, "refuse" closes it at once,
+    "slow" hands a kilobyte on every few milliseconds from then on. When the list
     is used up, connections are left alone; `for_ever` repeats its last one.
     """
 
@@ -80,6 +82,9 @@ class _Link:
                 with self.proxy._lock:
                     self.moved += len(data)
                     self.proxy.passed += len(data)
+                if self.how == "slow" and self.moved > self.after:
+                    self._crawl(target, data)
+                    continue
                 if self.how and self.moved > self.after:
                     self._break()
                     return
@@ -87,6 +92,12 @@ class _Link:
         for sock in (source, target):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
+
+    @staticmethod
+    def _crawl(target: socket.socket, data: bytes) -> None:
+        for start in range(0, len(data), 1024):
+            time.sleep(0.003)
+            target.sendall(data[start : start + 1024])
 
     def _break(self) -> None:
         if self.how == "stall":

@@ -54,7 +54,7 @@ def anybody() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sftp, "Limits", functools.partial(Limits, 2, 3, 1))
+    monkeypatch.setattr(sftp, "Limits", functools.partial(Limits, 5, 8, 2.5))
     monkeypatch.setattr(retrying, "FIRST_PAUSE", 0.02)
     monkeypatch.setattr(retrying, "LONGEST_PAUSE", 0.1)
     monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 300)
@@ -541,6 +541,22 @@ def test_a_link_that_breaks_in_the_middle_is_made_again(
         assert said.code == 0, said
         assert proxy.connections >= 3
         proxy.breaks.clear()
+        edge.assert_in_step()
+
+
+@pytest.mark.full
+@pytest.mark.real("sshd")
+def test_a_link_that_is_only_slow_is_not_taken_for_a_stall(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sshd: Sshd
+) -> None:
+    with chaos(sshd.port, ("slow", 20_000)) as proxy:
+        edge = pulling(tmp_path, monkeypatch, sshd, proxy.port)
+        edge.seal(1)
+        large_file(edge, 2)
+        started = time.monotonic()
+        assert edge.sync().code == 0
+        assert time.monotonic() - started > 1.3
+        assert proxy.connections == 1
         edge.assert_in_step()
 
 
