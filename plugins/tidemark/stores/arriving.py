@@ -112,6 +112,10 @@ class ArrivingFrames(Sequence[Frame]):
                 self._error = error
                 self._news.notify_all()
 
+    @property
+    def ended(self) -> bool:
+        return bool(self._rest or self._error)
+
     def rest(self) -> tuple[list[Any], list[Any]]:
         """(missing folders, odd paths), when everything has come."""
         with self._news:
@@ -150,12 +154,21 @@ class ArrivingFrames(Sequence[Frame]):
         return None
 
 
+def is_under_way(listing: Listing) -> bool:
+    """Whether more of it is still to come."""
+    return isinstance(listing.missing, _AtTheEnd) and not listing.missing.here
+
+
 class _AtTheEnd(Sequence[Any]):
     """What stands at the end of a listing."""
 
     def __init__(self, frames: ArrivingFrames, which: int) -> None:
         self._frames = frames
         self._which = which
+
+    @property
+    def here(self) -> bool:
+        return self._frames.ended
 
     def __len__(self) -> int:
         return len(self._frames.rest()[self._which])

@@ -142,20 +142,21 @@ def test_a_glance_that_broke_off_is_made_again(world: SyncWorld, monkeypatch: py
 
 
 @pytest.mark.real("sshd")
-@pytest.mark.parametrize("far_end", ["shell", "posix", "sftp"])
-def test_a_remote_site_is_glanced_at_early_whatever_it_can_run(far_end: str) -> None:
-    server = sshd.start(sshd.FarEnd(far_end))
+@pytest.mark.parametrize(("far_end", "sessions"), [("shell", "10"), ("shell", "1"), ("posix", "10"), ("sftp", "1")])
+def test_a_remote_site_is_glanced_at_early_whatever_it_can_run(far_end: str, sessions: str) -> None:
+    server = sshd.start(sshd.FarEnd(far_end), {"MaxSessions": sessions})
     try:
         root = server.new_folder()
-        for name in ("1.tsfile", "1.tsfile.resource", "a/2.tsfile"):
+        names = ["1.tsfile", "1.tsfile.resource", "a/2.tsfile", *(f"b/{n // 100}/{n}.tsfile" for n in range(3_000))]
+        for name in names:
             (root / "data" / name).parent.mkdir(parents=True, exist_ok=True)
             (root / "data" / name).write_bytes(b"x")
         address = StoreAddress(server.url(root), server.host_key, str(server.key))
         store = RemoteLook(address, ("data", "gone")).opener(open_store)(address)
-        names = store.list_folder("data")  # while the glance may still be under way
+        beside = store.list_folder("data")  # while the glance may still be under way
         found = store.glance(("data", "gone"), RESOURCE)  # type: ignore[attr-defined]
-        assert (names, found.partial, list(found.missing)) == (["1.tsfile", "1.tsfile.resource", "a"], True, ["gone"])
-        assert [e.path for e in found.entries] == ["data/1.tsfile", "data/1.tsfile.resource", "data/a/2.tsfile"]
+        assert (beside, found.partial, list(found.missing)) == (["1.tsfile", "1.tsfile.resource", "a", "b"], True, ["gone"])
+        assert [e.path for e in found.entries] == sorted(f"data/{name}" for name in names)
         store.close()
     finally:
         server.close()
