@@ -32,6 +32,7 @@ known = st.dictionaries(
         st.sampled_from([0, 0, 0, 0, 5]),
         st.sampled_from(["acked", "acked", "acked", "acked", "waiting", "gone"]),
         st.sampled_from([None, "left out"]),
+        st.sampled_from([0, 5, 5, 6]),
     ),
 )
 
@@ -43,8 +44,8 @@ def test_by_folders_or_one_by_one(site: dict, ledger: dict, same: bool, left_out
     entries = _entries(site)
     rows = sorted(
         (
-            KnownFile(folder + name, size, 5, inode, mods, state, 1, "d", why)
-            for (folder, name), (size, inode, mods, state, why) in ledger.items()
+            KnownFile(folder + name, size, 5, inode, mods, state, 1, "d", why, mods_mtime)
+            for (folder, name), (size, inode, mods, state, why, mods_mtime) in ledger.items()
         ),
         key=lambda row: row.path.encode(),
     )
@@ -70,6 +71,7 @@ def _one_by_one(entries: list[Entry], rows: list[KnownFile], left_out: str) -> t
         same = row is not None and (row.size, row.mtime) == (entry.size, entry.mtime)
         same = same and (not row.inode or not entry.inode or row.inode == entry.inode)
         acked = row is not None and row.state == "acked" and row.mods_size == sum(at[entry.path + m].size for m in mods)
+        acked = acked and (not mods or row is None or row.mods_mtime in (0, at[entry.path + mods[0]].mtime))
         passed_over = row is not None and row.state == "waiting" and bool(left_out) and row.reason == left_out
         if not (plain and same and (acked or passed_over)):
             differing.add(entry.path)

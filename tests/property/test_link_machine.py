@@ -74,6 +74,12 @@ class LinkMachine(RuleBasedStateMachine):
             self.worlds[site].edge.delete_points(path)
 
     @rule(site=sites, seed=seeds)
+    def write_deletions_anew(self, site: int, seed: int) -> None:
+        path, edge = self.pick(site, seed), self.worlds[site].edge
+        if path in edge.mods:
+            edge.rewrite_deletions(path)
+
+    @rule(site=sites, seed=seeds)
     def drop_file(self, site: int, seed: int) -> None:
         if path := self.pick(site, seed):
             self.worlds[site].edge.drop(path)

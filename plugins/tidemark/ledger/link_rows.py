@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection
 from tidemark.ledger.database import now
 
 Extent = tuple[tuple[str, int, int], ...]
-_FILE = "path, size, mtime, inode, mods_size, state, generation, sha256, reason"
+_FILE = "path, size, mtime, inode, mods_size, state, generation, sha256, reason, mods_mtime"
 _FOLDERS = 64  # up to so many, a query a folder costs less than reading every row
 _CHUNK = 400  # values in one IN list
 _STREAM = 2_000  # rows fetched at once
@@ -40,13 +40,15 @@ class LinkRow:
 
 
 class Seen(NamedTuple):
-    """A sealed file as a listing showed it, waiting to be acknowledged. `reason`: why it is not sent, None if it is."""
+    """A sealed file as a listing showed it, waiting to be acknowledged. `reason`: why it is not sent, None if it is.
+    `mods_mtime`: of its mods, 0 without."""
 
     path: str
     size: int
     mtime: int
     inode: int
     reason: str | None
+    mods_mtime: int = 0
 
 
 class Acked(NamedTuple):
@@ -61,6 +63,7 @@ class Acked(NamedTuple):
     sha256: str
     mods_sha256: str
     landing: str
+    mods_mtime: int = 0
 
 
 class SchemaPosition(NamedTuple):
@@ -114,7 +117,8 @@ def end_approval(connection: Connection, link: str, run_id: str) -> None:
 
 
 def stream_files(connection: Connection, link: str) -> Iterator[Sequence[Any]]:
-    """(path, size, mtime, inode, mods_size, state, generation, sha256, reason) of all files, ordered by path bytes."""
+    """(path, size, mtime, inode, mods_size, state, generation, sha256, reason, mods_mtime) of all files, ordered by path
+    bytes."""
     collation = "" if connection.dialect.name == "sqlite" else ' COLLATE "C"'
     sql = f"SELECT {_FILE} FROM file WHERE link = :link ORDER BY path{collation}"
     if connection.dialect.name == "sqlite":  # the driver's own tuples: SQLAlchemy's rows take twice the time
@@ -164,11 +168,11 @@ def adopt_files(connection: Connection, link: str, files: Iterable[tuple[Seen, i
     if rows:
         connection.execute(
             sa.text(
-                "INSERT INTO file (link, path, size, mtime, inode, mods_size, state, generation, sha256, mods_sha256,"
-                " first_seen, changed, reason) VALUES (:link, :path, :size, :mtime, :inode, :mods_size, 'acked', 0, '',"
-                " '', :at, :at, :reason) ON CONFLICT (link, path) DO UPDATE SET size = excluded.size,"
-                " mtime = excluded.mtime, inode = excluded.inode, mods_size = excluded.mods_size, state = 'acked',"
-                " changed = excluded.changed, reason = excluded.reason"
+                "INSERT INTO file (link, path, size, mtime, inode, mods_size, mods_mtime, state, generation, sha256,"
+                " mods_sha256, first_seen, changed, reason) VALUES (:link, :path, :size, :mtime, :inode, :mods_size,"
+                " :mods_mtime, 'acked', 0, '', '', :at, :at, :reason) ON CONFLICT (link, path) DO UPDATE SET"
+                " size = excluded.size, mtime = excluded.mtime, inode = excluded.inode, mods_size = excluded.mods_size,"
+                " mods_mtime = excluded.mods_mtime, state = 'acked', changed = excluded.changed, reason = excluded.reason"
             ),
             rows,
         )
@@ -180,11 +184,15 @@ def adopted_paths(connection: Connection, link: str) -> frozenset[str]:
 
 
 def touch_files(connection: Connection, link: str, files: Iterable[Seen]) -> None:
-    """The same content under another time or inode: only what the next listing is compared with changes."""
+    """The same content under other times or inode: only what the next listing is compared with changes."""
     rows = [{"link": link, **f._asdict()} for f in files]
     if rows:
         connection.execute(
-            sa.text("UPDATE file SET mtime = :mtime, inode = :inode WHERE link = :link AND path = :path"), rows
+            sa.text(
+                "UPDATE file SET mtime = :mtime, inode = :inode, mods_mtime = :mods_mtime"
+                " WHERE link = :link AND path = :path"
+            ),
+            rows,
         )
 
 
@@ -194,12 +202,13 @@ def ack_files(connection: Connection, link: str, files: Iterable[Acked]) -> None
     if rows:
         connection.execute(
             sa.text(
-                "INSERT INTO file (link, path, size, mtime, inode, mods_size, state, generation, sha256, mods_sha256,"
-                " landing, first_seen, changed) VALUES (:link, :path, :size, :mtime, :inode, :mods_size, 'acked',"
-                " :generation, :sha256, :mods_sha256, :landing, :at, :at) ON CONFLICT (link, path) DO UPDATE SET"
-                " size = excluded.size, mtime = excluded.mtime, inode = excluded.inode, mods_size = excluded.mods_size,"
-                " state = 'acked', generation = excluded.generation, sha256 = excluded.sha256,"
-                " mods_sha256 = excluded.mods_sha256, landing = excluded.landing, changed = excluded.changed, reason = NULL"
+                "INSERT INTO file (link, path, size, mtime, inode, mods_size, mods_mtime, state, generation, sha256,"
+                " mods_sha256, landing, first_seen, changed) VALUES (:link, :path, :size, :mtime, :inode, :mods_size,"
+                " :mods_mtime, 'acked', :generation, :sha256, :mods_sha256, :landing, :at, :at) ON CONFLICT (link, path)"
+                " DO UPDATE SET size = excluded.size, mtime = excluded.mtime, inode = excluded.inode,"
+                " mods_size = excluded.mods_size, mods_mtime = excluded.mods_mtime, state = 'acked',"
+                " generation = excluded.generation, sha256 = excluded.sha256, mods_sha256 = excluded.mods_sha256,"
+                " landing = excluded.landing, changed = excluded.changed, reason = NULL"
             ),
             rows,
         )

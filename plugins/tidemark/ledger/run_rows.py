@@ -64,6 +64,7 @@ class RunItem:
     inode: int = 0
     mods_path: str = ""
     mods_size: int = 0
+    mods_mtime: int = 0
     resource_size: int = 0
     generation: int = 0
     part: int | None = None

@@ -35,6 +35,7 @@ class KnownFile(NamedTuple):
     generation: int
     sha256: str
     reason: str | None
+    mods_mtime: int = 0
 
 
 @dataclass
@@ -54,8 +55,8 @@ class Kind(enum.StrEnum):
 
     NEW = "new"  # never seen, or seen and never acknowledged, or back after it had gone
     CONTENT = "content"  # size, time or inode differ from what was acknowledged
-    MODS = "mods"  # only its deletions grew: they travel alone
-    SAME = "same"  # another time or inode, the acknowledged digest: nothing travels
+    MODS = "mods"  # only its deletions grew, or were written anew: they travel alone
+    SAME = "same"  # other times or inode, the acknowledged digests: nothing travels
 
 
 class Change(NamedTuple):
@@ -190,7 +191,7 @@ def _same_inodes(known: Sequence[int], listed: Sequence[int]) -> bool:
 
 def _merge(files: FolderFiles, known: _Rows, left_out: str, everything: bool, out: Compared) -> None:
     """Compare a folder's files one by one."""
-    for entry, mods_size, plain in _tsfiles(files.entries(), out):
+    for entry, mods, plain in _tsfiles(files.entries(), out):
         path = entry.path
         for row in known.before(path):
             _absent(row, out)
@@ -203,19 +204,20 @@ def _merge(files: FolderFiles, known: _Rows, left_out: str, everything: bool, ou
             continue
         if row_or_none[5] != "gone":
             out.known += 1
-        if not plain or everything or not _unchanged(entry, mods_size, row_or_none, left_out):
+        if not plain or everything or not _unchanged(entry, mods, row_or_none, left_out):
             out.differing[path] = KnownFile(*row_or_none)
 
 
-def _tsfiles(entries: Iterable[Entry], out: Compared) -> Iterator[tuple[Entry, int, bool]]:
-    """Every TsFile of the listing with the size of its mods and whether its companions are only the usual ones.
+def _tsfiles(entries: Iterable[Entry], out: Compared) -> Iterator[tuple[Entry, Entry | None, bool]]:
+    """Every TsFile of the listing with its mods, where they hold any, and whether its companions are only the usual ones.
 
     Whatever begins with a TsFile's path follows it directly in the order of bytes. Anything else makes its folder one
     to be classified, so that it is told as skipped.
     """
     current: Entry | None = None
     prefix = "\0"
-    mods, resource, plain = 0, False, True
+    mods: Entry | None = None
+    resource, plain = False, True
     for entry in entries:
         path = entry.path
         if path.startswith(prefix):
@@ -223,7 +225,7 @@ def _tsfiles(entries: Iterable[Entry], out: Compared) -> Iterator[tuple[Entry, i
                 resource = entry.size != 0  # -1: a glance, which does not look at it
             elif path.endswith((".tsfile.mods", ".tsfile.mods2")):
                 plain = plain and not mods  # two of them: the classifier knows which counts
-                mods = entry.size
+                mods = entry if entry.size else None
             else:
                 plain = False
             continue
@@ -232,7 +234,7 @@ def _tsfiles(entries: Iterable[Entry], out: Compared) -> Iterator[tuple[Entry, i
             current, prefix = None, "\0"
         if path.endswith(SUFFIX):
             current, prefix = entry, path
-            mods, resource, plain = 0, False, True
+            mods, resource, plain = None, False, True
         else:
             out.folders.add(path.rpartition("/")[0])
     if current is not None:
@@ -245,12 +247,12 @@ def _absent(row: Sequence[Any], out: Compared) -> None:
         out.absent.append(KnownFile(*row))
 
 
-def _unchanged(entry: Entry, mods_size: int, row: Sequence[Any], left_out: str) -> bool:
-    _, size, mtime, inode, row_mods, state, _, _, reason = row
+def _unchanged(entry: Entry, mods: Entry | None, row: Sequence[Any], left_out: str) -> bool:
+    _, size, mtime, inode, row_mods, state, _, _, reason, mods_mtime = row
     if size != entry.size or mtime != entry.mtime or (inode and entry.inode and inode != entry.inode):
         return False
     if state == "acked":
-        return bool(row_mods == mods_size)
+        return bool(row_mods == (mods.size if mods else 0)) and not written_anew(mods, mods_mtime)
     return bool(left_out) and state == "waiting" and bool(reason == left_out)
 
 
@@ -261,7 +263,7 @@ def _change(file: SealedFile, compared: Compared, everything: bool) -> Iterator[
         yield Change(Kind.NEW, file, row)
     elif everything or row.state == "waiting" or not same_content(file.entry, row) or mods_size < row.mods_size:
         yield Change(Kind.CONTENT, file, row)
-    elif mods_size > row.mods_size:
+    elif mods_size > row.mods_size or written_anew(file.mods, row.mods_mtime):
         yield Change(Kind.MODS, file, row)
 
 
@@ -269,3 +271,9 @@ def same_content(entry: AnyEntry, row: KnownFile) -> bool:
     """Same size and whole-second mtime; an inode counts only where both sides have one (DESIGN §3)."""
     same_inode = not entry.inode or not row.inode or entry.inode == row.inode
     return entry.size == row.size and entry.mtime == row.mtime and same_inode
+
+
+def written_anew(mods: AnyEntry | None, known: int) -> bool:
+    """Whether mods were last written at another time than the acknowledged ones (`known`, 0 where that is not known).
+    IoTDB appends to them; at the same length they are other deletions then, or the same ones touched."""
+    return mods is not None and bool(mods.size) and bool(known) and mods.mtime != known

@@ -59,6 +59,7 @@ def look(site: Site, options: Options) -> Selection:
         extents=extents,
         known_extents=known,
         same=frozenset() if options.send_all_again else _same_digest(site, moving),
+        same_mods=frozenset() if options.send_all_again else _same_mods(site, found.changed),
         approved=approved,
         unreadable=unreadable,
         gone_lately=gone_lately,
@@ -197,6 +198,21 @@ def _same_digest(site: Site, moving: Sequence[Change]) -> frozenset[str]:
     ]
     found = site.source.digests([Range(path, 0, size) for path, _, size in asked])
     return frozenset(path for (path, sha256, _), now in zip(asked, found, strict=True) if now == sha256)
+
+
+def _same_mods(site: Site, changed: Sequence[Change]) -> frozenset[str]:
+    """Changed files whose mods, of unchanged size, were written another time and are the acknowledged ones all the same."""
+    if site.source.properties.tier is Tier.SFTP:
+        return frozenset()  # sending them costs as much
+    asked = [
+        (c.file.entry.path, Range(c.file.mods.path, 0, c.file.mods.size))
+        for c in changed
+        if c.file.mods and c.row and c.row.state == "acked" and c.row.mods_size == c.file.mods.size
+    ]
+    with site.ledger.read() as connection:
+        known = link_rows.digests(connection, site.link.name, [path for path, _ in asked])
+    found = site.source.digests([mods for _, mods in asked])
+    return frozenset(path for (path, _), now in zip(asked, found, strict=True) if now == known[path][1])
 
 
 def _approved(connection: Connection, link: str) -> frozenset[str]:

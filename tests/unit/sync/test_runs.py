@@ -46,6 +46,38 @@ def test_grown_deletions_travel_alone(world: SyncWorld) -> None:
     world.check()
 
 
+def test_deletions_written_anew_at_the_same_length_travel_alone(world: SyncWorld) -> None:
+    seal(world, 1)
+    world.edge.delete_points(path_of(1))
+    world.sync()
+    world.edge.rewrite_deletions(path_of(1))
+    result = world.sync()
+    assert result.sent_bytes == len(world.edge.mods[path_of(1)])
+    assert world.manifests()[-1].files[0].tsfile is None
+    world.check()
+
+
+def test_touched_deletions_are_known_by_their_digest(world: SyncWorld) -> None:
+    seal(world, 1)
+    world.edge.delete_points(path_of(1))
+    world.sync()
+    for later in (1, 2):
+        world.edge.ground.put(path_of(1) + ".mods", world.edge.mods[path_of(1)], 1_900_000_000 + later)
+        assert world.sync().state == "nothing"
+    world.check()
+
+
+def test_a_touched_file_with_deletions_written_anew_sends_them(world: SyncWorld) -> None:
+    seal(world, 1)
+    world.edge.delete_points(path_of(1))
+    world.sync()
+    world.edge.ground.put(path_of(1), world.edge.contents[path_of(1)], 1_900_000_000)
+    world.edge.rewrite_deletions(path_of(1))
+    assert world.sync(Options(only_paths=("nothing*",), no_load=True)).files == 0
+    assert world.sync().files == 1, "a run that did not send them leaves them to be seen"
+    world.check()
+
+
 def test_changed_content_is_a_new_generation(world: SyncWorld) -> None:
     seal(world, 1)
     world.sync()
