@@ -26,6 +26,8 @@ from tidemark.load.place import put
 from tidemark.load.tidy import sweep_waiting
 from tidemark.settings import ReceiverSettings
 from tidemark.stores.decided import APPROVE, GIVE_UP, TRANSFER, DecidedPaper, encode_decided, paper_place
+from tidemark.stores.landing import Resend
+from tidemark.sync import receipts
 
 
 @dataclass(frozen=True)
@@ -198,9 +200,18 @@ def _approve_at(app: App, receiver: ReceiverSettings, run_id: str) -> list[str]:
         with app.ledger.write() as connection:
             check_in(connection, bench.lease)
             for site_id, drops in due.items():
-                leave_approved(connection, receiver.name, site_id, drops, at)
+                late = leave_approved(connection, receiver.name, site_id, drops, at)
+                again = [Resend(one.path, one.generation, one.reason) for one in late.again]
+                for link in _links(app, receiver, site_id):  # links of another ledger read it in the next receipt
+                    receipts.send_again(connection, link, run_id, again)
             audit.record(connection, "approve", run_id, receiver=receiver.name, paths=paths)
     return paths
+
+
+def _links(app: App, receiver: ReceiverSettings, site_id: str) -> list[str]:
+    """The links of these settings that feed the receiver from this site."""
+    links = app.settings.links.values()
+    return [link.name for link in links if link.receiver == receiver.name and app.site(link.site).id == site_id]
 
 
 def _put_paper(bench: Bench, action: str, subject: str, **detail: Any) -> float:

@@ -26,7 +26,7 @@ from tidemark.errors import (
 )
 from tidemark.flows.app import App, Progress, Tick, silent
 from tidemark.flows.sync_opening import open_lease, read_options, require_same_ends
-from tidemark.flows.sync_result import SyncResult, result_of, total
+from tidemark.flows.sync_result import SyncResult, result_of, total, with_receiver
 from tidemark.ledger import events, run_rows
 from tidemark.ledger.leases import Lease, Leases
 from tidemark.ledger.run_rows import RunRow
@@ -83,7 +83,7 @@ def run_sync(
                 _step(Stage(app, lease, stores, progress, limits, copies), step)
         results.append(result_of(app.ledger, lease.holder))
     result = total(results)
-    return result if options.no_load else _loaded(app, settings, result, progress)
+    return result if options.no_load else with_receiver(app, settings, _loaded(app, settings, result, progress))
 
 
 def open_run(app: App, link: str, external: str | None = None, options: Options = Options()) -> str:  # noqa: B008

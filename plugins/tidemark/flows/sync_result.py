@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tidemark.errors import GuardError, NotFoundError, PartialError, RetryableError, worst_exit_code
+from tidemark.flows.app import App
 from tidemark.flows.load_result import Trouble, named
 from tidemark.ledger import link_rows, run_rows
 from tidemark.ledger.database import Ledger
+from tidemark.ledger.proof_rows import report
 from tidemark.ledger.run_rows import DROP, FAILED, HELD, SUPERSEDE, VANISHED
+from tidemark.settings import LinkSettings
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,8 @@ class SyncResult:
 
     `pending`: drops that wait for approval, superseded files that wait for what covers them, files left to the next run.
     `left_out`: (path, reason) of the latter. `schema`: bytes of schema logs. `troubles` and `clashes`: what the load
-    could not do, and series that two sources give different types.
+    could not do, and series that two sources give different types. `waits`: (path, reason) of what landed and is not read
+    yet. `guard_run`: the run whose drops wait at the receiver.
     """
 
     run: str
@@ -41,6 +46,8 @@ class SyncResult:
     troubles: tuple[Trouble, ...] = ()
     clashes: tuple[str, ...] = ()
     waiting_for_load: bool = False
+    waits: tuple[tuple[str, str], ...] = ()
+    guard_run: str = ""
 
     @property
     def exit_code(self) -> int:
@@ -53,6 +60,8 @@ class SyncResult:
     @property
     def hint(self) -> str:
         """The next command, where somebody has to act."""
+        if self.guard and self.guard_run:
+            return f"./tidemark approve {self.guard_run}"
         if self.guard:
             return f"look at ./tidemark plan {self.link}; then ./tidemark approve {self.run}"
         if self.left_out:
@@ -98,6 +107,7 @@ class SyncResult:
         )
         out |= {name: getattr(self, name) for name in names}
         out["left_out"] = [{"path": path, "reason": reason} for path, reason in self.left_out]
+        out["waits"] = [{"path": path, "reason": reason} for path, reason in self.waits]
         return out | {"troubles": [vars(trouble) for trouble in self.troubles], "clashes": list(self.clashes)}
 
 
@@ -135,3 +145,18 @@ def total(results: Sequence[SyncResult]) -> SyncResult:
     summed = {name: sum(getattr(r, name) for r in results) for name in amounts}
     state = "landed" if any(r.state == "landed" for r in results) else last.state
     return replace(last, state=state, **summed)
+
+
+def with_receiver(app: App, link: LinkSettings, result: SyncResult) -> SyncResult:
+    """The result with what waits at a receiver of this ledger: for the operator, or for files that are to come again."""
+    site_id = app.site(link.site).id
+    with app.ledger.read() as connection:
+        rows = report(connection, "site_counts")
+    counts = next((r for r in rows if (r["receiver"], r["site_id"]) == (link.receiver, site_id)), None)
+    if counts is None:
+        return result
+    waits = tuple(sorted(json.loads(counts["waits"]).items())) if counts["waits"] else ()
+    result = replace(result, pending=result.pending + max(int(counts["pending_drops"]), len(waits)), waits=waits)
+    if not counts["asking"] or result.guard:
+        return result
+    return replace(result, guard=counts["asking_reason"] or "", guard_run=counts["asking_landing"].rpartition("-")[0])

@@ -13,6 +13,7 @@ from sqlalchemy.engine import Connection
 from tidemark.ledger.proof_rows import Row, report
 from tidemark.proof.explanation import Explanation, told
 from tidemark.proof.file_story import FileStory
+from tidemark.proof.gather import late_paths
 from tidemark.proof.status import LinkStatus
 from tidemark.proof.why_file import explain_file
 from tidemark.proof.why_others import explain_device, explain_landing, explain_link, explain_run, explain_site
@@ -149,6 +150,7 @@ def _one_file(desk: Desk, site_id: str, path: str) -> Explanation:
         sources=sources,
         above=report(desk.connection, "stands_for", file_id=newest) if newest else (),
         clashes=_clashes(desk, site_id, newest) if newest else (),
+        late=late_paths(desk.connection, site_id).get(path, ""),
         kept_apart=_kept_apart(desk, site_id, newest) if newest else (),
         status=desk.links.get(links[0]["link"]) if links else None,
         names=dict(desk.names),

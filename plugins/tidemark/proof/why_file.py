@@ -33,6 +33,7 @@ _RULES: Sequence[Callable[[FileStory], Told | None]] = (
     why_file_at_site.held_by_guard,
     why_file_at_receiver.refused,
     why_file_at_receiver.quarantined,
+    why_file_at_receiver.held_back,
     why_file_at_site.skipped,
     why_file_at_site.under_way,
     why_file_at_site.left_to_next,

@@ -43,6 +43,7 @@ _LINK_WAIT = {
     "gap": "later landings wait; nothing is lost",
     "partial": "everything else goes on",
     "landed": "the load takes it by its own clock",
+    "pending": "the next runs send what is asked for; then it is read",
     "idle": "its schedule starts the next run",
 }
 
@@ -146,7 +147,7 @@ def _held_back(c: Row) -> tuple[str, str, str, str] | None:
     return None
 
 
-_PRESSING = ("failed", "guard", "gap", "interrupted", "partial", "window", "landed", "new", "running", "idle")
+_PRESSING = ("failed", "guard", "gap", "interrupted", "partial", "window", "landed", "pending", "new", "running", "idle")
 
 
 def explain_device(

@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 from tidemark.errors import CorruptionError, SourceVanishedError
 from tidemark.ledger import events, link_rows, run_rows
 from tidemark.ledger.run_rows import SentLanding
-from tidemark.stores.landing import RECEIPT, Answer, Receipt, decode_receipt
+from tidemark.stores.landing import RECEIPT, Answer, Receipt, Resend, decode_receipt
 from tidemark.stores.protocol import Range
 from tidemark.sync.work import Work
 
@@ -103,7 +103,7 @@ def _record(
             events.record(connection, "file.resend", link=link, run_id=work.run_id, path=answer.path, why=answer.reason)
         elif answer.outcome != "loaded":
             link_rows.note_reason(connection, link, [answer.path], f"{answer.outcome}: {answer.reason}")
-    _send_again(connection, work, receipt)
+    send_again(connection, link, work.run_id, receipt.resend)
     counted = count(receipt.answers)
     events.record(
         connection,
@@ -117,12 +117,11 @@ def _record(
     )
 
 
-def _send_again(connection: Connection, work: Work, receipt: Receipt) -> None:
+def send_again(connection: Connection, link: str, run_id: str, resend: Iterable[Resend]) -> None:
     """What the receiver asks for, as far as it is still at the site and no newer generation has been sent since."""
-    link = work.link.name
-    asked = {one.path: one for one in receipt.resend}
+    asked = {one.path: one for one in resend}
     here = link_rows.acked_paths(connection, link, sorted(asked))
     for path, (_, _, generation) in link_rows.digests(connection, link, sorted(here)).items():
         if generation == asked[path].generation:
             link_rows.mark_resend(connection, link, [path], asked[path].reason)
-            events.record(connection, "file.resend", link=link, run_id=work.run_id, path=path, why=asked[path].reason)
+            events.record(connection, "file.resend", link=link, run_id=run_id, path=path, why=asked[path].reason)

@@ -286,13 +286,24 @@ def test_the_newest_value_counts_and_nan_equals_itself() -> None:
         ([(1, 1)], True, "1 points are missing in the catalog, the first at 2"),
         ([(1, 1), (2, 3)], True, "1 points differ, the first at 2: 'INT64 2' at the site, 'INT64 3' in the catalog"),
         ([(1, 1), (2, 2), (5, 5)], True, "1 points of the catalog are not at the site, the first at 5"),
-        ([(1, 1), (2, 7), (5, 5)], False, ""),
+        ([(1, 1), (2, 2), (5, 5)], False, ""),
+        (
+            [(1, 1), (2, 7), (5, 5)],
+            False,
+            "1 points differ, the first at 2: 'INT64 2' at the site, 'INT64 7' in the catalog",
+        ),
     ],
 )
 def test_what_differs_is_told_with_its_first_point(centre: list[tuple[int, int]], exact: bool, told: str) -> None:
     site = _column(DataType.INT64, [1, 2], [1, 2])
     other = _column(DataType.INT64, [t for t, _ in centre], [v for _, v in centre])
     assert compare([site], [other], exact) == told
+
+
+def test_values_may_differ_only_where_a_file_reaches_that_the_site_has_no_more() -> None:
+    site, other = _column(DataType.INT64, [1, 2], [1, 2]), _column(DataType.INT64, [1, 2], [7, 8])
+    assert compare([site], [other], False, [(0, 1), (2, 9)]) == ""
+    assert "1 points differ, the first at 2" in compare([site], [other], False, [(0, 1)])
 
 
 def test_a_type_that_differs_is_a_difference() -> None:
