@@ -65,7 +65,7 @@ class SyncResult:
         if self.guard:
             return f"look at ./tidemark plan {self.link}; then ./tidemark approve {self.run}"
         if self.left_out:
-            return "they go with the next run"
+            return f"./tidemark sync {self.link} sends them; ./tidemark why FILE tells more"
         if self.waiting_for_load:
             return "./tidemark load"
         if self.troubles:
