@@ -111,6 +111,20 @@ def waiting(story: FileStory) -> Told | None:
     )
 
 
+def adopted(story: FileStory) -> Told | None:
+    """Known without ever being sent: generation 0 is acknowledged by `adopt` alone."""
+    link = story.link
+    if link is None or link["state"] != "acked" or int(link["generation"]) or story.newest is not None:
+        return None
+    return Told(
+        "adopted",
+        link["reason"] or "brought to the receiving end before Tidemark, by another tool",
+        "to have it in the catalog, adopt the folder at the receiver that holds it: ./tidemark adopt LINK DIR",
+        "it is not sent and not in the catalog; a later change of it is sent whole",
+        final=True,
+    )
+
+
 def gone(story: FileStory) -> Told | None:
     link = story.link
     if link is None or link["state"] != "gone":
