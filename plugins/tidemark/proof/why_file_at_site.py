@@ -60,6 +60,10 @@ _ADVICE_SKIPPED = {
         "wait; if it stays after a restart of IoTDB, look at the disk of the site",
         "the first run that finds a whole .resource sends it",
     ),
+    "its data folder is not in the settings any more: neither sent again nor dropped": (
+        "put its folder back into data of [sites.NAME] in tidemark.toml",
+        "what the catalog has of it stays; no run looks at it",
+    ),
     "zero length": ("look at the disk of the site", "it is passed over by every run until it has content"),
 }
 
