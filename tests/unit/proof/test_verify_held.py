@@ -11,7 +11,9 @@ from tests.unit.proof.conftest import SITE_ID, Deployment
 from tidemark.flows.adopt import adopt
 from tidemark.flows.operate import quarantine_drop
 from tidemark.flows.prove import coverage, verify, why
+from tidemark.ledger.trouble_rows import QuarantineRow, add_quarantine
 from tidemark.proof.differences import MISSING, Difference, VerifyReport
+from tidemark.proof.gather import catalog_view
 
 
 @pytest.fixture
@@ -39,14 +41,23 @@ def test_a_file_in_quarantine_is_partial(held: Deployment) -> None:
     assert told["hint"] == f"./tidemark why {_path(held)}"
 
 
-def test_a_reason_keeps_the_paths_in_it_as_they_are(deploy) -> None:
-    """A site's UUID becomes its name where it is a word, not where it is a folder of a path."""
+def test_a_reason_names_the_file_and_not_the_landing_that_it_left(deploy) -> None:
     d = deploy(3)
     torn = d.files()[0]
     torn.write_bytes(torn.read_bytes()[:-30])
     d.sync()
-    ((_, reason),) = verify(d.app, d.receiver).held
-    assert f"landing/{SITE_ID}/" in reason and "landing/plant1/" not in reason
+    ((path, reason),) = verify(d.app, d.receiver).held
+    assert reason.startswith(f"in quarantine: {path}: the last 6 bytes are not")
+
+
+def test_a_uuid_becomes_the_name_of_its_site_where_it_is_no_folder_of_a_path(deploy) -> None:
+    d = deploy(0)
+    reason = f"quarantine/{SITE_ID}/l/a of site {SITE_ID}: torn"
+    row = QuarantineRow("centre", SITE_ID, "a", 1, "l", reason, 7, "", "{}", 0.0)
+    with d.app.ledger.write() as connection:
+        add_quarantine(connection, row)
+        told = catalog_view(connection, "centre", SITE_ID, {}, {SITE_ID: "plant1"}).trouble
+    assert told["a"].startswith(f"in quarantine: quarantine/{SITE_ID}/l/a of site plant1: torn")
 
 
 def test_a_file_that_the_operator_gave_up_is_partial_too(held: Deployment) -> None:
