@@ -409,7 +409,7 @@ def test_a_receipt_that_rots_stops_the_link_until_the_receiver_writes_it_again(e
 
 
 def test_two_runs_at_once_the_second_names_the_first_and_both_end_well(edge: Commanded) -> None:
-    edge.link_keys = {"bandwidth": "1 MB/s"}
+    edge.link_keys = {"bandwidth": "150 KB/s", "block_bytes": 65_536}  # the large file takes three seconds, block by block
     edge.write_settings()
     edge.seal(1)
     large_file(edge, 2)
