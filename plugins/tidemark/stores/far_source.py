@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import ast
 import functools
+import threading
 import zlib
 from pathlib import Path
 
 MODULES = ("durable", "disk", "far_program")
 TOOLS = ("find", "stat", "sha256sum", "head", "tail", "rm", "sync")
+
+_PARSING = threading.Lock()
+"""Two threads in `ast.parse` at once make Python 3.11 fail with "AST constructor recursion depth mismatch"."""
 
 _LOAD = "import sys,zlib;r=sys.stdin.buffer;exec(zlib.decompress(r.read(int(r.readline()))))"
 
@@ -47,8 +51,13 @@ def program(root: str) -> bytes:
 
 @functools.cache
 def _bare(name: str) -> str:
-    tree = ast.parse((Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8"))
-    return ast.unparse(ast.fix_missing_locations(_Bare().visit(tree)))
+    text = (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")
+    with _PARSING:
+        try:
+            tree = ast.parse(text)
+        except SystemError:  # somebody else's thread was parsing
+            tree = ast.parse(text)
+        return ast.unparse(ast.fix_missing_locations(_Bare().visit(tree)))
 
 
 class _Bare(ast.NodeTransformer):
