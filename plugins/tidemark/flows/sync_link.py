@@ -2,9 +2,9 @@
 
     recover → select_files → sync_schema → transfer_deletes → transfer_files → finish → cleanup
 
-The command line calls `run_sync`; an orchestrator calls `open_run` and then one function a step, in any number of
-processes: the run holds the link's lease, parked between two steps. Every step is done again without harm, and those of
-a finished run change nothing.
+The command line calls `run_sync`; an orchestrator calls `end_unfinished`, `open_run` and then one function a step, in any
+number of processes: the run holds the link's lease, parked between two steps. Every step is done again without harm, and
+those of a finished run change nothing.
 """
 
 from __future__ import annotations
@@ -78,12 +78,37 @@ def run_sync(
     continued = True
     while continued:
         lease, continued = open_lease(app, settings, None, options)
-        with _holding(app, lease), _stores(app, settings) as stores:
-            for step in STEPS:
-                _step(Stage(app, lease, stores, progress, limits, copies), step)
-        results.append(result_of(app.ledger, lease.holder))
+        results.append(_whole_run(app, settings, lease, progress, limits, copies))
     result = total(results)
     return result if options.no_load else with_receiver(app, settings, _loaded(app, settings, result, progress))
+
+
+def end_unfinished(app: App, link: str, progress: Progress = silent) -> SyncResult | None:
+    """Bring the link's unfinished run to its end in this process, so that the next one is planned from what the site has
+    now: a run goes on with what was planned when it began. None where there is none. Raises what `run_sync` raises."""
+    settings = app.link(link)
+    require_same_ends(app, settings)
+    with app.ledger.read() as connection:
+        unfinished = run_rows.unfinished_run(connection, link)
+    if unfinished is None:
+        return None
+    lease = Leases(app.ledger, app.identity).take(f"link:{link}", unfinished)
+    return _whole_run(app, settings, lease, progress)
+
+
+def _whole_run(
+    app: App,
+    link: LinkSettings,
+    lease: Lease,
+    progress: Progress,
+    limits: PartLimits = PartLimits(),  # noqa: B008 - frozen
+    copies: Copies = Copies(),  # noqa: B008 - frozen
+) -> SyncResult:
+    """The seven steps of the lease's run, those that are done already too: they find nothing to do."""
+    with _holding(app, lease), _stores(app, link) as stores:
+        for step in STEPS:
+            _step(Stage(app, lease, stores, progress, limits, copies), step)
+    return result_of(app.ledger, lease.holder)
 
 
 def open_run(app: App, link: str, external: str | None = None, options: Options = Options()) -> str:  # noqa: B008

@@ -69,6 +69,6 @@ def _dag(dag_id: str, room: str, doc: str, schedule: Any, params: Mapping[str, P
 
 
 def _task(name: str, **options: Any) -> Any:
-    return task(task_id=name, **options, map_index_template="{{ task.op_kwargs['receiver'] }}")(
-        getattr(receiver_tasks, name)
-    )
+    shown = "{{ task.op_kwargs['receiver'] }}"
+    # One XCom a task: a key each would be a request each.
+    return task(task_id=name, multiple_outputs=False, map_index_template=shown, **options)(getattr(receiver_tasks, name))
