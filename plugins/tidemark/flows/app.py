@@ -42,6 +42,8 @@ def silent(_tick: Tick) -> None:
 
 @dataclass
 class App:
+    """What a flow works with: settings, ledger, stores, clock. Frozen: a test replaces what it must."""
+
     settings: Settings
     ledger: Ledger
     identity: Identity

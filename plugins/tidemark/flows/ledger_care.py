@@ -35,6 +35,8 @@ _GONE = "its bytes were gone from the receiver when the ledger was rebuilt"
 
 @dataclass(frozen=True)
 class BackupResult:
+    """Where the copy lies and what it holds."""
+
     path: str
     bytes: int
 

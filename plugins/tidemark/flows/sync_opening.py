@@ -134,6 +134,7 @@ def new_run_id(at: float) -> str:
 
 
 def write_options(options: Options) -> Mapping[str, object]:
+    """The options as the run's row keeps them."""
     plan = options.plan
     return {
         "only_paths": options.only_paths,
@@ -145,6 +146,7 @@ def write_options(options: Options) -> Mapping[str, object]:
 
 
 def read_options(text: str) -> Options:
+    """The options of a run's row."""
     raw = json.loads(text)
     plan = raw.get("plan")
     return Options(

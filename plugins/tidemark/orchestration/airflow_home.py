@@ -72,6 +72,7 @@ class AirflowHome:
 
 
 def home_of(settings: Settings) -> AirflowHome:
+    """Where the Airflow of these settings lives."""
     return AirflowHome(settings.root / "var" / "airflow")
 
 
@@ -92,6 +93,7 @@ def prepare(home: AirflowHome) -> bool:
 
 
 def password(home: AirflowHome) -> str:
+    """The admin's password."""
     return str(json.loads(home.passwords.read_text())[ADMIN])
 
 

@@ -172,6 +172,7 @@ def check_alive(parts: Parts, home: AirflowHome) -> None:
 
 
 def died(part: str, home: AirflowHome) -> PermanentError:
+    """The error for a part that ended by itself, with its last lines."""
     log = home.part_log(part)
     last = log.read_text(errors="replace").strip().splitlines()[-8:] if log.exists() else []
     return PermanentError(
@@ -180,6 +181,7 @@ def died(part: str, home: AirflowHome) -> PermanentError:
 
 
 def silent(home: AirflowHome) -> PermanentError:
+    """The error for an Airflow that does not answer in time."""
     where = home.folder / "parts"
     told = f"Airflow does not answer after {START_SECONDS:.0f} s"
     return PermanentError(told, hint=f"tail {where}/*.log", subject=str(where))

@@ -65,6 +65,8 @@ class LinkFacts:
 
 @dataclass(frozen=True)
 class LinkStatus:
+    """What `status` says of one link."""
+
     facts: LinkFacts
     state: str
     reason: str
@@ -101,6 +103,8 @@ class LinkStatus:
 
 @dataclass(frozen=True)
 class StatusReport:
+    """What `status` says of everything."""
+
     links: tuple[LinkStatus, ...]
 
     def as_json(self) -> dict[str, Any]:

@@ -15,10 +15,12 @@ _MAGIC = "tidemark-blocks 1 "
 
 
 def part_of(target_path: str) -> str:
+    """Where the bytes of a file that is under way lie."""
     return target_path + ".part"
 
 
 def journal_of(target_path: str) -> str:
+    """Where the record of its durable blocks lies."""
     return target_path + ".part.blocks"
 
 
@@ -33,6 +35,8 @@ class Identity:
 
 @dataclass(frozen=True)
 class Block:
+    """One block that is durable in the part: its place and digest."""
+
     offset: int
     length: int
     sha256: str
@@ -47,6 +51,8 @@ class Block:
 
 @dataclass(frozen=True)
 class BlockJournal:
+    """The blocks of one part, for one edition of the source."""
+
     identity: Identity
     blocks: tuple[Block, ...] = ()
 
@@ -55,6 +61,7 @@ class BlockJournal:
 
 
 def header(identity: Identity) -> bytes:
+    """The journal's first line: which source its blocks belong to."""
     return (_MAGIC + json.dumps(asdict(identity)) + "\n").encode()
 
 

@@ -30,6 +30,7 @@ RECEIPT = "receipt.json"
 
 
 def landing_folder(site_id: str, landing: str) -> str:
+    """Where a landing lies, relative to the receiver's root."""
     return f"landing/{site_id}/{landing}"
 
 
@@ -96,6 +97,8 @@ class InventoryEntry:
 
 @dataclass(frozen=True)
 class Manifest:
+    """What closes a landing: all it holds, in the order of its site (docs/formats)."""
+
     landing: str
     site_id: str
     site_name: str
@@ -150,6 +153,8 @@ class Resend:
 
 @dataclass(frozen=True)
 class Receipt:
+    """The receiver's answer to a landing, one verdict a file."""
+
     landing: str
     sequence: int
     manifest_sha256: str
@@ -160,6 +165,7 @@ class Receipt:
 
 
 def encode(paper: Manifest | Receipt) -> bytes:
+    """The paper's bytes: JSON without spaces, keys in their order here, so that equal papers have equal digests."""
     number = MANIFEST_FORMAT if isinstance(paper, Manifest) else RECEIPT_FORMAT
     return json.dumps({"format": number, **asdict(paper)}, ensure_ascii=False, separators=(",", ":")).encode()
 
@@ -226,6 +232,7 @@ def decode_entry(text: str) -> tuple[LandedFile, tuple[str, ...]]:
 
 
 def decode_receipt(data: bytes) -> Receipt:
+    """Raises CorruptionError for bytes that are no receipt."""
     raw = _object(data, "receipt", RECEIPT_FORMAT)
     try:
         return Receipt(

@@ -29,6 +29,8 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its traceback
 
 @dataclass(frozen=True)
 class Login:
+    """Where to log in, as whom, with which key, and which host key to expect."""
+
     host: str
     port: int
     user: str
