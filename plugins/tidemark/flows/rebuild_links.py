@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import CorruptionError
-from tidemark.flows.app import App, Progress, Tick
+from tidemark.flows.app import App
 from tidemark.flows.rebuild_result import Findings
 from tidemark.ledger import link_rows, run_rows
 from tidemark.ledger.link_rows import SchemaPosition, Seen
 from tidemark.load.place import schema_location
+from tidemark.progress import Progress, Tick
 from tidemark.settings import LinkSettings, SiteSettings
 from tidemark.stores.landing import (
     MANIFEST,

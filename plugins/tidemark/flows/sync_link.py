@@ -9,13 +9,14 @@ those of a finished run change nothing.
 
 from __future__ import annotations
 
-from tidemark.flows.app import App, Progress, silent
+from tidemark.flows.app import App
 from tidemark.flows.sync_loading import keep_up, loaded_after
 from tidemark.flows.sync_opening import open_lease, require_same_ends
 from tidemark.flows.sync_result import SyncResult, result_of, total, with_receiver
 from tidemark.flows.sync_steps import STEPS, Counts, one_step, run_of, whole_run
 from tidemark.ledger import run_rows
 from tidemark.ledger.leases import Leases
+from tidemark.progress import Progress, silent
 from tidemark.sync import sending
 from tidemark.sync.parts import PartLimits
 from tidemark.sync.seeding import Copies

@@ -10,11 +10,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidemark.errors import LeaseHeldError
-from tidemark.flows.app import App, Progress, silent
+from tidemark.flows.app import App
 from tidemark.flows.sync_result import SyncResult
 from tidemark.flows.sync_steps import holding, stores_of
 from tidemark.ledger import run_rows
 from tidemark.ledger.leases import Leases
+from tidemark.progress import Progress, silent
 from tidemark.settings import LinkSettings
 from tidemark.sync import receipts
 from tidemark.sync.window import require_window

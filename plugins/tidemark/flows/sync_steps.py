@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tidemark.errors import LeaseLostError, NotFoundError, PlanOutOfDateError, TidemarkError, WindowOverError
-from tidemark.flows.app import App, Progress, Tick, silent
+from tidemark.flows.app import App
+from tidemark.flows.progress_notes import noted
 from tidemark.flows.sync_opening import read_options, require_same_ends
 from tidemark.flows.sync_result import SyncResult, result_of
 from tidemark.ledger import events, run_rows
 from tidemark.ledger.leases import Lease, Leases
 from tidemark.ledger.run_rows import RunRow
+from tidemark.progress import Progress, Tick, silent
 from tidemark.settings import LinkSettings
 from tidemark.stores.protocol import Store
 from tidemark.sync import cleanup as cleaning
@@ -58,9 +60,9 @@ def whole_run(
 ) -> SyncResult:
     """The seven steps of the lease's run in this process; those that are done already find nothing to do."""
     link = app.link(run_of(app, lease.holder).link)
-    with holding(app, lease), stores_of(app, link) as stores:
+    with holding(app, lease), stores_of(app, link) as stores, noted(app.ledger, link.name, lease.holder, progress) as beat:
         for step in STEPS:
-            _step(Stage(app, lease, stores, progress, limits, copies), step)
+            _step(Stage(app, lease, stores, beat, limits, copies), step)
     return result_of(app.ledger, lease.holder)
 
 
@@ -76,8 +78,12 @@ def one_step(
     leases = Leases(app.ledger, app.identity)
     lease = leases.take(f"link:{run.link}", run_id)
     try:
-        with leases.keep_alive(lease), stores_of(app, app.link(run.link)) as stores:
-            counts = _step(Stage(app, lease, stores, progress), step, act)
+        with (
+            leases.keep_alive(lease),
+            stores_of(app, app.link(run.link)) as stores,
+            noted(app.ledger, run.link, run_id, progress) as beat,
+        ):
+            counts = _step(Stage(app, lease, stores, beat), step, act)
     except BaseException:
         leases.park(lease)
         raise

@@ -14,9 +14,10 @@ from tidemark.orchestration.perform import counts, perform
 from tidemark.orchestration.progress import shown
 
 if TYPE_CHECKING:
-    from tidemark.flows.app import App, Progress
+    from tidemark.flows.app import App
     from tidemark.flows.plan_link import PlanReport
     from tidemark.flows.sync_link import Options, SyncResult
+    from tidemark.progress import Progress
 
 log = logging.getLogger(__name__)
 PLAN_LINES = 1_000  # of a plan's paths in the log
