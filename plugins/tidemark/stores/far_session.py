@@ -90,6 +90,33 @@ class FarSession:
         self._send(LAST, None)
         return self._receive(patient=True)[1]
 
+    # an operation that is asked and answers at the same time
+
+    @property
+    def pipe(self) -> Pipe:
+        return self._pipe
+
+    def begin(self, operation: str, *arguments: Any) -> None:
+        self._send(ASK, [operation, arguments])
+
+    def feed(self, data: bytes) -> None:
+        self._send(DATA, None, data)
+
+    def end(self) -> None:
+        """No more DATA; the far end's DONE or FAILED follows what it still sends."""
+        self._send(LAST, None)
+
+    def take(self) -> tuple[int, bytes, bytes]:
+        """The next frame as it is: kind, words, bytes."""
+        head = self._pipe.read(HEAD.size)
+        if len(head) < HEAD.size:
+            raise self._ended()
+        kind, words, size = HEAD.unpack(head)
+        text, data = self._pipe.read(words), self._pipe.read(size)
+        if len(text) < words or len(data) < size:
+            raise self._ended()
+        return kind, text, data
+
     def close(self) -> None:
         self._pipe.close()
 
@@ -135,17 +162,17 @@ class FarPool:
     @contextmanager
     def session(self) -> Iterator[FarSession]:
         """A session of one's own. One that was left in the middle of an operation is closed, not used again."""
-        session = self._take()
+        session = self.take()
         try:
             yield session
         except OSError:
-            self._give(session)  # the far end's answer to this operation; the session is whole
+            self.give(session)  # the far end's answer to this operation; the session is whole
             raise
         except BaseException:
             session.close()
             raise
         else:
-            self._give(session)
+            self.give(session)
 
     def close(self) -> None:
         with self._lock:
@@ -153,7 +180,8 @@ class FarPool:
                 session.close()
             self._idle.clear()
 
-    def _take(self) -> FarSession:
+    def take(self) -> FarSession:
+        """For one's own, until `give`."""
         with self._lock:
             while self._idle:
                 session = self._idle.pop()
@@ -165,6 +193,6 @@ class FarPool:
             raise UnreachableError(f"{self._connection.login.name} does not start python3 any more", hint="run again")
         return session_or_none
 
-    def _give(self, session: FarSession) -> None:
+    def give(self, session: FarSession) -> None:
         with self._lock:
             self._idle.append(session)
