@@ -114,6 +114,7 @@ class Line:
         silent = {c: c.silent(now, self._schedule.outstanding(c.number) > 0) for c in self.carriers}
         for carrier, seconds in silent.items():
             if seconds > self._store.connection.limits.stall:
+                carrier.connection.drop()  # the line is silent, not the session alone
                 self.lost(carrier)
         self._slow = frozenset(c.number for c, seconds in silent.items() if seconds > max(0.3, 4 * self.round_trip))
         if not self.carriers and not self._opening:

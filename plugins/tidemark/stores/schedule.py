@@ -216,7 +216,7 @@ def next_connections(
     return now
 
 
-SHORT_ROUND_TRIP = 0.005  # seconds
+SHORT_ROUND_TRIP = 0.01  # seconds
 
 
 def complement(size: int, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
