@@ -23,10 +23,9 @@ from tidemark.stores.transfer_items import SendOptions
 
 FRAME, FRAMES = 1 << 20, 6  # bytes of a frame and buffers a connection, where one connection fills the line
 FAR_FRAME, FAR_FRAMES = 1 << 18, 3  # and where there may be many
-AHEAD = 8 << 20  # bytes asked ahead of what came, on a short line
-FAR_AHEAD = 1 << 20  # at least, on a long one; twice what is on its way if that is more
+AHEAD = 8 << 20  # bytes asked of a single connection ahead of what came; less where many share the end of the work
 FIRST_CHUNK = 1 << 18  # on a long line, as long as its speed is not known
-STEP_SECONDS = 0.3  # between two decisions about the number of connections
+STEP_SECONDS = 0.25  # between two decisions about the number of connections
 OPENING_AT_ONCE = 8  # sshd's MaxStartups refuses at random from ten on
 
 
@@ -77,7 +76,7 @@ class Line:
     def top_up(self, carrier: Carrier, stopped: Callable[[], bool]) -> None:
         """Ask of `carrier` until enough is on its way."""
         rate = self._rate.get(carrier.number, 0.0)
-        ahead = max(FAR_AHEAD, 2 * rate * self.round_trip) if self.long else AHEAD
+        ahead = max(AHEAD / len(self.carriers) ** 2, 2 * rate * self.round_trip)
         while not stopped() and not carrier.ended:
             chunk = self._chunk(rate)
             if self._schedule.outstanding(carrier.number) + chunk > max(ahead, 2 * chunk):
@@ -124,7 +123,7 @@ class Line:
                 hint="check the network and sshd there; the next try goes on from what is here",
                 subject=self._store.connection.login.host,
             )
-        if self.long and now - self._stepped >= max(STEP_SECONDS, 4 * self.round_trip):
+        if self.long and now - self._stepped >= max(STEP_SECONDS, 2 * self.round_trip):
             self._step(now)
             for carrier in list(self.carriers):
                 self.top_up(carrier, stopped)
@@ -204,10 +203,8 @@ class Line:
         self._rates.append(total)
         out_of_order = sum(c.connection.line()[1] for c in self.carriers)
         lossy, self._out_of_order = out_of_order > self._out_of_order, max(out_of_order, self._out_of_order)
-        if self._opening:
-            return
         left = self._schedule.waiting_bytes / total if total else 60.0
-        now_open = len(self.carriers)
+        now_open = len(self.carriers) + self._opening  # one whose handshake loses packets takes its time
         wanted = next_connections(now_open, self._most, self.round_trip, self._rates, lossy, left)
         if wanted > now_open:
             self._open(wanted - now_open)

@@ -223,8 +223,8 @@ def complement(size: int, spans: Iterable[tuple[int, int]]) -> list[tuple[int, i
     """What of 0…size no (offset, end) of `spans` covers."""
     gaps, at = [], 0
     for offset, end in sorted(spans):
-        if offset > at:
-            gaps.append((at, offset))
+        if min(offset, size) > at:
+            gaps.append((at, min(offset, size)))
         at = max(at, end)
     if at < size:
         gaps.append((at, size))
