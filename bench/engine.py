@@ -22,6 +22,7 @@ def run() -> int:
     parser.add_argument("--tier", default="")
     parser.add_argument("--target-only", action="store_true", help="SHA-256 of the bytes as they arrive alone")
     parser.add_argument("--connections", type=int, default=16)
+    parser.add_argument("--stop-after", type=int, default=0, help="bytes; what is under way then is left for another run")
     asked = parser.parse_args()
     tier = Tier(asked.tier) if asked.tier else None
     source, target = (
@@ -30,8 +31,13 @@ def run() -> int:
     )
     entries = source.list_files([""]).entries
     items = [SendItem(entry.path, entry.path, entry.size) for entry in entries]
-    options = SendOptions(connections=asked.connections, digest_at_source=not asked.target_only)
-    failed = [one for one in send(source, target, items, options) if isinstance(one, Failed)]
+    crossed: list[int] = []
+    options = SendOptions(
+        connections=asked.connections,
+        digest_at_source=not asked.target_only,
+        should_stop=(lambda: sum(crossed) >= asked.stop_after) if asked.stop_after else None,
+    )
+    failed = [one for one in send(source, target, items, options, crossed.append) if isinstance(one, Failed)]
     source.close()
     target.close()
     for one in failed[:10]:
