@@ -1,6 +1,6 @@
 """Bring files from a far end that has python3 to a disk of this machine, as fast as the wire.
 
-One thread, the hand, owns everything: it takes the frames that the connections bring, checks and writes them (`arriving`),
+One thread, the hand, owns everything: it takes the frames that the connections bring, checks and writes them (`part_file`),
 asks for more (`schedule`), and opens connections while that pays. Another gives final names (`sealing`). The caller's thread
 hands out what they tell. Nobody waits for a round trip: the far end always has more to send than the line holds.
 Source: research/transfer-pull.md; research/transfer.md §5 "Connections by measurement", "Dynamic chunks".
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from tidemark.errors import DiskFullError, PermanentError, TidemarkError
-from tidemark.stores.arriving import Differs, PartFile, Resumed, write_small
+from tidemark.stores.part_file import Differs, PartFile, Resumed, write_small
 from tidemark.stores.block_journal import Identity, journal_of, part_at
 from tidemark.stores.carrier import Asking, Carrier, Opened
 from tidemark.stores.durable import make_folder
