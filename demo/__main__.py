@@ -19,7 +19,7 @@ def main() -> int:
     asked = parser.parse_args()
     try:
         outcome = Story(asked.dir.resolve(), _tell, not asked.no_ui).run()
-    except StoryBroke as broke:
+    except (StoryBroke, OSError) as broke:
         print(f"\nThe demo broke: {broke}", file=sys.stderr)
         if asked.json:
             print(json.dumps({"ok": False, "kind": 1, "error": str(broke), "hint": f"look into {asked.dir}"}))
@@ -46,7 +46,7 @@ def _last_screen(outcome: Outcome) -> str:
         "",
         f"  {verdict}  {outcome.files} files, {outcome.bytes:,} bytes, {outcome.seconds} s",
         f"  heat map   {outcome.coverage_html}",
-        f"  go on      ./tidemark --config {outcome.settings} status",
+        f"  go on      ./tidemark --config {outcome.settings} status   (or up: Airflow's pages again)",
         "",
     ]
     return "\n".join(lines)

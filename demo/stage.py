@@ -89,18 +89,34 @@ class SiteDoor:
     root: str = ""
     host_key: str = ""
     key: str = ""
+    why_not: str = ""
 
     def open(self) -> None:
-        if shutil.which("sshd") is None and not Path("/usr/sbin/sshd").exists():
-            return
+        """Start an sshd; where the machine can't, `why_not` says so and the sites are folders."""
         environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
         command = [sys.executable, "-m", "tests.services.sshd", "shell"]
-        self.process = subprocess.Popen(
-            command, cwd=REPOSITORY, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self.process.stdout is not None
-        url, self.host_key, self.key, _pid = self.process.stdout.readline().split()
+        log = self.stage / "sshd.log"
+        with log.open("w") as trouble:
+            server = subprocess.Popen(
+                command,
+                cwd=REPOSITORY,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=trouble,
+                text=True,
+            )
+        assert server.stdout is not None
+        said = server.stdout.readline().split()
+        if len(said) != 4:
+            server.wait(timeout=15)
+            self.why_not = (log.read_text().strip().splitlines() or ["sshd did not start"])[-1].rpartition("PartMissing: ")[
+                2
+            ]
+            return
+        url, self.host_key, self.key, _pid = said
         self.root = url[: url.index("/", len("sftp://"))]
+        self.process = server
 
     @property
     def is_ssh(self) -> bool:

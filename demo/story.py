@@ -104,7 +104,8 @@ class Story:
             files = [p for p in site.tsfiles() if "unsequence" not in p.parts]
             count += reveal(site, self.stage, files[: len(files) * 2 // 3], deletions=site.version.startswith("0.12"))
             reveal_schema(site, self.stage)
-        return f"{count} sealed files at {len(SITES)} sites" + (", reached over SSH" if self.door.is_ssh else "")
+        reached = "over SSH" if self.door.is_ssh else f"as folders: {self.door.why_not}"
+        return f"{count} sealed files at {len(SITES)} sites, reached {reached}"
 
     def _seal_rest(self) -> str:
         count = sum(reveal(site, self.stage, site.tsfiles(), deletions=True) for site in SITES)
@@ -186,6 +187,6 @@ class Story:
             )
             tidemark(self.settings, "verify", "--receiver", site.receiver, "--deep")
             self.outcome.coverage_html = str(page)
-            self.outcome.sites[site.name]["coverage"] = shares[-1]["complete"]
+            self.outcome.sites[site.name]["coverage"] = float(shares[-1]["complete"])
         self.outcome.coverage = min(float(s["complete"]) for s in shares)
         return f"coverage {self.outcome.coverage:.1%} of {sum(s['cells'] for s in shares)} device-days; every digest right"

@@ -31,6 +31,7 @@ CREATE TABLE file (
     mtime BIGINT NOT NULL,                 -- whole seconds
     inode BIGINT NOT NULL,                 -- 0 where the listing had none
     mods_size BIGINT NOT NULL,             -- bytes of .mods/.mods2 acknowledged, 0 without
+    mods_mtime BIGINT NOT NULL DEFAULT 0,  -- whole seconds, its own; 0 without, or not known (from a manifest)
     state TEXT NOT NULL,                   -- waiting (known, not acknowledged) | acked | gone (vanished and told)
     generation BIGINT NOT NULL,            -- acknowledged generation, 0 before the first (acked with 0: adopted, never sent)
     sha256 TEXT NOT NULL,                  -- digest of the acknowledged TsFile, '' before the first
@@ -93,6 +94,7 @@ CREATE TABLE run_item (
     inode BIGINT NOT NULL,                 -- 0 where the listing had none
     mods_path TEXT NOT NULL,               -- '' without
     mods_size BIGINT NOT NULL,             -- prefix length fixed at selection
+    mods_mtime BIGINT NOT NULL DEFAULT 0,  -- whole seconds at selection, 0 without
     resource_size BIGINT NOT NULL,         -- bytes of .resource, 0 without
     generation BIGINT NOT NULL,            -- the generation this item makes
     part BIGINT,                           -- landing part it went into

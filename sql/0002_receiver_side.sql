@@ -75,9 +75,11 @@ CREATE TABLE catalog_device (
 
 CREATE TABLE lineage (
     merged_id BIGINT NOT NULL,             -- the merged file
-    source_id BIGINT NOT NULL,             -- a file it was derived from
+    source_id BIGINT NOT NULL,             -- a file it was derived from, down to the very sources of what was merged before
     PRIMARY KEY (merged_id, source_id)
 );
+
+CREATE INDEX lineage_source ON lineage (source_id);
 
 CREATE TABLE merge_account (
     merged_id BIGINT PRIMARY KEY,          -- the merged file
@@ -87,7 +89,8 @@ CREATE TABLE merge_account (
     overwritten BIGINT NOT NULL,           -- points that a newer value replaced
     deleted BIGINT NOT NULL,               -- points that a deletion removed
     at DOUBLE PRECISION NOT NULL,          -- when the merge was published
-    settled DOUBLE PRECISION               -- since when it stands alone, its sources given up; NULL while they are kept
+    settled DOUBLE PRECISION,              -- since when it stands alone, its sources given up; NULL while they are kept
+    waits TEXT                             -- JSON {late path: why}: settled, and to go once its sources came again; NULL else
 );
 
 CREATE TABLE merge_kept (
@@ -152,7 +155,7 @@ CREATE TABLE quarantine (
     error_kind BIGINT NOT NULL,            -- exit code of that error
     location TEXT NOT NULL,                -- relative to the receiver's root, '' when nothing came or it is gone
     entry TEXT NOT NULL,                   -- JSON: what its manifest said of it, with the site's data folders
-    state TEXT NOT NULL,                   -- held | released | dropped | superseded
+    state TEXT NOT NULL,                   -- held | awaiting (a settled file's deletions) | released | dropped | superseded
     at DOUBLE PRECISION NOT NULL           -- when it was put there
 );
 

@@ -4,7 +4,9 @@ SELECT l.link, l.site_id, l.receiver, l.last_success, l.guard, l.guard_run, l.so
        s.landing, s.state AS landing_state, s.landed, s.receipt,
        e.holder, e.host, e.boot_id, e.pid, e.process_start, e.expires,
        (SELECT COUNT(*) FROM skipped_file k WHERE k.link = l.link) AS skipped,
-       (SELECT COUNT(*) FROM sent_landing n WHERE n.link = l.link AND n.state = 'landed') AS unanswered
+       (SELECT COUNT(*) FROM sent_landing n WHERE n.link = l.link AND n.state = 'landed' AND NOT EXISTS
+            (SELECT 1 FROM landing t WHERE t.receiver = l.receiver AND t.site_id = l.site_id AND t.landing = n.landing
+             AND t.state = 'loaded')) AS unanswered
 FROM link l
 LEFT JOIN run r ON r.run_id = (SELECT MAX(run_id) FROM run WHERE run.link = l.link)
 LEFT JOIN sent_landing s ON s.link = l.link

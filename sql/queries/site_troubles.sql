@@ -2,6 +2,9 @@
 SELECT path, generation, 'in quarantine: ' || reason AS why, at
 FROM quarantine WHERE receiver = :receiver AND site_id = :site AND state = 'held'
 UNION ALL
+SELECT path, generation, 'given up by the operator: ' || reason, at
+FROM quarantine WHERE receiver = :receiver AND site_id = :site AND state = 'dropped'
+UNION ALL
 SELECT path, generation, 'refused: device ' || device || ' belongs to site ' || owner_site AS why, at
 FROM refusal WHERE receiver = :receiver AND site_id = :site AND state = 'refused'
 ORDER BY at

@@ -100,6 +100,13 @@ class Edge:
         self.ground.put(path + ".mods", self.mods[path], self.clock)
         self.history[path + ".mods"].append(self.mods[path])
 
+    def rewrite_deletions(self, path: str) -> None:
+        """Other deletions of the same length."""
+        self.clock += 1
+        self.mods[path] = bytes(reversed(self.mods[path]))
+        self.ground.put(path + ".mods", self.mods[path], self.clock)
+        self.history[path + ".mods"].append(self.mods[path])
+
     def drop(self, path: str) -> None:
         """The file goes with all that belongs to it: TTL, a user, a lost disk."""
         for end in ("", ".resource", ".mods"):

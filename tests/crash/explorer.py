@@ -32,6 +32,7 @@ from sqlalchemy.engine import Connection
 
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import Identity, this_process
+from tidemark.stores.listing import glance
 from tidemark.stores.protocol import Entry, Listing, Range, Store, StoreProperties
 
 LIVES = 4  # a world must come to rest within so many lives after its last death
@@ -196,6 +197,9 @@ class CrashingStore:
 
     def list_files(self, folders: Sequence[str]) -> Listing:
         return self.inner.list_files(folders)
+
+    def glance(self, folders: Sequence[str], by_name: str) -> Listing:
+        return glance(self.inner, folders, by_name)
 
     def list_folder(self, folder: str) -> Sequence[str]:
         return self.inner.list_folder(folder)

@@ -74,7 +74,9 @@ class SyncWorld:
 
     @classmethod
     def on_disk(cls, link: LinkSettings = LINK, limits: PartLimits | None = None) -> SyncWorld:
-        folder = Path(tempfile.mkdtemp(prefix="tidemark-world-"))
+        folder = Path(
+            tempfile.mkdtemp(prefix="tidemark-world-", dir=_memory_disk())
+        )  # no power is lost here: no wait for fsync
         (folder / "site").mkdir()
         edge = Edge(DiskGround(folder / "site"))
         site, centre = LocalStore(f"{folder}/site"), LocalStore(f"{folder}/centre")

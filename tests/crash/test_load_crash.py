@@ -151,5 +151,6 @@ def test_recovery_may_die_too(worlds: Callable[..., LoadWorld]) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(14_400)
 def test_recovery_may_die_at_any_pair_of_effects(worlds: Callable[..., LoadWorld]) -> None:
     explore_double(worlds, pairs=3000)

@@ -123,5 +123,6 @@ def test_recovery_may_die_too(worlds: Callable[[], MergeWorld]) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(14_400)
 def test_recovery_may_die_at_any_pair_of_effects(worlds: Callable[[], MergeWorld]) -> None:
     explore_double(worlds, pairs=2000)

@@ -13,8 +13,8 @@ import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 
 from tests.dags.conftest import Centre
-from tidemark.errors import GuardError, LeaseHeldError, NotFoundError, PartialError
-from tidemark.orchestration import sync_tasks
+from tidemark.errors import GuardError, LeaseHeldError, NotFoundError, PartialError, PermanentError
+from tidemark.orchestration import receiver_tasks, sync_tasks
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
 STEPS = ("recover", "select_files", "sync_schema", "transfer_deletes", "transfer_files", "finish", "cleanup")
@@ -101,7 +101,7 @@ def test_a_run_lands_loads_and_proves_every_sealed_file_once(centre: Centre, run
     assert centre.landed() == centre.sealed()
     assert len(centre.landed()) == 32
 
-    assert run("tidemark_load") == {"run": ["success"], "load": ["success"], "merge": ["success"]}
+    assert run("tidemark_load") == {part: ["success"] for part in ("run", "load", "merge", "done")}
     receipts = [json.loads(path.read_bytes()) for path in centre.receiver.glob("landing/*/*/receipt.json")]
     assert {answer["outcome"] for receipt in receipts for answer in receipt["answers"]} == {"loaded"}
 
@@ -256,3 +256,25 @@ def test_files_left_out_make_cleanup_red(centre: Centre, monkeypatch: pytest.Mon
     dag.finish(opened)
     with pytest.raises(PartialError, match=victim.name):
         sync_tasks.cleanup(opened)
+
+
+def test_a_load_that_leaves_a_file_is_red_and_what_it_loaded_is_merged(centre: Centre, run: Callable[..., Any]) -> None:
+    Dag().whole()
+    victim = next(iter(sorted(centre.receiver.rglob("landing/**/*.tsfile"))))
+    victim.write_bytes(victim.read_bytes()[:-1])
+    states = run("tidemark_load")
+    assert states == {"run": ["failed"], "load": ["failed"], "merge": ["success"], "done": ["upstream_failed"]}
+    receipts = [json.loads(path.read_bytes()) for path in centre.receiver.glob("landing/*/*/receipt.json")]
+    outcomes = sorted(answer["outcome"] for receipt in receipts for answer in receipt["answers"])
+    assert outcomes == ["loaded"] * 31 + ["quarantined"]
+    assert run("tidemark_load")["run"] == ["success"], "again it finds only what is still open"
+
+
+def test_a_damaged_catalog_makes_verify_red_with_the_command_that_mends_it(centre: Centre) -> None:
+    Dag().whole()
+    receiver_tasks.load("centre")
+    victim = next(iter(sorted(centre.receiver.rglob("data/**/*.tsfile"))))
+    victim.write_bytes(b"rotten")
+    with pytest.raises(PermanentError, match="has 6 bytes") as red:
+        receiver_tasks.verify("centre", {})
+    assert red.value.hint == "./tidemark verify --repair"

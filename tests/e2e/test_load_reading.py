@@ -8,6 +8,7 @@ import pytest
 
 from tests.centre import Centre, Row, inline_centre
 from tests.small_files import sealed, source
+from tidemark.errors import RetryableError
 from tidemark.flows.read_catalog import Query, read
 from tidemark.tsfiles.codes import DataType
 
@@ -40,6 +41,15 @@ class TestReading:
         result, found = centre.read()
         assert [row[0] for row in found] == ["root.sg.d2"]
         assert list(result.undecodable) == [location] and result.exit_code == 23
+
+    def test_a_catalog_file_that_somebody_removed_stops_the_read_with_the_way_to_mend_it(self, centre: Centre) -> None:
+        centre.sender().land({source(1): d1((1, 10))})
+        centre.load()
+        [(location,)] = centre.sql("SELECT location FROM catalog_file")
+        (centre.root / location).unlink()
+        with pytest.raises(RetryableError, match="is gone from the receiver") as caught:
+            centre.read()
+        assert "./tidemark verify --repair" in caught.value.hint
 
     def test_csv_and_nothing_left_behind(self, centre: Centre, tmp_path: Path) -> None:
         centre.sender().land({source(1): sealed({"root.sg.d1": {"a": [(1, 10)], "b": [(2, 20)]}})})

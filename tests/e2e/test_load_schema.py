@@ -71,6 +71,11 @@ class TestSchema:
         sender.land({source(2): sealed({"root.sg.d1": {"s": [(2, 10)]}})})
         assert centre.load().clashes == ()
 
+    def test_two_files_of_one_landing_that_disagree_are_named(self, centre: Centre) -> None:
+        older = sealed({"root.sg.d1": {"s": [(1, 10)]}}, data_type=DataType.INT32)
+        centre.sender().land({source(1): older, source(2): d1((2, 20))})
+        assert centre.load().clashes == (f"root.sg.d1.s: INT64 by {source(2)}, but INT32 in {source(1)}",)
+
     def test_two_sites_that_disagree_are_named(self, centre: Centre) -> None:
         centre.sender().land({}, schema=[("schema/mlog.txt", 1, 0, LOG)])
         text = LOG.replace(b"d1.s,2", b"d1.s,5")

@@ -204,6 +204,26 @@ def test_two_sites_with_one_id_name_both_lines(written: Path) -> None:
     assert "is the id of site plant1 too (tidemark.toml:6)" in found
 
 
+def test_a_second_link_of_the_same_site_and_receiver_is_refused(written: Path) -> None:
+    (found,) = problems(written, SOUND + '\n[links.again]\nsite = "plant1"\ninclude = ["root.a.**"]\n')
+    assert "links.again: sends site plant1 to centre as link plant1 does (tidemark.toml:11)" in found
+
+
+@pytest.mark.parametrize("store", ["/srv/tidemark", "/srv/tidemark/b/", "/srv"])
+def test_receivers_that_share_a_folder_are_refused(written: Path, store: str) -> None:
+    text = SOUND.replace('site = "plant1"', 'site = "plant1"\nreceiver = "centre"')
+    (found,) = problems(written, f'{text}\n[receivers.two]\nstore = "{store}"\n')
+    assert "receivers.two.store" in found
+    assert "shares folders with the store of receiver centre (tidemark.toml:3)" in found
+    load_text(written, f'{text}\n[receivers.two]\nstore = "/srv/tidemark2"\n')
+
+
+@pytest.mark.parametrize(("section", "line"), [("sites.plant1", 'data = "data"'), ("links.plant1", 'retries = "5"')])
+def test_a_text_in_the_file_is_no_list_and_no_number(written: Path, section: str, line: str) -> None:
+    (found,) = problems(written, SOUND.replace(f"[{section}]", f"[{section}]\n{line}"))
+    assert f"{section}.{line.split(maxsplit=1)[0]}" in found
+
+
 def test_an_unknown_site_names_the_nearest(written: Path) -> None:
     (found,) = problems(written, SOUND.replace('site = "plant1"', 'site = "plant2"'))
     assert found == 'tidemark.toml:12: links.plant1.site = "plant2": no site of that name; did you mean "plant1"?'

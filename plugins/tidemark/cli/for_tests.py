@@ -16,6 +16,8 @@ PACKAGES = (  # (a program, its Debian package, only with --all)
     ("ssh", "openssh-client", False),
     ("rsync", "rsync", False),
     ("chromium", "chromium", True),
+    ("java", "openjdk-17-jre-headless", True),
+    ("mvn", "maven", True),
 )
 
 

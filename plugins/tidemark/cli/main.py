@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -16,7 +17,7 @@ from tidemark.cli.call import Call
 from tidemark.cli.parser import VERBS, parse, wants
 from tidemark.cli.screen import Screen
 from tidemark.cli.verb import Answer
-from tidemark.errors import DIFFERENCES_FOUND, NOTHING_TO_DO, TidemarkError
+from tidemark.errors import DIFFERENCES_FOUND, NOTHING_TO_DO, PermanentError, TidemarkError
 
 MEANING = {NOTHING_TO_DO: "nothing to do", DIFFERENCES_FOUND: "differences found"}
 
@@ -39,13 +40,16 @@ def main(words: Sequence[str] | None = None) -> int:
             finally:
                 call.close()
     except TidemarkError as error:
-        return _failed(screen, error.as_json(), error.hint)
+        hint = error.hint or _next(call)
+        return _failed(screen, {**error.as_json(), "hint": hint}, hint)
     except (KeyboardInterrupt, Stopped) as stop:
         code = 143 if isinstance(stop, Stopped) else 130
         return _failed(screen, _failure(code, "stopped", "the same command goes on from there"), "")
     except BrokenPipeError:
         sys.stderr.close()  # whoever read our stdout has gone; nothing is left to say
         return 1
+    except OSError as trouble:
+        return _refused(screen, call, trouble) if trouble.filename else _unexpected(screen, call, trouble)
     except Exception as unexpected:
         return _unexpected(screen, call, unexpected)
     return _shown(screen, answer)
@@ -78,6 +82,22 @@ def _failed(screen: Screen, answer: dict[str, Any], hint: str) -> int:
 
 def _failure(kind: int, error: str, hint: str) -> dict[str, Any]:
     return {"ok": False, "kind": kind, "error": error, "hint": hint}
+
+
+def _next(call: Call | None) -> str:
+    """What to do about an error that does not say."""
+    return f"./tidemark {call.arguments.verb} --help, ./tidemark doctor" if call else "./tidemark --help"
+
+
+def _refused(screen: Screen, call: Call | None, trouble: OSError) -> int:
+    """A file or folder of this machine that cannot be read or written, met outside any store."""
+    place = os.fsdecode(trouble.filename)
+    error = PermanentError(
+        f"{place}: {trouble.strerror or trouble}",
+        hint=f"is there such a folder, room in it, and leave to use it? The whole story is in {_keep_traceback(call)}",
+        subject=place,
+    )
+    return _failed(screen, error.as_json(), error.hint)
 
 
 def _unexpected(screen: Screen, call: Call | None, error: Exception) -> int:

@@ -38,6 +38,7 @@ class _Parser(argparse.ArgumentParser):
 
 def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """The arguments, `.verb` among them, and the words left for another program. Raises UsageError, SystemExit for help."""
+    _require_utf8(words)
     wanted = _verb_of(words)
     parser = _root()
     chosen = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser, help=argparse.SUPPRESS)
@@ -48,6 +49,15 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     if arguments.verb is None:
         raise UsageError("say what to do", hint="./tidemark --help")
     return arguments, rest
+
+
+def _require_utf8(words: Sequence[str]) -> None:
+    """Names and paths are UTF-8 everywhere here: in the ledger, in manifests, in JSON."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"not UTF-8: {word!a}", hint="./tidemark --help") from None
 
 
 def _verb_of(words: Sequence[str]) -> str:

@@ -73,7 +73,8 @@ def _ledger_arguments(parser: argparse.ArgumentParser) -> None:
     choices = parser.add_subparsers(dest="action", metavar="backup|rebuild|upgrade", required=True)
     backup = choices.add_parser("backup", help="a copy of the ledger while it is in use")
     backup.add_argument("out", nargs="?", metavar="F", help="where to (default: var/backup/, named by the time)")
-    choices.add_parser("rebuild", help="a new ledger from manifests, receipts and files")
+    rebuild = choices.add_parser("rebuild", help="a new ledger from manifests, receipts and files")
+    rebuild.add_argument("--replace", action="store_true", help="in place of one that has rows; a copy of it is kept")
     choices.add_parser("upgrade", help="bring the database to this version")
 
 
@@ -87,7 +88,7 @@ def _ledger(call: Call) -> Answer:
         return _told(ledger_care.upgrade(call.settings))
     call.confirm("make a new ledger from what lies at the receivers?")
     with progress.shown(call.screen) as beat:
-        return _told(ledger_care.rebuild(call.settings, beat))
+        return _told(ledger_care.rebuild(call.settings, beat, replace=asked.replace))
 
 
 class _Result(Protocol):

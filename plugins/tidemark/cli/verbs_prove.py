@@ -150,6 +150,8 @@ def _read(call: Call) -> Answer:
 
 def _show_read(screen: Screen, found: dict[str, Any], out: str) -> None:
     screen.line(f"{found['rows']:,} rows of {found['devices']:,} devices in {out}")
+    if not found["devices"]:
+        screen.tell("  no device matches; ./tidemark coverage shows what there is")
     for what, reason in (found.get("undecodable") or {}).items():
         screen.line(f"  not read: {what}: {reason}")
 

@@ -33,8 +33,13 @@ def _plan_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(call: Call) -> Answer:
+    from tidemark.flows import early_look
+
+    early = early_look.begin(call.settings, call.arguments.link, windows=False)
     from tidemark.flows.plan_link import plan
 
+    if early:
+        call.app.opener = early.opener(call.app.opener)
     found = plan(call.app, call.arguments.link).as_json()
     if call.arguments.out:
         _write_json(Path(call.arguments.out), found)
@@ -89,9 +94,14 @@ def _sync_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _sync(call: Call) -> Answer:
-    from tidemark.flows.sync_link import Options, run_sync
+    from tidemark.flows import early_look
 
     asked = call.arguments
+    early = None if asked.again else early_look.begin(call.settings, asked.link)
+    from tidemark.flows.sync_link import Options, run_sync
+
+    if early:
+        call.app.opener = early.opener(call.app.opener)
     options = Options(
         only_paths=tuple(asked.only), send_all_again=asked.again, plan=_read_plan(asked.plan), no_load=asked.no_load
     )

@@ -24,10 +24,10 @@ from uuid import UUID
 from tidemark.errors import NotFoundError, UsageError
 from tidemark.flows.app import App, Progress, silent
 from tidemark.flows.sync_link import Options, run_sync
-from tidemark.ledger import link_rows, owner_rows
-from tidemark.ledger.database import now
+from tidemark.ledger import audit, link_rows, owner_rows
 from tidemark.ledger.owner_rows import OwnerRow
 from tidemark.settings import LinkSettings
+from tidemark.stores.decided import ADOPTED, DecidedPaper, encode_decided, paper_place
 from tidemark.stores.local import LocalStore
 from tidemark.stores.protocol import Range, Store
 from tidemark.sync.device_owner import read_owners, site_of
@@ -155,11 +155,19 @@ def _claim(app: App, link: LinkSettings, owners: Mapping[str, str]) -> int:
     """Give devices to the sites of the settings that owned them; what somebody owns already stays."""
     known = {site.id for site in app.settings.sites.values()}
     wanted = {device: site for device, owner in owners.items() if (site := site_of(owner)) in known and site}
+    at = app.clock()
+    with app.ledger.read() as connection:
+        taken = owner_rows.owners_of(connection, link.receiver, wanted)
+    rows = [OwnerRow(d, site, at, "adopted") for d, site in sorted(wanted.items()) if d not in taken]
+    if not rows:
+        return 0
+    paper = DecidedPaper(at, audit.who(), ADOPTED, link.name, {"owners": {row.device: row.site_id for row in rows}})
+    with app.receiver_store(app.receiver(link.receiver)) as store:
+        store.publish(paper_place(paper), encode_decided(paper))
+    # CRASH WINDOW: on paper, not recorded: adopting again, or a rebuilt ledger, claims them.
     with app.ledger.write() as connection:
         taken = owner_rows.owners_of(connection, link.receiver, wanted)
-        at = now(connection)
-        rows = [OwnerRow(d, site, at, "adopted") for d, site in sorted(wanted.items()) if d not in taken]
-        owner_rows.put_owners(connection, link.receiver, rows)
+        owner_rows.put_owners(connection, link.receiver, [row for row in rows if row.device not in taken])
     return len(rows)
 
 

@@ -99,4 +99,8 @@ def _named(known: Mapping[str, T], name: str, what: str) -> T:
         return known[name]
     except KeyError:
         names = ", ".join(sorted(known)) or "none"
-        raise NotFoundError(f"no {what} named {name!r}; the settings have: {names}", subject=name) from None
+        raise NotFoundError(
+            f"no {what} named {name!r}; the settings have: {names}",
+            hint="./tidemark status lists the links; sites and receivers stand in the settings",
+            subject=name,
+        ) from None

@@ -39,7 +39,11 @@ class DoctorReport:
 
     def as_json(self) -> dict[str, Any]:
         shown = [{"name": c.name, "ok": c.ok, "detail": c.detail, "hint": c.hint} for c in self.checks]
-        return {"ok": self.exit_code == 0, "checks": shown}
+        told: dict[str, Any] = {"ok": self.exit_code == 0, "checks": shown}
+        if failed := [check for check in self.checks if not check.ok]:
+            names = ", ".join(check.name for check in failed)
+            told |= {"error": f"not as it should be: {names}", "hint": failed[0].hint or failed[0].detail}
+        return told
 
 
 def doctor(

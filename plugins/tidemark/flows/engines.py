@@ -18,6 +18,7 @@ from tidemark.settings import SparkSettings
 
 KINDS: Mapping[str, str] = {
     "load_check": "tidemark.load.check:examine",
+    "describe_kept": "tidemark.load.check:describe_kept",  # for a rebuilt ledger: in the pool only
     "merge": "tidemark.load.merge_task:run_merge_task",
 }
 """The function behind each kind, as `module:name`; `spark_jobs/<kind>.py` is its Spark job."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from tidemark.flows.app import App, Progress, Tick, silent
 from tidemark.flows.known_sites import root_here
+from tidemark.flows.older_ledger import require_current
 from tidemark.ledger import care_rows, events, merge_rows
 from tidemark.ledger.leases import Lease, Leases, check_in
 from tidemark.ledger.proof_rows import report
@@ -55,7 +56,8 @@ class _Work:
 
 
 def housekeep(app: App, receiver: ReceiverSettings, progress: Progress = silent) -> HousekeepResult:
-    """One round. Raises UsageError for a remote receiver, LeaseHeldError while a load runs."""
+    """One round. Raises UsageError for a remote receiver, LeaseHeldError while a load runs, PermanentError where the ledger
+    is older than the receiver."""
     root = root_here(app, receiver)
     leases = Leases(app.ledger, app.identity)
     with (
@@ -63,6 +65,7 @@ def housekeep(app: App, receiver: ReceiverSettings, progress: Progress = silent)
         app.receiver_store(receiver) as store,
     ):
         work = _Work(app, receiver, root, store, lease)
+        require_current(app, receiver, store)
         progress(Tick("settle"))
         settled, sources = _settle(work)
         progress(Tick("reclaim"))

@@ -12,25 +12,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tidemark.errors import CorruptionError, LeaseLostError, RetryableError, TidemarkError
+from tidemark.errors import CorruptionError, LeaseLostError, PermanentError, RetryableError, TidemarkError
 from tidemark.flows.admitting import CheckedFile, decide, examine_all, local_root, site_of
 from tidemark.flows.app import App, Progress, silent
 from tidemark.flows.load_result import LoadResult, Tally, Trouble
+from tidemark.flows.older_ledger import require_current
 from tidemark.flows.replay import Bench, replay_refused
 from tidemark.ledger import landing_rows
 from tidemark.ledger.events import record, record_many
-from tidemark.ledger.landing_rows import DropRow, InventoryChange, LandingRow, SiteRow
+from tidemark.ledger.landing_rows import LandingRow, SiteRow
 from tidemark.ledger.leases import Lease, Leases, check_in
 from tidemark.load import schema
 from tidemark.load.admit import Admission, Origin
-from tidemark.load.commit import SiteNames, write_admission
+from tidemark.load.landing_record import record_landing
 from tidemark.load.manifests import Folder, Paper, landing_folders, read_paper
 from tidemark.load.place import put
 from tidemark.load.sequence import Arrival, judge
 from tidemark.load.tidy import clean_landing, sweep_waiting, unnamed_files
-from tidemark.load.vanish import replace_settled, take_vanished
 from tidemark.settings import ReceiverSettings
-from tidemark.stores.landing import RECEIPT, Manifest, Receipt, encode
+from tidemark.stores.landing import RECEIPT, Manifest, Receipt, Resend, encode
 from tidemark.stores.protocol import Store
 
 _BATCH_FILES = 512  # files of following landings that are checked in one go: starting processes costs more than a file
@@ -65,8 +65,9 @@ def load(
     """Load every landing of `receiver` (of one `site`, by name or UUID) that can be loaded.
 
     `engine`: auto | pool | spark. What is wrong with a landing or a file is named in the result; the rest goes on. Raises
-    UsageError for a remote receiver, LeaseHeldError while another load runs, and, after the other sites were loaded, the
-    error of a site whose landings could not be worked on (disk full, no permission, ledger away).
+    UsageError for a remote receiver, LeaseHeldError while another load runs, PermanentError for a ledger that is older than
+    the receiver, and, after the other sites were loaded, the error of a site whose landings could not be worked on (disk
+    full, no permission, ledger away).
     """
     root = local_root(app, receiver)
     site_id = site_of(app, site)
@@ -78,6 +79,7 @@ def load(
         with app.ledger.read() as connection:
             rows = landing_rows.landings(connection, receiver.name)
         work = _Work(app, receiver, root, store, lease, engine, progress, rows)
+        require_current(app, receiver, store)
         sweep_waiting(app.ledger, store, receiver.name, lease)
         replay_refused(Bench(app, receiver, root, store, lease, engine))
         failed = _load_sites(work, landing_folders(root, site_id))
@@ -122,6 +124,8 @@ def _load_site(work: _Work, site_id: str, folders: Sequence[Folder]) -> None:
     ready: list[Paper] = []
     for verdict in judge(arrivals, last_sequence, last_landing):
         paper = papers[verdict.arrival.landing]
+        if paper.folder.answered and verdict.state != "rejected":
+            raise _older_than(work, paper.folder)
         if verdict.state == "next":
             ready.append(paper)
         elif verdict.state == "waiting":
@@ -153,16 +157,7 @@ def _open(work: _Work, paper: Paper) -> _Landing:
         landing_rows.put_landing(connection, row)
         if (row.site_id, row.landing) not in work.rows:
             record(connection, "landing.found", site_id=row.site_id, landing=row.landing, sequence=row.sequence)
-    origin = Origin(
-        receiver=receiver.name,
-        site_id=manifest.site_id,
-        time_unit=manifest.time_unit,
-        site_interval_ms=manifest.partition_interval_ms,
-        catalog_interval_ms=receiver.partition_interval_ms,
-        data=manifest.data,
-        landing=manifest.landing,
-        folder=paper.folder.path,
-    )
+    origin = Origin.of(manifest, receiver.name, receiver.partition_interval_ms)
     return _Landing(paper, manifest, origin, row)
 
 
@@ -187,20 +182,16 @@ def _record(work: _Work, one: _Landing, admission: Admission, logs: Sequence[sch
     origin, manifest, at = one.origin, one.manifest, work.app.clock()
     with work.app.ledger.write() as connection:
         check_in(connection, work.lease)
-        names = SiteNames({s.site_id: s.name for s in landing_rows.sites(connection).values()})
-        answers = write_admission(connection, origin, admission, names, at)
-        clashes = schema.write_schema(connection, origin, logs, admission.loads)
-        landing_rows.take_inventory(connection, origin.receiver, origin.site_id, _inventory(manifest))
-        replace_settled(connection, origin, [load.file.path for load in admission.loads], at)
-        pending = take_vanished(connection, origin, _drops(manifest, at), manifest.deletes, at)
-        answers += schema.answers(logs)
-        receipt = Receipt(manifest.landing, manifest.sequence, one.paper.sha256, at, answers, pending)
+        recorded = record_landing(connection, origin, manifest, admission, logs, at)
+        answers = recorded.answers
+        again = tuple(Resend(a.path, a.generation, a.reason) for a in recorded.again)
+        receipt = Receipt(manifest.landing, manifest.sequence, one.paper.sha256, at, answers, recorded.pending, again)
         done = replace(one.row, state="loaded", loaded=at, receipt=encode(receipt).decode())
         landing_rows.put_landing(connection, done)
         place = {"site_id": origin.site_id, "landing": origin.landing}
         record_many(connection, "file.skipped", [{**place, "path": path, "reason": _UNNAMED} for path in strays])
         record_many(connection, "landing.loaded", [{**place, "answers": len(answers)}])
-    work.tally.take(origin.site_id, receipt, clashes)
+    work.tally.take(origin.site_id, receipt, recorded.clashes)
 
 
 def _finish(work: _Work, folder: Folder) -> None:
@@ -267,6 +258,16 @@ def _row(work: _Work, paper: Paper, state: str, reason: str | None) -> LandingRo
     )
 
 
+def _older_than(work: _Work, folder: Folder) -> PermanentError:
+    """The receiver answered this landing, and this ledger does not know: loading it again would find its bytes gone."""
+    return PermanentError(
+        f"landing {folder.landing} of site {folder.site_id} was answered, and the ledger does not know of it: the ledger is "
+        f"older than receiver {work.receiver.name}",
+        hint="./tidemark ledger rebuild --replace (docs/runbooks/ledger-lost.md); a stray receipt.json: remove it",
+        subject=folder.landing,
+    )
+
+
 def _unlike(manifest: Manifest | None, site: SiteRow | None) -> str:
     """What a site may not change: its times would be read wrongly."""
     if manifest is not None and site is not None and site.time_unit != manifest.time_unit:
@@ -285,18 +286,3 @@ def _batches(papers: Sequence[Paper]) -> Iterator[list[Paper]]:
             batch, files = [], 0
     if batch:
         yield batch
-
-
-def _inventory(manifest: Manifest) -> InventoryChange:
-    return InventoryChange(
-        landing=manifest.landing,
-        added=tuple((e.path, e.size, e.mtime, e.extent) for e in manifest.added),
-        carried=tuple((f.path, f.tsfile.size if f.tsfile else 0, f.mtime, f.generation) for f in manifest.files),
-        removed=manifest.removed,
-    )
-
-
-def _drops(manifest: Manifest, at: float) -> Iterator[DropRow]:
-    for kind, vanished in (("superseded", manifest.superseded), ("dropped", manifest.dropped)):
-        for v in vanished:
-            yield DropRow(v.path, v.generation, kind, v.covered_by, manifest.landing, at)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,24 @@ class Trouble:
     path: str
     reason: str
     kind: int
+
+    @property
+    def hint(self) -> str:
+        """The next command."""
+        if self.what == "quarantined":
+            return f"./tidemark quarantine list, ./tidemark why {shlex.quote(self.path)}"
+        if self.what == "refused":
+            return f"./tidemark owners list, ./tidemark why {shlex.quote(self.path)}"
+        return f"./tidemark why {shlex.quote(self.landing)}"
+
+
+def named(troubles: Sequence[Trouble]) -> str:
+    """The first of them by name and reason, and how many more; '' where there is none."""
+    if not troubles:
+        return ""
+    first = troubles[0]
+    more = f" (and {len(troubles) - 1} more)" if len(troubles) > 1 else ""
+    return f"{first.path or first.landing}: {first.reason}{more}"
 
 
 @dataclass(frozen=True)
@@ -44,8 +63,10 @@ class LoadResult:
         return worst_exit_code({trouble.kind for trouble in self.troubles})
 
     def as_json(self) -> dict[str, Any]:
+        told = {"error": named(self.troubles), "hint": self.troubles[0].hint} if self.troubles else {}
         return {
             "ok": self.exit_code == 0,
+            **told,
             "receiver": self.receiver,
             "landings": self.landings,
             "loaded": self.loaded,

@@ -29,7 +29,7 @@ from tidemark.errors import (
 from tidemark.flows.admitting import local_root
 from tidemark.flows.app import App, Progress, Tick, silent
 from tidemark.flows.engines import Outcome, choose_engine
-from tidemark.ledger import catalog_rows, landing_rows, merge_rows
+from tidemark.ledger import catalog_rows, landing_rows, merge_rows, standing_rows
 from tidemark.ledger.leases import Lease, Leases, check_in
 from tidemark.ledger.merge_rows import Kept
 from tidemark.load.merge_outputs import outputs_of
@@ -89,6 +89,7 @@ class _Tally:
     failed: list[tuple[str, str, int]] = field(default_factory=list)
     given_up: set[str] = field(default_factory=set)  # digests of groups that failed in this run
     moved: int = 0
+    waiting: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def merge(
         files_out=tally.files_out,
         rows=tally.rows,
         seconds=time.monotonic() - begun,
-        kept=tuple((one.subject, one.reason) for one in kept),
+        kept=(*((one.subject, one.reason) for one in kept), *tally.waiting),
         failed=tuple(tally.failed),
         moved=tally.moved,
     )
@@ -194,6 +195,7 @@ def _merge_in_rounds(work: _Work) -> None:
         plan = _plan(work)
         for group, subject, reason in plan.kept:
             _keep(work, group, subject, reason)
+        work.tally.waiting = plan.waiting
         if not plan.groups or not _run(work, plan.groups, f"{work.batch}-{number}"):
             return
     work.tally.moved += len(_plan(work).groups)
@@ -205,9 +207,10 @@ def _plan(work: _Work, every: bool = False) -> Plan:
         files = merge_rows.units(connection, work.receiver.name, work.database)
         files = [file for file in files if every or folder_name(file.database) in work.leases]
         devices = catalog_rows.devices_of_files(connection, [file.file_id for file in files])
+        to_go = standing_rows.waiting(connection, work.receiver.name)
         tried = set(merge_rows.kept_groups(connection, work.receiver.name)) | work.tally.given_up
     units = (Unit(file, devices.get(file.file_id, ())) for file in files)
-    return plan_merge(units, tried, work.partition)
+    return plan_merge(units, tried, work.partition, to_go)
 
 
 def _run(work: _Work, groups: Sequence[Group], batch: str) -> bool:

@@ -1,7 +1,7 @@
 """The operator's decisions: quarantine, owners, approval. Each is written to the audit table with its effect.
 
 Ownership decides who may load a device from now on. Files that the former owner loaded stay in the catalog; where both
-have a point, the present owner's is read (docs/decisions, `load.view`).
+have a point, the present owner's is read (docs/decisions/0009, `load.view`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from tidemark.load.approved import leave_approved
 from tidemark.load.place import put
 from tidemark.load.tidy import sweep_waiting
 from tidemark.settings import ReceiverSettings
+from tidemark.stores.decided import APPROVE, GIVE_UP, TRANSFER, DecidedPaper, encode_decided, paper_place
+from tidemark.stores.landing import Resend
+from tidemark.sync import receipts
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,7 @@ def quarantine_drop(app: App, receiver: ReceiverSettings, held_id: str) -> Decis
     row = _held(app, receiver, held_id)
     quarantine_id = row.quarantine_id
     with _bench(app, receiver) as bench:
+        _put_paper(bench, GIVE_UP, row.path, site=row.site_id, generation=row.generation)
         with app.ledger.write() as connection:
             check_in(connection, bench.lease)
             trouble_rows.end_quarantine(connection, quarantine_id, "dropped")
@@ -130,17 +134,17 @@ def owners_transfer(app: App, receiver: ReceiverSettings, device: str, to: str, 
     if site_id is None:
         raise UsageError("owners transfer needs --to SITE", subject=device)
     with _bench(app, receiver, engine) as bench:
-        at = app.clock()
-        with app.ledger.write() as connection:
-            check_in(connection, bench.lease)
+        with app.ledger.read() as connection:
             before = owner_rows.owners_of(connection, receiver.name, [device]).get(device)
-            if before is None:
-                raise NotFoundError(
-                    f"nobody owns a device named {device!r} at {receiver.name}",
-                    hint="./tidemark owners list",
-                    subject=device,
-                )
-            if before.site_id != site_id:
+        if before is None:
+            raise NotFoundError(
+                f"nobody owns a device named {device!r} at {receiver.name}", hint="./tidemark owners list", subject=device
+            )
+        if before.site_id != site_id:
+            at = _put_paper(bench, TRANSFER, device, to=site_id)
+            # CRASH WINDOW: on paper, not recorded: the command run again, or a rebuilt ledger, does it.
+            with app.ledger.write() as connection:
+                check_in(connection, bench.lease)
                 owner_rows.put_owners(connection, receiver.name, [OwnerRow(device, site_id, at, before.landing)])
                 audit.record(connection, "owners transfer", device, source=before.site_id, target=site_id)
                 record(connection, "device.transferred", site_id=site_id, path=device, source=before.site_id)
@@ -189,14 +193,32 @@ def _approve_at(app: App, receiver: ReceiverSettings, run_id: str) -> list[str]:
     paths = [d.path for drops in due.values() for d in drops]
     if not paths:
         return []
-    with _bench(app, receiver) as bench, app.ledger.write() as connection:
-        check_in(connection, bench.lease)
-        for site_id, drops in due.items():
-            leave_approved(connection, receiver.name, site_id, drops, app.clock())
-        audit.record(
-            connection, "approve", run_id, receiver=receiver.name, paths=[d.path for ds in due.values() for d in ds]
-        )
-    return [d.path for drops in due.values() for d in drops]
+    with _bench(app, receiver) as bench:
+        named = {site_id: [(d.path, d.generation) for d in drops] for site_id, drops in due.items()}
+        at = _put_paper(bench, APPROVE, run_id, drops=named)
+        # CRASH WINDOW: on paper, not recorded: they wait as before; approved again, or by a rebuilt ledger, they leave.
+        with app.ledger.write() as connection:
+            check_in(connection, bench.lease)
+            for site_id, drops in due.items():
+                late = leave_approved(connection, receiver.name, site_id, drops, at)
+                again = [Resend(one.path, one.generation, one.reason) for one in late.again]
+                for link in _links(app, receiver, site_id):  # links of another ledger read it in the next receipt
+                    receipts.send_again(connection, link, run_id, again)
+            audit.record(connection, "approve", run_id, receiver=receiver.name, paths=paths)
+    return paths
+
+
+def _links(app: App, receiver: ReceiverSettings, site_id: str) -> list[str]:
+    """The links of these settings that feed the receiver from this site."""
+    links = app.settings.links.values()
+    return [link.name for link in links if link.receiver == receiver.name and app.site(link.site).id == site_id]
+
+
+def _put_paper(bench: Bench, action: str, subject: str, **detail: Any) -> float:
+    """The decision on paper at the receiver, for a ledger that is lost one day; returns its time."""
+    paper = DecidedPaper(bench.app.clock(), audit.who(), action, subject, detail)
+    bench.store.publish(paper_place(paper), encode_decided(paper))
+    return paper.at
 
 
 @contextmanager
@@ -213,7 +235,7 @@ def _bench(app: App, receiver: ReceiverSettings, engine: str = "auto") -> Iterat
 
 def _held(app: App, receiver: ReceiverSettings, held_id: str) -> QuarantineRow:
     row = None
-    if held_id.isdecimal():
+    if held_id.isdecimal() and len(held_id) < 19:  # what a 64-bit key can be
         with app.ledger.read() as connection:
             row = trouble_rows.quarantine_of(connection, int(held_id))
     if row is None or row.state != "held" or row.receiver != receiver.name:

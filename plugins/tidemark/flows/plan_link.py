@@ -8,6 +8,7 @@ from typing import Any
 
 from tidemark.errors import UsageError
 from tidemark.flows.app import App
+from tidemark.flows.sync_opening import require_same_ends
 from tidemark.ledger import link_rows, owner_rows, run_rows
 from tidemark.ledger.run_rows import DROP, MODS, SEND, SUPERSEDE, item_bytes
 from tidemark.settings import LinkSettings
@@ -52,8 +53,10 @@ class PlanReport:
 
 
 def plan(app: App, link: str, options: Options = Options()) -> PlanReport:  # noqa: B008 - frozen
-    """What `sync` would do now. Raises what looking at the site raises (UnreachableError …)."""
+    """What `sync` would do now. Raises what looking at the site raises (UnreachableError …), and PermanentError where
+    the link's site or receiver is another than what it ran between."""
     settings = app.link(link)
+    require_same_ends(app, settings)
     site = app.site(settings.site)
     with app.site_store(site) as source:
         looking = Site(app.ledger, settings, site, source)

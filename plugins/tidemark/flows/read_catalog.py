@@ -96,6 +96,8 @@ def read(app: App, receiver: ReceiverSettings, query: Query, out: Path, progress
     named in the result, whose exit code is 23 then. Raises UsageError, NotFoundError for a site nobody knows.
     """
     check_ending(out)
+    for bound in (query.start, query.end):
+        moment(bound, "ms")  # a typing error is told even where there is nothing to read
     root = local_root(app, receiver)
     site_id = site_of(app, query.site)
     with app.ledger.read() as connection:
@@ -132,7 +134,11 @@ def moment(text: str, unit: str) -> int | None:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"{text!r} is neither an integer nor an ISO 8601 time such as 2026-01-31T12:00:00Z") from None
+        raise UsageError(
+            f"{text!r} is neither an integer nor an ISO 8601 time such as 2026-01-31T12:00:00Z",
+            hint="./tidemark read --help",
+            subject=text,
+        ) from None
     at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
     since = at - datetime(1970, 1, 1, tzinfo=UTC)
     micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

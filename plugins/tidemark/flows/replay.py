@@ -22,8 +22,9 @@ from tidemark.load import schema
 from tidemark.load.admit import Admission, Origin
 from tidemark.load.commit import SiteNames, write_admission
 from tidemark.load.place import put
+from tidemark.load.replacing import look_again
 from tidemark.load.tidy import sweep_waiting, waiting_folder
-from tidemark.load.vanish import replace_settled, take_vanished
+from tidemark.load.vanish import take_vanished
 from tidemark.settings import ReceiverSettings
 from tidemark.stores.landing import Answer, LandedFile, decode_entry
 from tidemark.stores.protocol import Store
@@ -70,8 +71,9 @@ def take(connection: Connection, origin: Origin, admission: Admission, at: float
     names = SiteNames({s.site_id: s.name for s in landing_rows.sites(connection).values()})
     answers = write_admission(connection, origin, admission, names, at)
     schema.write_schema(connection, origin, (), admission.loads)
-    replace_settled(connection, origin, [load.file.path for load in admission.loads], at)
-    take_vanished(connection, origin, (), "keep", at)
+    vanished = take_vanished(connection, origin, (), "keep", at)
+    paths = vanished | {load.file.path for load in admission.loads}
+    look_again(connection, origin.receiver, origin.site_id, paths, at)
     return answers
 
 

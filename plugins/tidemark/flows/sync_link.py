@@ -25,8 +25,8 @@ from tidemark.errors import (
     WindowOverError,
 )
 from tidemark.flows.app import App, Progress, Tick, silent
-from tidemark.flows.sync_opening import open_lease, read_options
-from tidemark.flows.sync_result import SyncResult, result_of, total
+from tidemark.flows.sync_opening import open_lease, read_options, require_same_ends
+from tidemark.flows.sync_result import SyncResult, result_of, total, with_receiver
 from tidemark.ledger import events, run_rows
 from tidemark.ledger.leases import Lease, Leases
 from tidemark.ledger.run_rows import RunRow
@@ -83,7 +83,7 @@ def run_sync(
                 _step(Stage(app, lease, stores, progress, limits, copies), step)
         results.append(result_of(app.ledger, lease.holder))
     result = total(results)
-    return result if options.no_load else _loaded(app, settings, result, progress)
+    return result if options.no_load else with_receiver(app, settings, _loaded(app, settings, result, progress))
 
 
 def open_run(app: App, link: str, external: str | None = None, options: Options = Options()) -> str:  # noqa: B008
@@ -182,6 +182,7 @@ def _task(
     run = _run(app, run_id)
     if run.state == "finished":
         return {"finished": 1}
+    require_same_ends(app, app.link(run.link))
     leases = Leases(app.ledger, app.identity)
     lease = leases.take(f"link:{run.link}", run_id)
     try:
@@ -280,7 +281,8 @@ def _loaded(app: App, link: LinkSettings, result: SyncResult, progress: Progress
         loaded=loaded.loaded,
         refused=loaded.refused,
         quarantined=loaded.quarantined,
-        load_kind=loaded.exit_code,
+        troubles=loaded.troubles,
+        clashes=loaded.clashes,
     )
 
 

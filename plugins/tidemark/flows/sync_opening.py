@@ -52,6 +52,32 @@ def _write_run(connection: Connection, link: str, lease: Lease, external: str | 
         run_rows.add_alias(connection, external, run_id)
 
 
+def require_same_ends(app: App, link: LinkSettings) -> None:
+    """What a link acknowledged is what one receiver has of one site: between other ends it says nothing (DESIGN §1).
+
+    Raises PermanentError, with what to write in the settings, where they give a link that has run another site or receiver.
+    """
+    site = app.site(link.site)
+    with app.ledger.read() as connection:
+        known = link_rows.get_link(connection, link.name)
+    if known is None:
+        return
+    if known.site_id != site.id:
+        raise PermanentError(
+            f"link {link.name} belongs to site {known.site_id}, the settings say {site.id} ({site.name})",
+            hint=f'give site {site.name} a link of its own: [links.NAME] site = "{site.name}" receiver = "{link.receiver}"',
+            subject=link.name,
+        )
+    if known.receiver != link.receiver:
+        raise PermanentError(
+            f"link {link.name} has sent its files to receiver {known.receiver}, the settings say {link.receiver}, which"
+            " never got them",
+            hint=f'for {link.receiver} add a link of its own, which sends everything: [links.NAME] site = "{site.name}"'
+            f' receiver = "{link.receiver}"; link {link.name} keeps receiver = "{known.receiver}"',
+            subject=link.name,
+        )
+
+
 def _introduce(app: App, link: LinkSettings) -> None:
     """Make the site and the link known to the ledger.
 
@@ -59,34 +85,37 @@ def _introduce(app: App, link: LinkSettings) -> None:
     would be given twice. Raises PermanentError with the way out.
     """
     site = app.site(link.site)
+    require_same_ends(app, link)
     with app.ledger.read() as connection:
         known = link_rows.get_link(connection, link.name)
     if known is None:
         with app.receiver_store(app.receiver(link.receiver)) as target:
-            if landing := _landing_of(target, site.id, link.name):
-                raise PermanentError(
-                    f"link {link.name} is new to this ledger, but its landing {landing} is at the receiver",
-                    hint="./tidemark ledger rebuild",
-                    subject=link.name,
-                )
-    elif known.site_id != site.id:
-        raise PermanentError(
-            f"link {link.name} belongs to site {known.site_id}, the settings say {site.id}",
-            hint="give the new site a link of its own",
-            subject=link.name,
-        )
+            _require_no_landing(target, site.id, link.name)
     with app.ledger.write() as connection:
         link_rows.put_site(connection, site.id, site.name, site.time_unit, site.partition_interval_ms)
         link_rows.add_link(connection, link.name, site.id, link.receiver)
 
 
-def _landing_of(target: Store, site_id: str, link: str) -> str | None:
+def _require_no_landing(target: Store, site_id: str, link: str) -> None:
+    """A receiver takes a site's landings in one sequence, and a new link would begin it again. Raises PermanentError
+    with the way out where a landing of the site is there already."""
     folder = f"landing/{site_id}"
     papers = target.read_many([f"{folder}/{name}/{MANIFEST}" for name in reversed(target.list_folder(folder))])
-    for _, data in papers:
-        if data is not None and (manifest := decode_manifest(data)).link == link:
-            return manifest.landing
-    return None
+    manifest = next((decode_manifest(data) for _, data in papers if data is not None), None)
+    if manifest is None:
+        return
+    if manifest.link == link:
+        raise PermanentError(
+            f"link {link} is new to this ledger, but its landing {manifest.landing} is at the receiver",
+            hint="./tidemark ledger rebuild",
+            subject=link,
+        )
+    raise PermanentError(
+        f"link {link} is new to this ledger, but landing {manifest.landing} of its site came to the receiver by link"
+        f" {manifest.link}: a receiver takes a site's landings in one sequence",
+        hint=f"send by link {manifest.link}, with the ledger that counts its landings, or to another receiver folder",
+        subject=link,
+    )
 
 
 def new_run_id(at: float) -> str:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tidemark.errors import GuardError, NotFoundError, PartialError, RetryableError, worst_exit_code
+from tidemark.flows.app import App
+from tidemark.flows.load_result import Trouble, named
 from tidemark.ledger import link_rows, run_rows
 from tidemark.ledger.database import Ledger
+from tidemark.ledger.proof_rows import report
 from tidemark.ledger.run_rows import DROP, FAILED, HELD, SUPERSEDE, VANISHED
+from tidemark.settings import LinkSettings
 
 
 @dataclass(frozen=True)
@@ -17,7 +22,9 @@ class SyncResult:
     """`state`: nothing (no landing) | landed | loaded. Bytes are files' bytes; `sent_bytes` crossed the wire.
 
     `pending`: drops that wait for approval, superseded files that wait for what covers them, files left to the next run.
-    `left_out`: (path, reason) of the latter. `schema`: bytes of schema logs. `load_kind`: exit code of the load.
+    `left_out`: (path, reason) of the latter. `schema`: bytes of schema logs. `troubles` and `clashes`: what the load
+    could not do, and series that two sources give different types. `waits`: (path, reason) of what landed and is not read
+    yet. `guard_run`: the run whose drops wait at the receiver.
     """
 
     run: str
@@ -36,12 +43,15 @@ class SyncResult:
     quarantined: int = 0
     left_out: tuple[tuple[str, str], ...] = ()
     guard: str = ""
-    load_kind: int = 0
+    troubles: tuple[Trouble, ...] = ()
+    clashes: tuple[str, ...] = ()
     waiting_for_load: bool = False
+    waits: tuple[tuple[str, str], ...] = ()
+    guard_run: str = ""
 
     @property
     def exit_code(self) -> int:
-        kinds = {self.load_kind}
+        kinds = {trouble.kind for trouble in self.troubles}
         kinds |= {GuardError.kind} if self.guard else set()
         kinds |= {PartialError.kind} if self.left_out else set()
         kinds |= {RetryableError.kind} if self.waiting_for_load else set()
@@ -50,12 +60,16 @@ class SyncResult:
     @property
     def hint(self) -> str:
         """The next command, where somebody has to act."""
+        if self.guard and self.guard_run:
+            return f"./tidemark approve {self.guard_run}"
         if self.guard:
             return f"look at ./tidemark plan {self.link}; then ./tidemark approve {self.run}"
         if self.left_out:
             return "they go with the next run"
-        if self.waiting_for_load or self.load_kind:
+        if self.waiting_for_load:
             return "./tidemark load"
+        if self.troubles:
+            return self.troubles[0].hint
         return ""
 
     @property
@@ -68,7 +82,7 @@ class SyncResult:
             return f"{path} was left out: {reason}{more}"
         if self.waiting_for_load:
             return "the receiver is being loaded by another process"
-        return f"{self.refused} files refused, {self.quarantined} quarantined" if self.load_kind else ""
+        return named(self.troubles)
 
     def as_json(self) -> dict[str, Any]:
         out: dict[str, Any] = {"ok": self.exit_code == 0, "kind": self.exit_code}
@@ -92,7 +106,9 @@ class SyncResult:
             "guard",
         )
         out |= {name: getattr(self, name) for name in names}
-        return out | {"left_out": [{"path": path, "reason": reason} for path, reason in self.left_out]}
+        out["left_out"] = [{"path": path, "reason": reason} for path, reason in self.left_out]
+        out["waits"] = [{"path": path, "reason": reason} for path, reason in self.waits]
+        return out | {"troubles": [vars(trouble) for trouble in self.troubles], "clashes": list(self.clashes)}
 
 
 def result_of(ledger: Ledger, run_id: str) -> SyncResult:
@@ -129,3 +145,18 @@ def total(results: Sequence[SyncResult]) -> SyncResult:
     summed = {name: sum(getattr(r, name) for r in results) for name in amounts}
     state = "landed" if any(r.state == "landed" for r in results) else last.state
     return replace(last, state=state, **summed)
+
+
+def with_receiver(app: App, link: LinkSettings, result: SyncResult) -> SyncResult:
+    """The result with what waits at a receiver of this ledger: for the operator, or for files that are to come again."""
+    site_id = app.site(link.site).id
+    with app.ledger.read() as connection:
+        rows = report(connection, "site_counts")
+    counts = next((r for r in rows if (r["receiver"], r["site_id"]) == (link.receiver, site_id)), None)
+    if counts is None:
+        return result
+    waits = tuple(sorted(json.loads(counts["waits"]).items())) if counts["waits"] else ()
+    result = replace(result, pending=result.pending + max(int(counts["pending_drops"]), len(waits)), waits=waits)
+    if not counts["asking"] or result.guard:
+        return result
+    return replace(result, guard=counts["asking_reason"] or "", guard_run=counts["asking_landing"].rpartition("-")[0])

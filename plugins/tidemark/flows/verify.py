@@ -6,6 +6,7 @@ named as held, it is no difference; what changed or came since the newest run is
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
@@ -17,12 +18,14 @@ from tidemark.flows.app import App, Progress, Tick, silent
 from tidemark.flows.known_sites import site_names, sites_of
 from tidemark.flows.repair import Damage, Repairs
 from tidemark.ledger import catalog_rows, events, owner_rows
+from tidemark.ledger.database import now
 from tidemark.ledger.leases import Leases
-from tidemark.ledger.proof_rows import Row, report
+from tidemark.ledger.proof_rows import Row, put_file_checks, report
+from tidemark.load.drops import SETTLED
 from tidemark.load.view import CatalogReader, seen_devices
 from tidemark.proof.bytes_check import Recorded, check_files
 from tidemark.proof.differences import DAMAGED, MISSING, POINTS, Difference, VerifyReport
-from tidemark.proof.gather import catalog_view
+from tidemark.proof.gather import catalog_view, expected_files
 from tidemark.proof.landed_check import landed_parts
 from tidemark.proof.points import compare
 from tidemark.proof.presence import why_unread
@@ -31,6 +34,8 @@ from tidemark.proof.site_points import SitePoints
 from tidemark.proof.source_check import SourceChecked, check_source
 from tidemark.settings import ReceiverSettings
 from tidemark.stores.protocol import Store
+
+_ALL_TIMES = (-(1 << 63), (1 << 63) - 1)
 
 
 @dataclass
@@ -122,7 +127,10 @@ def _source_side(work: _Work, source: SourceChecked) -> None:
     work.tally.checked += source.checked
     work.tally.pending += source.pending
     for difference in source.differences:
-        _differ(work, difference)
+        again = ""
+        if work.repairs and difference.path in source.other_mods:
+            again = work.repairs.send_again(work.site.link, [difference.path], difference.detail)
+        _differ(work, difference, again)
 
 
 def _receiver_side(work: _Work, store: Store | None, source: SourceChecked | None) -> None:
@@ -135,6 +143,9 @@ def _receiver_side(work: _Work, store: Store | None, source: SourceChecked | Non
         loaded = report(connection, "loaded_landings", **place, site=work.site.site_id)
     damage = {d.record.location: d for d in (*_kept(kept, source), *_landed(work, loaded))}
     checked = check_files(work.root, [d.record for d in damage.values()], {})
+    with work.app.ledger.write() as connection:  # so that coverage knows what was found, however old the file looks
+        catalog = {d.record.location for d in damage.values() if d.where == "catalog"}
+        put_file_checks(connection, work.receiver.name, [c for c in checked.fresh if c.location in catalog], now(connection))
     work.tally.checked += checked.files
     for location, why in checked.wrong.items():
         found = damage[location]
@@ -169,6 +180,7 @@ def _present(work: _Work, source: SourceChecked, acked: Sequence[Row]) -> set[st
     with work.app.ledger.read() as connection:
         view = catalog_view(connection, work.receiver.name, work.site.site_id, {}, work.names)
         unloaded = report(connection, "unloaded_landings", receiver=work.receiver.name, site=work.site.site_id)
+        at_site = {file.path for file in expected_files(connection, work.receiver.name, work.site.site_id)}
     present: set[str] = set()
     for r in acked:
         path = r["path"]
@@ -179,6 +191,8 @@ def _present(work: _Work, source: SourceChecked, acked: Sequence[Row]) -> set[st
         held = view.trouble.get(path) or (r["reason"] if r["reason"].startswith(("refused", "quarantined")) else "")
         if rows and not why:
             present.add(path)
+        elif path in view.late:
+            continue
         elif not rows and held:
             again = work.repairs.send_again(work.site.link, [path], held) if work.repairs and "quarantine" in held else ""
             work.tally.held.append((path, f"{held}; {again}" if again else held))
@@ -188,6 +202,9 @@ def _present(work: _Work, source: SourceChecked, acked: Sequence[Row]) -> set[st
             why = why or f"generation {r['generation']} was acknowledged and is not in the catalog"
             repaired = work.repairs.send_again(work.site.link, [path], why) if work.repairs else ""
             _differ(work, Difference(MISSING, work.site.name, path, "catalog", why), repaired)
+    for path in sorted(view.late.keys() & at_site):  # the next sync puts it right, or the operator; no repair is needed
+        following = f"./tidemark sync {work.site.link}"
+        _differ(work, Difference(MISSING, work.site.name, path, "catalog", view.late[path], next=following))
     return present
 
 
@@ -206,9 +223,13 @@ def _compare_points(work: _Work, root: Path, store: Store, source: SourceChecked
         files = catalog_rows.visible_files(connection, work.receiver.name)
         held = catalog_rows.devices_of_files(connection, [f.file_id for f in files])
         owners = {row.device: row.site_id for row in owner_rows.all_owners(connection, work.receiver.name)}
-        place = {"receiver": work.receiver.name, "site": work.site.site_id}
-        # devices of which the catalog shows more than the site's verified files say: only what is missing counts there
-        loose = {r["device"] for r in report(connection, "source_devices", **place) if r["path"] not in present}
+        place = {"receiver": work.receiver.name, "site": work.site.site_id, "settled": SETTLED}
+        # devices of which the catalog shows more than the site's verified files say: what it shows besides is no difference
+        others = [r for r in report(connection, "source_devices", **place) if r["path"] not in present]
+    loose: dict[str, list[tuple[int, int]]] = {r["device"]: [] for r in others}
+    for r in others:
+        if not r["covered"]:  # its values may be read: the site dropped it, or changed it since the newest run
+            loose[r["device"]].append((int(r["start_time"]), int(r["end_time"])))
     seen = {device.name: device for device in seen_devices(files, held, owners, {})}
     bounds = {f.site_id: None for f in files}
     mine = {path: source.same[path] for path in present}
@@ -220,13 +241,15 @@ def _compare_points(work: _Work, root: Path, store: Store, source: SourceChecked
                 at_site = points.columns(device)
                 layers = seen[device].layers if device in seen else ()
                 at_centre = dict(reader.columns(seen[device], bounds, bounds)) if device in seen else {}
-                exact = device not in loose and all(x.file.site_id == work.site.site_id for x in layers)
+                mixed = any(x.file.site_id != work.site.site_id for x in layers)  # ownership of the device moved
+                exact = device not in loose and not mixed
+                free = [_ALL_TIMES] if mixed else loose.get(device, [])
                 for measurement in sorted({*at_site, *(at_centre if exact else ())}):
                     work.tally.series += 1
-                    trouble = compare(at_site.get(measurement, []), at_centre.get(measurement, []), exact)
+                    trouble = compare(at_site.get(measurement, []), at_centre.get(measurement, []), exact, free)
                     if trouble:
-                        series = f"{device}.{measurement}"
-                        _differ(work, Difference(POINTS, work.site.name, series, "catalog", trouble))
+                        series, following = f"{device}.{measurement}", f"./tidemark why {shlex.quote(device)}"
+                        _differ(work, Difference(POINTS, work.site.name, series, "catalog", trouble, next=following))
         work.tally.not_read.update(points.not_read)
         work.tally.not_read.update(reader.unread.found)
 
@@ -248,4 +271,4 @@ def _differ(work: _Work, difference: Difference, repaired: str = "") -> None:
 def _next(difference: Difference, repaired: str) -> str:
     if repaired:
         return ""
-    return f"./tidemark why {difference.path}" if difference.what == POINTS else "./tidemark verify --repair"
+    return "./tidemark verify --repair"

@@ -22,6 +22,7 @@ from tidemark.ledger.migrations import migrate
 
 _ROWS = 5_000  # copied at once
 _OWN = ("tidemark_schema", "sqlite_sequence")  # each database keeps its own
+_PASSING = ("lease",)  # its rows stay when nobody holds them: they make no ledger
 
 
 def back_up(ledger: Ledger, target: Path) -> int:
@@ -43,19 +44,22 @@ def back_up(ledger: Ledger, target: Path) -> int:
     return target.stat().st_size
 
 
-def copy_rows(source: Ledger, target: Ledger) -> int:
-    """Copy every row into an empty, migrated ledger in one transaction; returns the rows.
+def copy_rows(source: Ledger, target: Ledger, replace: bool = False) -> int:
+    """Copy every row into a migrated ledger in one transaction; returns the rows.
 
-    Raises PermanentError where the target has rows already.
+    What the target has is replaced, or, without `replace`, a PermanentError.
     """
     copied = 0
     with _one_moment(source) as reading, target.write() as writing:
         tables = _tables(writing)
-        if used := [t.name for t in tables if writing.execute(sa.select(sa.literal(1)).select_from(t).limit(1)).first()]:
+        used = _used(writing, tables)
+        if used and not replace:
             raise PermanentError(
                 f"the ledger is not empty: {', '.join(used[:3])} have rows",
                 hint="name an empty database in [ledger] url",
             )
+        for name in (*used, *_PASSING):
+            writing.execute(sa.delete(sa.table(name)))
         for table in tables:
             for rows in _batches(reading, table):
                 writing.execute(table.insert(), rows)
@@ -63,6 +67,17 @@ def copy_rows(source: Ledger, target: Ledger) -> int:
         if not target.is_sqlite:
             _set_counters(writing, tables)
     return copied
+
+
+def used_tables(ledger: Ledger) -> list[str]:
+    """The tables of a migrated ledger that have rows, leases aside."""
+    with ledger.read() as connection:
+        return _used(connection, _tables(connection))
+
+
+def _used(connection: Connection, tables: Sequence[sa.Table]) -> list[str]:
+    looked_at = (t for t in tables if t.name not in _PASSING)
+    return [t.name for t in looked_at if connection.execute(sa.select(sa.literal(1)).select_from(t).limit(1)).first()]
 
 
 def _tables(connection: Connection) -> Sequence[sa.Table]:

@@ -139,15 +139,20 @@ def files_by_id(connection: Connection, file_ids: Iterable[int]) -> list[Catalog
 
 
 def visible_files(
-    connection: Connection, receiver: str, site_id: str | None = None, database: str | None = None
+    connection: Connection,
+    receiver: str,
+    site_id: str | None = None,
+    database: str | None = None,
+    role: str | None = None,
 ) -> list[CatalogFile]:
-    """What readers see, ordered by site and rank."""
+    """What readers see, of one site, database or role where given, ordered by site and rank."""
     where = ["f.receiver = :receiver", "f.visible = 1"]
     where += ["f.site_id = :site"] if site_id is not None else []
     where += ["f.database_name = :database"] if database is not None else []
+    where += ["f.role = :role"] if role is not None else []
     order = ", ".join(("f.site_id", *("f." + r for r in _RANKS), "f.file_id"))
     query = sa.text(f"{_SELECT} WHERE {' AND '.join(where)} ORDER BY {order}")
-    values = {"receiver": receiver, "site": site_id, "database": database}
+    values = {"receiver": receiver, "site": site_id, "database": database, "role": role}
     return [_file(row) for row in connection.execute(query, values).mappings()]
 
 

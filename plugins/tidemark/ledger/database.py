@@ -7,6 +7,7 @@ busy is `RetryableError`, one that is full is `DiskFullError`, one that is damag
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from tidemark.errors import CorruptionError, DiskFullError, PermissionDeniedError, RetryableError, TidemarkError
 
 BUSY_TIMEOUT_MS = 30_000
+LEAST_ROOM = 65_536  # bytes; SQLite's shared memory grows by 32 KB
 
 
 class Ledger:
@@ -62,7 +64,14 @@ def _absolute(url: str, root: Path | None) -> str:
     if parsed.drivername.startswith("sqlite") and parsed.database and parsed.database != ":memory:":
         path = Path(parsed.database)
         path = path if path.is_absolute() else (root or Path.cwd()) / path
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as refused:
+            raise PermissionDeniedError(
+                f"the ledger's folder {path.parent} cannot be made: {refused.strerror}",
+                hint="give [ledger] url a folder that may be written",
+                subject=str(path),
+            ) from refused
         parsed = parsed.set(database=str(path))
     return parsed.render_as_string(hide_password=False)
 
@@ -90,17 +99,20 @@ def _engine(url: str) -> Engine:
 def _translated(url: str) -> Iterator[None]:
     try:
         yield
-    except DBAPIError as broken:
+    except (DBAPIError, sqlite3.Error) as broken:  # the driver's own from rows that are fetched past SQLAlchemy
         ours = _as_ours(broken, url)
         if ours is None:
             raise  # a mistake in our SQL is no trouble of the database's
         raise ours from broken
 
 
-def _as_ours(broken: DBAPIError, url: str) -> TidemarkError | None:
+def _as_ours(broken: DBAPIError | sqlite3.Error, url: str) -> TidemarkError | None:
     safe = sa.make_url(url).render_as_string(hide_password=True)
-    text = " ".join(str(broken.orig).split())
-    match _trouble(broken):
+    text = " ".join(str(getattr(broken, "orig", broken)).split())
+    trouble = _trouble(broken)
+    if trouble == "away" and _no_room(url):  # SQLite says "disk I/O error" where its shared memory finds no room
+        trouble = "full"
+    match trouble:
         case "full":
             return DiskFullError(f"the ledger's disk is full: {safe}: {text}", hint="free space, then run the command again")
         case "denied":
@@ -113,6 +125,16 @@ def _as_ours(broken: DBAPIError, url: str) -> TidemarkError | None:
         case "away":
             return RetryableError(f"the ledger does not answer: {safe}: {text}", hint="./tidemark doctor")
     return None
+
+
+def _no_room(url: str) -> bool:
+    parsed = sa.make_url(url)
+    if not parsed.drivername.startswith("sqlite") or not parsed.database or parsed.database == ":memory:":
+        return False
+    try:
+        return shutil.disk_usage(Path(parsed.database).parent).free < LEAST_ROOM
+    except OSError:
+        return False
 
 
 # https://sqlite.org/rescode.html: the primary code is the low byte
@@ -130,10 +152,11 @@ _SQLITE_TROUBLE = {
 }
 
 
-def _trouble(broken: DBAPIError) -> str:
+def _trouble(broken: DBAPIError | sqlite3.Error) -> str:
     """What kind of trouble the driver met; '' for a mistake of ours."""
-    if isinstance(broken.orig, sqlite3.Error):
-        return _SQLITE_TROUBLE.get(getattr(broken.orig, "sqlite_errorcode", 0) & 0xFF, "")
+    if isinstance(broken, sqlite3.Error) or isinstance(broken.orig, sqlite3.Error):
+        code = getattr(getattr(broken, "orig", broken), "sqlite_errorcode", 0)
+        return _SQLITE_TROUBLE.get(code & 0xFF, "")
     state = str(getattr(broken.orig, "sqlstate", None) or "")  # psycopg: PostgreSQL's five-character code
     if state == "53100":
         return "full"

@@ -52,6 +52,7 @@ KINDS: Mapping[str, str] = {
     "file.loaded": "The catalog took the file; detail: generation, file_id.",
     "file.refused": "Another site owns a device of the file; detail: device, owner.",
     "file.quarantined": "The file cannot be loaded; detail: reason.",
+    "file.awaited": "Deletions of a settled file wait here until the file comes again; detail: reason.",
     "file.replayed": "A refused or quarantined file was taken after all; detail: why.",
     "file.marked": "The site dropped the file; the catalog keeps and marks it.",
     "file.swapped": "A superseded file left the catalog in one transaction with what covers it.",
@@ -64,6 +65,8 @@ KINDS: Mapping[str, str] = {
     "merge.published": "A merged file stands for its sources; detail: file_id, in, out, overwritten, deleted.",
     "merge.undone": "A merged file was withdrawn and its sources are read again; detail: file_id, why.",
     "merge.settled": "A merged file stands alone after settle_days; its sources were retired; detail: file_id, sources.",
+    "merge.waits": "A change at the site is not read yet, since a settled file holds it back; detail: reason.",
+    "merge.replaced": "A settled file left the catalog: its sources came again.",
     "file.reclaimed": "A retired file's bytes were removed after the grace; detail: file_id.",
     # proof and care
     "verify.difference": "verify found a difference; detail: what, expected, found.",

@@ -180,6 +180,20 @@ def inventory_of(connection: Connection, receiver: str, site_id: str, paths: Ite
     return found
 
 
+def extents_of(connection: Connection, receiver: str, site_id: str, paths: Iterable[str]) -> dict[str, Extent]:
+    """Path → what its .resource said, as far as a manifest told it."""
+    query = sa.text(
+        "SELECT path, extent FROM inventory WHERE receiver = :receiver AND site_id = :site AND path IN :many"
+    ).bindparams(sa.bindparam("many", expanding=True))
+    wanted = sorted(set(paths))
+    found: dict[str, Extent] = {}
+    for start in range(0, len(wanted), _CHUNK):
+        values = {"receiver": receiver, "site": site_id, "many": wanted[start : start + _CHUNK]}
+        for path, extent in connection.execute(query, values):
+            found[path] = tuple((d, a, b) for d, a, b in json.loads(extent))
+    return found
+
+
 def put_drops(connection: Connection, receiver: str, site_id: str, rows: Sequence[DropRow]) -> None:
     """Insert or replace rows of `pending_drop`."""
     values = [

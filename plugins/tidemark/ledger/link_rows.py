@@ -7,8 +7,9 @@ million. Tables: sql/0001_link_side.sql.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -17,6 +18,8 @@ from sqlalchemy.engine import Connection
 from tidemark.ledger.database import now
 
 Extent = tuple[tuple[str, int, int], ...]
+_FILE = "path, size, mtime, inode, mods_size, state, generation, sha256, reason, mods_mtime"
+_FOLDERS = 64  # up to so many, a query a folder costs less than reading every row
 _CHUNK = 400  # values in one IN list
 _STREAM = 2_000  # rows fetched at once
 
@@ -37,13 +40,15 @@ class LinkRow:
 
 
 class Seen(NamedTuple):
-    """A sealed file as a listing showed it, waiting to be acknowledged. `reason`: why it is not sent, None if it is."""
+    """A sealed file as a listing showed it, waiting to be acknowledged. `reason`: why it is not sent, None if it is.
+    `mods_mtime`: of its mods, 0 without."""
 
     path: str
     size: int
     mtime: int
     inode: int
     reason: str | None
+    mods_mtime: int = 0
 
 
 class Acked(NamedTuple):
@@ -58,6 +63,7 @@ class Acked(NamedTuple):
     sha256: str
     mods_sha256: str
     landing: str
+    mods_mtime: int = 0
 
 
 class SchemaPosition(NamedTuple):
@@ -111,15 +117,32 @@ def end_approval(connection: Connection, link: str, run_id: str) -> None:
 
 
 def stream_files(connection: Connection, link: str) -> Iterator[Sequence[Any]]:
-    """(path, size, mtime, inode, mods_size, state, generation, sha256, reason) of all files, ordered by path bytes."""
+    """(path, size, mtime, inode, mods_size, state, generation, sha256, reason, mods_mtime) of all files, ordered by path
+    bytes."""
     collation = "" if connection.dialect.name == "sqlite" else ' COLLATE "C"'
-    sql = (
-        "SELECT path, size, mtime, inode, mods_size, state, generation, sha256, reason FROM file"
-        f" WHERE link = :link ORDER BY path{collation}"
-    )
+    sql = f"SELECT {_FILE} FROM file WHERE link = :link ORDER BY path{collation}"
+    if connection.dialect.name == "sqlite":  # the driver's own tuples: SQLAlchemy's rows take twice the time
+        cursor = connection.execute(sa.text(sql), {"link": link}).cursor
+        while rows := cursor.fetchmany(_STREAM):
+            yield from rows
+        return
     result = connection.execute(sa.text(sql), {"link": link}, execution_options={"yield_per": _STREAM})
-    for rows in result.partitions():
-        yield from rows
+    for some in result.partitions(_STREAM):
+        yield from some
+
+
+def files_in(connection: Connection, link: str, folders: Collection[str]) -> list[Sequence[Any]]:
+    """Rows as of `stream_files`, of the files that lie directly in one of `folders`."""
+    if len(folders) > _FOLDERS:
+        return [row for row in stream_files(connection, link) if row[0].rpartition("/")[0] in folders]
+    path = "path" if connection.dialect.name == "sqlite" else 'path COLLATE "C"'
+    sql = sa.text(f"SELECT {_FILE} FROM file WHERE link = :link AND {path} >= :first AND {path} < :beyond")
+    found: list[Sequence[Any]] = []
+    for folder in folders:
+        between = {"first": f"{folder}/", "beyond": f"{folder}0"} if folder else {"first": "", "beyond": "\U0010ffff"}
+        rows = connection.execute(sql, {"link": link, **between})
+        found += [row for row in rows if row[0].rpartition("/")[0] == folder]
+    return sorted(found, key=itemgetter(0))
 
 
 def add_files(connection: Connection, link: str, files: Iterable[Seen]) -> None:
@@ -145,11 +168,11 @@ def adopt_files(connection: Connection, link: str, files: Iterable[tuple[Seen, i
     if rows:
         connection.execute(
             sa.text(
-                "INSERT INTO file (link, path, size, mtime, inode, mods_size, state, generation, sha256, mods_sha256,"
-                " first_seen, changed, reason) VALUES (:link, :path, :size, :mtime, :inode, :mods_size, 'acked', 0, '',"
-                " '', :at, :at, :reason) ON CONFLICT (link, path) DO UPDATE SET size = excluded.size,"
-                " mtime = excluded.mtime, inode = excluded.inode, mods_size = excluded.mods_size, state = 'acked',"
-                " changed = excluded.changed, reason = excluded.reason"
+                "INSERT INTO file (link, path, size, mtime, inode, mods_size, mods_mtime, state, generation, sha256,"
+                " mods_sha256, first_seen, changed, reason) VALUES (:link, :path, :size, :mtime, :inode, :mods_size,"
+                " :mods_mtime, 'acked', 0, '', '', :at, :at, :reason) ON CONFLICT (link, path) DO UPDATE SET"
+                " size = excluded.size, mtime = excluded.mtime, inode = excluded.inode, mods_size = excluded.mods_size,"
+                " mods_mtime = excluded.mods_mtime, state = 'acked', changed = excluded.changed, reason = excluded.reason"
             ),
             rows,
         )
@@ -161,11 +184,15 @@ def adopted_paths(connection: Connection, link: str) -> frozenset[str]:
 
 
 def touch_files(connection: Connection, link: str, files: Iterable[Seen]) -> None:
-    """The same content under another time or inode: only what the next listing is compared with changes."""
+    """The same content under other times or inode: only what the next listing is compared with changes."""
     rows = [{"link": link, **f._asdict()} for f in files]
     if rows:
         connection.execute(
-            sa.text("UPDATE file SET mtime = :mtime, inode = :inode WHERE link = :link AND path = :path"), rows
+            sa.text(
+                "UPDATE file SET mtime = :mtime, inode = :inode, mods_mtime = :mods_mtime"
+                " WHERE link = :link AND path = :path"
+            ),
+            rows,
         )
 
 
@@ -175,12 +202,13 @@ def ack_files(connection: Connection, link: str, files: Iterable[Acked]) -> None
     if rows:
         connection.execute(
             sa.text(
-                "INSERT INTO file (link, path, size, mtime, inode, mods_size, state, generation, sha256, mods_sha256,"
-                " landing, first_seen, changed) VALUES (:link, :path, :size, :mtime, :inode, :mods_size, 'acked',"
-                " :generation, :sha256, :mods_sha256, :landing, :at, :at) ON CONFLICT (link, path) DO UPDATE SET"
-                " size = excluded.size, mtime = excluded.mtime, inode = excluded.inode, mods_size = excluded.mods_size,"
-                " state = 'acked', generation = excluded.generation, sha256 = excluded.sha256,"
-                " mods_sha256 = excluded.mods_sha256, landing = excluded.landing, changed = excluded.changed, reason = NULL"
+                "INSERT INTO file (link, path, size, mtime, inode, mods_size, mods_mtime, state, generation, sha256,"
+                " mods_sha256, landing, first_seen, changed) VALUES (:link, :path, :size, :mtime, :inode, :mods_size,"
+                " :mods_mtime, 'acked', :generation, :sha256, :mods_sha256, :landing, :at, :at) ON CONFLICT (link, path)"
+                " DO UPDATE SET size = excluded.size, mtime = excluded.mtime, inode = excluded.inode,"
+                " mods_size = excluded.mods_size, mods_mtime = excluded.mods_mtime, state = 'acked',"
+                " generation = excluded.generation, sha256 = excluded.sha256, mods_sha256 = excluded.mods_sha256,"
+                " landing = excluded.landing, changed = excluded.changed, reason = NULL"
             ),
             rows,
         )
@@ -189,6 +217,13 @@ def ack_files(connection: Connection, link: str, files: Iterable[Acked]) -> None
 def mark_gone(connection: Connection, link: str, paths: Iterable[str]) -> None:
     """Vanished and told."""
     _update(connection, link, paths, "state = 'gone', reason = NULL")
+
+
+def gone_lately(connection: Connection, link: str, seconds: float) -> list[str]:
+    """Paths told as vanished within the last `seconds`."""
+    sql = "SELECT path FROM file WHERE link = :link AND state = 'gone' AND changed >= :since ORDER BY path"
+    found = connection.execute(sa.text(sql), {"link": link, "since": now(connection) - seconds})
+    return [row[0] for row in found]
 
 
 def mark_resend(connection: Connection, link: str, paths: Iterable[str], reason: str) -> None:

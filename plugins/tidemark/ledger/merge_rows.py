@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger import catalog_rows
+from tidemark.ledger import catalog_rows, standing_rows
 from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
 from tidemark.ledger.events import record
 
@@ -95,12 +95,15 @@ def publish(
 ) -> tuple[int, ...] | None:
     """Let `merged` stand for `sources` in one step; the new file_ids, or None when the ledger moved on since planning.
 
-    None, and nothing changed: a source is no longer live, or a file came that overlaps the outputs and ranks below them.
+    None, and nothing changed: a source is no longer live or is to be replaced, or a file came that overlaps the outputs
+    and ranks below them.
     Merged files made earlier from any of the sources retire in the same step.
     """
     ids = {f.file_id for f in sources}
     now = {f.file_id: f for f in catalog_rows.files_by_id(connection, ids)}
     if any(f.file_id not in now or now[f.file_id].state != "live" for f in sources):
+        return None
+    if standing_rows.to_go(connection, ids):
         return None
     if _came_between(connection, receiver, ids, merged):
         return None
@@ -165,7 +168,8 @@ def settle_due(connection: Connection, receiver: str, before: float) -> tuple[in
         "AND f.state = 'live' AND f.visible = 1 AND a.settled IS NULL AND a.at < :before"
     )
     due = {int(row[0]) for row in connection.execute(query, {"receiver": receiver, "before": before})}
-    lineage = _live_lineage(connection, receiver)
+    lineage = _derived(connection, receiver)
+    due -= {m for m in due if standing_rows.to_go(connection, lineage.get(m, ()))}
     return tuple(sorted(m for m in due if _companions(lineage, {m}) <= due))
 
 
@@ -203,9 +207,8 @@ def _withdraw(connection: Connection, receiver: str, hit: set[int], at: float) -
     if not hit:
         return Withdrawn()
     lineage = _live_lineage(connection, receiver)
-    going = _companions(lineage, hit)
-    alone = {m for m in going if _settled(connection, m)}
-    going -= alone
+    alone = hit & standing_rows.alone(connection, receiver)
+    going = _companions(_derived(connection, receiver), hit - alone)
     sources = {source for m in going for source in lineage[m]}
     live = [f.file_id for f in catalog_rows.files_by_id(connection, sources) if f.state == "live"]
     catalog_rows.retire_files(connection, sorted(going), at)
@@ -232,10 +235,11 @@ def _ranked_above(connection: Connection, receiver: str, ids: set[int]) -> set[i
     if not new:
         return set()
     found: set[int] = set()
+    places = sorted({(f.site_id, f.database) for f in new})
+    merged = [f for place in places for f in catalog_rows.visible_files(connection, receiver, *place, role="merged")]
+    if not merged:
+        return set()
     lineage = _live_lineage(connection, receiver)
-    merged = [f for f in catalog_rows.visible_files(connection, receiver) if f.role == "merged"]
-    places = {(f.site_id, f.database) for f in new}
-    merged = [f for f in merged if (f.site_id, f.database) in places]
     devices = catalog_rows.devices_of_files(connection, [f.file_id for f in (*new, *merged)])
     for file in new:
         for other in merged:
@@ -265,7 +269,8 @@ def _came_between(connection: Connection, receiver: str, ids: set[int], merged: 
 
 def _insert(connection: Connection, one: MergedFile, source_ids: Sequence[int], batch: str, at: float) -> int:
     merged_id = catalog_rows.add_file(connection, one.file, one.devices)
-    lineage = [{"m": merged_id, "s": source_id} for source_id in source_ids]
+    made_from = {*source_ids, *_beneath(connection, source_ids)}
+    lineage = [{"m": merged_id, "s": source_id} for source_id in sorted(made_from)]
     connection.execute(sa.text("INSERT INTO lineage (merged_id, source_id) VALUES (:m, :s)"), lineage)
     account = {
         "merged": merged_id,
@@ -289,6 +294,14 @@ def _insert(connection: Connection, one: MergedFile, source_ids: Sequence[int], 
     return merged_id
 
 
+def _beneath(connection: Connection, merged_ids: Sequence[int]) -> set[int]:
+    """What merged files that stand alone were made from in turn, to the very sources (each merge writes all of it down)."""
+    query = sa.text("SELECT source_id FROM lineage WHERE merged_id IN :many").bindparams(
+        sa.bindparam("many", expanding=True)
+    )
+    return {int(row[0]) for many in _chunks(merged_ids) for row in connection.execute(query, {"many": list(many)})}
+
+
 def _live_lineage(connection: Connection, receiver: str) -> dict[int, tuple[int, ...]]:
     """Live merged file → its sources."""
     query = sa.text(
@@ -301,9 +314,10 @@ def _live_lineage(connection: Connection, receiver: str) -> dict[int, tuple[int,
     return {merged_id: tuple(sources) for merged_id, sources in found.items()}
 
 
-def _settled(connection: Connection, merged_id: int) -> bool:
-    query = sa.text("SELECT settled FROM merge_account WHERE merged_id = :merged")
-    return connection.execute(query, {"merged": merged_id}).scalar_one_or_none() is not None
+def _derived(connection: Connection, receiver: str) -> dict[int, tuple[int, ...]]:
+    """Live merged file → its sources, without those that stand alone: they share sources with what was merged of them."""
+    alone = standing_rows.alone(connection, receiver)
+    return {m: sources for m, sources in _live_lineage(connection, receiver).items() if m not in alone}
 
 
 def _set_visible(connection: Connection, file_ids: Sequence[int], visible: bool) -> None:

@@ -36,11 +36,11 @@ def _lines(name: str) -> list[str]:
 
 @dataclass(frozen=True)
 class FileCheck:
-    """A data file whose digest was computed. Size and time (ns) and inode unchanged: the digest still holds."""
+    """A data file whose digest was computed. Size, inode and the time (ns) of its last change are the same: the digest still holds."""
 
     location: str
     size: int
-    mtime_ns: int
+    ctime_ns: int
     inode: int
     sha256: str
 
@@ -48,7 +48,7 @@ class FileCheck:
 def file_checks(connection: Connection, receiver: str) -> dict[str, FileCheck]:
     """What is remembered, by location."""
     found = connection.execute(
-        sa.text("SELECT location, size, mtime_ns, inode, sha256 FROM file_check WHERE receiver = :receiver"),
+        sa.text("SELECT location, size, ctime_ns, inode, sha256 FROM file_check WHERE receiver = :receiver"),
         {"receiver": receiver},
     )
     return {row.location: FileCheck(**row._mapping) for row in found}
@@ -59,9 +59,9 @@ def put_file_checks(connection: Connection, receiver: str, checks: Iterable[File
     if values:
         connection.execute(
             sa.text(
-                "INSERT INTO file_check (receiver, location, size, mtime_ns, inode, sha256, checked)"
-                " VALUES (:receiver, :location, :size, :mtime_ns, :inode, :sha256, :checked)"
-                " ON CONFLICT (receiver, location) DO UPDATE SET size = excluded.size, mtime_ns = excluded.mtime_ns,"
+                "INSERT INTO file_check (receiver, location, size, ctime_ns, inode, sha256, checked)"
+                " VALUES (:receiver, :location, :size, :ctime_ns, :inode, :sha256, :checked)"
+                " ON CONFLICT (receiver, location) DO UPDATE SET size = excluded.size, ctime_ns = excluded.ctime_ns,"
                 " inode = excluded.inode, sha256 = excluded.sha256, checked = excluded.checked"
             ),
             values,

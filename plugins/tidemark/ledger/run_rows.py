@@ -64,6 +64,7 @@ class RunItem:
     inode: int = 0
     mods_path: str = ""
     mods_size: int = 0
+    mods_mtime: int = 0
     resource_size: int = 0
     generation: int = 0
     part: int | None = None
@@ -132,6 +133,15 @@ def unfinished_run(connection: Connection, link: str) -> str | None:
     sql = "SELECT run_id FROM run WHERE link = :link AND state <> 'finished' ORDER BY started, run_id LIMIT 1"
     found = connection.execute(sa.text(sql), {"link": link}).scalar()
     return None if found is None else str(found)
+
+
+def known_runs(connection: Connection, link: str, asked: Iterable[str]) -> frozenset[str]:
+    """Which of the run ids are runs of the link in this ledger."""
+    statement = sa.text("SELECT run_id FROM run WHERE link = :link AND run_id IN :asked")
+    found = connection.execute(
+        statement.bindparams(sa.bindparam("asked", expanding=True)), {"link": link, "asked": [*asked]}
+    )
+    return frozenset(found.scalars())
 
 
 def set_run(connection: Connection, run_id: str, **columns: Any) -> None:
@@ -251,6 +261,12 @@ def landings(
     sql = f"SELECT {', '.join(_LANDING)} FROM sent_landing WHERE {' AND '.join(where)} ORDER BY sequence"
     found = connection.execute(sa.text(sql), values)
     return [SentLanding(**{**dict(zip(_LANDING, r, strict=True)), "last": bool(r.last)}) for r in found]
+
+
+def landing_names(connection: Connection, link: str) -> Sequence[str]:
+    """The ids of all landings of the link, in their sequence."""
+    sql = "SELECT landing FROM sent_landing WHERE link = :link ORDER BY sequence"
+    return [str(row[0]) for row in connection.execute(sa.text(sql), {"link": link})]
 
 
 def put_schema(connection: Connection, run_id: str, piece: RunSchema) -> None:

@@ -23,7 +23,7 @@ class QuarantineRow:
     location: str
     entry: str  # JSON of the manifest's entry (stores.landing.encode_entry)
     at: float
-    state: str = "held"  # held | released | dropped | superseded
+    state: str = "held"  # held | awaiting | released | dropped | superseded
     quarantine_id: int = 0
 
 
@@ -70,11 +70,11 @@ def end_quarantine(connection: Connection, quarantine_id: int, state: str) -> No
 
 
 def supersede_quarantine(connection: Connection, receiver: str, site_id: str, path: str, generation: int) -> None:
-    """Held generations of `path` up to `generation` matter no more."""
+    """Held and awaiting generations of `path` up to `generation` matter no more."""
     connection.execute(
         sa.text(
             "UPDATE quarantine SET state = 'superseded' WHERE receiver = :receiver AND site_id = :site AND path = :path "
-            "AND generation <= :generation AND state = 'held'"
+            "AND generation <= :generation AND state IN ('held', 'awaiting')"
         ),
         {"receiver": receiver, "site": site_id, "path": path, "generation": generation},
     )
@@ -82,7 +82,9 @@ def supersede_quarantine(connection: Connection, receiver: str, site_id: str, pa
 
 def quarantine_to_sweep(connection: Connection, receiver: str) -> list[QuarantineRow]:
     """Rows that are over but whose bytes may still lie in the quarantine."""
-    query = sa.text(f"SELECT {_ALL} FROM quarantine WHERE receiver = :receiver AND state <> 'held' AND location <> ''")
+    query = sa.text(
+        f"SELECT {_ALL} FROM quarantine WHERE receiver = :receiver AND state NOT IN ('held', 'awaiting') AND location <> ''"
+    )
     return [QuarantineRow(**row) for row in connection.execute(query, {"receiver": receiver}).mappings()]
 
 

@@ -7,7 +7,7 @@ Source: DESIGN §3 "One file's way", "A file is its content".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tidemark.errors import CorruptionError
@@ -23,7 +23,7 @@ from tidemark.load.place import (
     quarantine_location,
     refused_location,
 )
-from tidemark.stores.landing import LandedFile, Part, landed_path
+from tidemark.stores.landing import LandedFile, Manifest, Part, landed_path, landing_folder
 from tidemark.tsfiles.names import SourceName, parse_source_path, rank
 from tidemark.tsfiles.statistics import FileFacts
 
@@ -41,6 +41,20 @@ class Origin:
     landing: str
     folder: str
 
+    @classmethod
+    def of(cls, manifest: Manifest, receiver: str, catalog_interval_ms: int) -> Origin:
+        """The origin of a landing's files where they landed."""
+        return cls(
+            receiver=receiver,
+            site_id=manifest.site_id,
+            time_unit=manifest.time_unit,
+            site_interval_ms=manifest.partition_interval_ms,
+            catalog_interval_ms=catalog_interval_ms,
+            data=manifest.data,
+            landing=manifest.landing,
+            folder=landing_folder(manifest.site_id, manifest.landing),
+        )
+
 
 @dataclass(frozen=True)
 class Waiting:
@@ -53,12 +67,14 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Known:
-    """What the ledger knew before. `newest`: the newest source row of a path, live or not; `devices`: of those rows."""
+    """What the ledger knew before. `newest`: the newest source row of a path, live or not; `devices`: of those rows;
+    `settled`: those for which a merged file stands alone."""
 
     newest: Mapping[str, CatalogFile]
     devices: Mapping[int, tuple[CatalogDevice, ...]]
     owners: Mapping[str, Owner]
     waiting: Mapping[str, Waiting] = field(default_factory=dict)
+    settled: Collection[int] = ()
 
 
 @dataclass(frozen=True)
@@ -83,7 +99,8 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Hold:
-    """A file that cannot be loaded. `location` is '' where nothing of it came; `resend`: sending all of it would help."""
+    """A file that cannot be loaded. `location` is '' where nothing of it came; `resend`: sending all of it would help.
+    `awaits`: nothing is wrong with it: deletions of a settled file, which is asked for again."""
 
     file: LandedFile
     reason: str
@@ -91,6 +108,7 @@ class Hold:
     location: str
     joins: Waiting | None = None
     resend: bool = False
+    awaits: bool = False
 
 
 @dataclass(frozen=True)
@@ -175,6 +193,8 @@ def _grown_mods(origin: Origin, file: LandedFile, known: Known, at: float) -> Ou
             return Refusal(whole, waiting.refused, location, waiting)
         return _hold(origin, whole, "mods of a TsFile that is in quarantine itself", CorruptionError.kind, waiting)
     gone = base is not None and base.sha256 == file.sha256
+    if gone and base is not None and base.file_id in known.settled:
+        return replace(_hold(origin, file, "its deletions wait until the settled file comes again", 0), awaits=True)
     what = "whose bytes are no longer kept here" if gone else "that is not here"
     reason = f"mods came alone, of a TsFile {what}: the whole file has to be sent again"
     return replace(_hold(origin, file, reason, CorruptionError.kind), resend=True)

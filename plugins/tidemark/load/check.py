@@ -65,6 +65,29 @@ def examine(task: ExamineTask) -> Examined:
     return _describe(task)
 
 
+@dataclass(frozen=True)
+class KeptTask:
+    """A data file of the catalog. `place`: absolute; `database`: that of its devices."""
+
+    place: str
+    database: str
+
+    @property
+    def subject(self) -> str:
+        return self.place
+
+
+def describe_kept(task: KeptTask) -> FileFacts:
+    """What a data file holds, without comparing its digest. Raises CorruptionError; RetryableError: the disk is silent."""
+    try:
+        check_structure(task.place)
+        return describe(task.place, task.database)
+    except OSError as broken:
+        raise RetryableError(f"cannot read {task.place}: {broken}", subject=task.place) from broken
+    except (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, RecursionError) as broken:
+        raise CorruptionError(f"{task.place} cannot be read: {type(broken).__name__}: {broken}") from broken
+
+
 def _describe(task: ExamineTask) -> Examined:
     """The facts of a file whose bytes are those that the manifest promised."""
     file = task.file

@@ -39,6 +39,7 @@ def known_before(connection: Connection, origin: Origin, files: Iterable[LandedF
     newest = {row.path: row for row in rows}  # ordered by generation: the last of a path is its newest
     alone = [file.path for file in files if file.tsfile is None]
     bases = [newest[path].file_id for path in alone if path in newest]
+    settled = catalog_rows.merged_over(connection, bases)
     return Known(
         newest=newest,
         devices=catalog_rows.devices_of_files(connection, bases),
@@ -47,6 +48,7 @@ def known_before(connection: Connection, origin: Origin, files: Iterable[LandedF
             for row in owner_rows.owners_of(connection, origin.receiver, devices).values()
         },
         waiting=_waiting(connection, origin, alone) if alone else {},
+        settled=frozenset(source for sources in settled.values() for source in sources),
     )
 
 
@@ -102,7 +104,7 @@ def _refuse(connection: Connection, origin: Origin, refusal: Refusal, names: Sit
 
 def _hold(connection: Connection, origin: Origin, hold: Hold, at: float) -> Answer:
     file = hold.file
-    if hold.joins is not None:  # the older generation's TsFile lies beside the new mods now
+    if hold.joins is not None or hold.awaits:  # beside the older TsFile, or instead of shorter deletions
         trouble_rows.supersede_quarantine(connection, origin.receiver, origin.site_id, file.path, file.generation)
     trouble_rows.add_quarantine(
         connection,
@@ -117,9 +119,11 @@ def _hold(connection: Connection, origin: Origin, hold: Hold, at: float) -> Answ
             location=hold.location,
             entry=encode_entry(file, origin.data),
             at=at,
+            state="awaiting" if hold.awaits else "held",
         ),
     )
-    return Answer(file.path, file.generation, "quarantined", hold.reason, resend=hold.resend)
+    outcome = "awaited" if hold.awaits else "quarantined"
+    return Answer(file.path, file.generation, outcome, hold.reason, resend=hold.resend)
 
 
 def _widen(connection: Connection, origin: Origin, loads: Iterable[Load]) -> None:
@@ -154,4 +158,5 @@ def _tell(connection: Connection, origin: Origin, admission: Admission, answers:
     record_many(connection, "file.loaded", loaded)
     record_many(connection, "device.claimed", claimed)
     record_many(connection, "file.refused", [event for a, event in told if a.outcome == "refused"])
+    record_many(connection, "file.awaited", [event for a, event in told if a.outcome == "awaited"])
     record_many(connection, "file.quarantined", [event for a, event in told if a.outcome == "quarantined"])

@@ -12,6 +12,14 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+SETTLED = "its points stand in a merged file together with those of files that the site still has"
+"""Why a superseded file waits that every other condition lets go."""
+KEPT = "the link keeps what its site drops; its points stay in a merged file that stands alone"
+"""Of a drop that was done by keeping points that cannot be told apart any more."""
+
+APPROVED = "approved"
+"""How the reason of a drop begins that the operator approved and that a settled file still holds back."""
+
 
 class Presence(enum.StrEnum):
     """What the receiver has of a source path at its newest generation."""
@@ -53,7 +61,7 @@ class Verdict:
 def judge_dropped(vanished: Vanished, state: PathState, deletes: str) -> Verdict:
     """A file that no other file of the site covers; `deletes` is the link's: keep | apply."""
     if deletes != "apply":
-        return Verdict(vanished, "mark")
+        return Verdict(vanished, "mark", KEPT if state.presence is Presence.SETTLED else "")
     if state.presence is Presence.SETTLED:
         return Verdict(
             vanished,

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile, Rank
 from tidemark.load.merge_task import MergeTask, TaskSource
 
+NONE: Mapping[int, Mapping[str, str]] = MappingProxyType({})
 TASK_POINTS = 2_000_000  # a device is never split; what is left over makes a smaller task
 
 
@@ -53,34 +55,47 @@ class Group:
 
 @dataclass(frozen=True)
 class Plan:
-    """`groups` to merge; `kept`: (group, subject, reason) that must stay as they came, known without reading them."""
+    """`groups` to merge; `kept`: (group, subject, reason) that must stay as they came, known without reading them;
+    `waiting`: (subject, reason) of groups with a settled file that is to be replaced first."""
 
     groups: tuple[Group, ...] = ()
     kept: tuple[tuple[Group, str, str], ...] = ()
+    waiting: tuple[tuple[str, str], ...] = ()
 
 
-def plan_merge(units: Iterable[Unit], tried: Collection[str] = (), partition: int | None = None) -> Plan:
+def plan_merge(
+    units: Iterable[Unit],
+    tried: Collection[str] = (),
+    partition: int | None = None,
+    to_go: Mapping[int, Mapping[str, str]] = NONE,
+) -> Plan:
     """What is to merge among these files of one receiver, seen or hidden behind merged files.
 
-    `tried`: digests of groups that are known to stay apart; `partition`: only groups that touch this catalog partition.
+    `tried`: digests of groups that are known to stay apart; `partition`: only groups that touch this catalog partition;
+    `to_go`: settled files that wait to be replaced → {late path: why}: merging would write down what is out of date.
     """
     places: dict[tuple[str, str], list[Unit]] = defaultdict(list)
     for unit in units:
         places[unit.file.site_id, unit.file.database].append(unit)
     groups: list[Group] = []
     kept: list[tuple[Group, str, str]] = []
+    waiting: list[tuple[str, str]] = []
     for _, mine in sorted(places.items()):
         for group in overlapping_groups(mine):
             if not any(unit.file.visible for unit in group.units) or group.digest in tried:
                 continue
             if partition is not None and not _touches(group, partition):
                 continue
+            held = [late for unit in group.units for late in to_go.get(unit.file.file_id, {}).items()]
+            if held:
+                waiting.append(min(held))
+                continue
             obstacle = _obstacle(group)
             if obstacle:
                 kept.append((group, *obstacle))
             else:
                 groups.append(group)
-    return Plan(tuple(groups), tuple(kept))
+    return Plan(tuple(groups), tuple(kept), tuple(sorted(set(waiting))))
 
 
 def overlapping_groups(units: Sequence[Unit]) -> list[Group]:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from tidemark.errors import DiskFullError, PermanentError, PermissionDeniedError, SourceVanishedError
 from tidemark.stores.landing import landed_path
-from tidemark.stores.protocol import Store
+from tidemark.stores.protocol import Entry, Store
 
 _LONGEST = 200  # bytes of one folder's name; file systems allow 255
 _COPY_BLOCK = 4 << 20
@@ -71,7 +71,10 @@ def catalog_partition(start: int, interval_ms: int, time_unit: str) -> int:
 
 
 def put(store: Store, placements: Iterable[Placement]) -> None:
-    """Make every placement durable under its target name, all in one bundle. What is in place already stays.
+    """Make every placement durable under its target name, all in one bundle.
+
+    A target that is the source itself (one inode) stays. Any other is replaced, also one of the same size: it may have
+    rotted since it was placed, and the source was checked just now.
 
     SourceVanishedError where neither the source nor the target of a placement that is not optional is there.
     """
@@ -81,7 +84,7 @@ def put(store: Store, placements: Iterable[Placement]) -> None:
     missing: list[tuple[Placement, int]] = []
     placed: list[Placement] = []
     for p, source, target in zip(wanted, sources, targets, strict=True):
-        if source is not None and (target is None or target.size != source.size):
+        if source is not None and (target is None or not _one_file(source, target)):
             missing.append((p, source.size))
         elif target is None and not p.optional:
             raise SourceVanishedError(f"{p.source} is gone from the receiver", hint="./tidemark load", subject=p.source)
@@ -92,6 +95,10 @@ def put(store: Store, placements: Iterable[Placement]) -> None:
     # CRASH WINDOW: some have their final names, the ledger knows none of them: the next load finds them and goes on.
     # Those in place are sealed once more: their names may not have reached the disk before an earlier load died.
     store.seal_parts([(p.target + PART, p.target) for p in (*(p for p, _ in missing), *placed)])
+
+
+def _one_file(one: Entry, other: Entry) -> bool:
+    return bool(one.inode) and (one.inode, one.size) == (other.inode, other.size)
 
 
 def _link_or_copy(store: Store, placements: Sequence[tuple[Placement, int]]) -> None:

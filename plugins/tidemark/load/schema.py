@@ -7,7 +7,7 @@ stops data: it is named in the result and the log goes on when its missing bytes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 
 from tidemark.errors import CorruptionError
 from tidemark.ledger import schema_rows
+from tidemark.ledger.catalog_rows import CatalogFile
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.events import record_many
 from tidemark.ledger.schema_rows import ReceivedLog, SeriesRow
@@ -25,6 +26,7 @@ from tidemark.stores.landing import Answer, LandedSchema, Manifest, landed_path
 from tidemark.stores.protocol import Store
 from tidemark.tsfiles.devices import matches, split_nodes
 from tidemark.tsfiles.schema_log import SchemaRecord, decode_log, form_of
+from tidemark.tsfiles.statistics import FileFacts
 
 _COPY_BLOCK = 4 << 20
 
@@ -54,11 +56,28 @@ def append_logs(ledger: Ledger, store: Store, root: Path, origin: Origin, manife
     return [_decode(store, origin, log) for path, log in sorted(kept.items()) if path in told]
 
 
+def recall_logs(ledger: Ledger, store: Store, origin: Origin, manifest: Manifest) -> list[KeptLog]:
+    """What `append_logs` gave when this landing was loaded, from the logs as they are kept now. For a rebuilt ledger."""
+    with ledger.read() as connection:
+        known = schema_rows.received_logs(connection, origin.receiver, origin.site_id)
+    kept: dict[str, KeptLog] = {}
+    for part in sorted(manifest.schema, key=lambda s: (s.path, s.epoch, s.start)):
+        before = kept.get(part.path, KeptLog(known.get(part.path, ReceivedLog(part.path, part.epoch, 0, 0))))
+        if part.epoch > before.log.epoch:
+            before = KeptLog(ReceivedLog(part.path, part.epoch, 0, 0))
+        entry = store.stat(schema_location(origin.site_id, part.path, part.epoch))
+        end = min(part.start + part.part.size, entry.size if entry else 0)
+        if part.epoch == before.log.epoch and part.start <= before.log.position < end:
+            before = replace(before, log=replace(before.log, position=end))
+        kept[part.path] = before
+    return [_decode(store, origin, log) for _, log in sorted(kept.items())]
+
+
 def write_schema(connection: Connection, origin: Origin, logs: Sequence[KeptLog], loads: Iterable[Load]) -> tuple[str, ...]:
     """Record positions and series; returns the clashes that came up with this landing, one sentence each."""
     schema_rows.put_received(connection, origin.receiver, origin.site_id, [kept.log for kept in logs])
     declared = declared_series(connection, origin, logs)
-    observed = _of_files(origin, loads)
+    observed = _of_files(loads)
     if not declared and not observed:
         return ()
     names = {row.series for row in (*declared, *observed)}
@@ -71,6 +90,13 @@ def write_schema(connection: Connection, origin: Origin, logs: Sequence[KeptLog]
         [{"site_id": origin.site_id, "landing": origin.landing, "path": row.series, "types": row.clash} for row in clashes],
     )
     return tuple(f"{row.series}: {row.type} by {row.source}, but {row.clash}" for row in clashes)
+
+
+def write_observed(connection: Connection, row: CatalogFile, facts: FileFacts) -> None:
+    """Record the series of a catalog file where nobody declared them before."""
+    observed = list(_series_of(row, facts, row.path or row.location))
+    before = schema_rows.series_of(connection, row.receiver, [one.series for one in observed])
+    schema_rows.put_series(connection, merge_series(before, (), observed)[0])
 
 
 def answers(logs: Iterable[KeptLog]) -> tuple[Answer, ...]:
@@ -164,25 +190,29 @@ def _database(log_path: str, series: str, databases: Iterable[str]) -> str:
     return max(known, key=len) if known else ".".join(split_nodes(series)[:2])
 
 
-def _of_files(origin: Origin, loads: Iterable[Load]) -> list[SeriesRow]:
-    """The series that loaded files declare; the newest file of a series speaks for it."""
-    rows: dict[str, SeriesRow] = {}
-    for load in sorted(loads, key=lambda load: load.row.rank):
-        for device in load.facts.devices if load.facts else ():
-            for measurement, facts in device.series.items():
-                series = f"{device.device}.{measurement}"
-                rows[series] = SeriesRow(
-                    receiver=origin.receiver,
-                    site_id=origin.site_id,
-                    series=series,
-                    database_name=load.row.database,
-                    type=facts.type.name,
-                    encoding=facts.encoding,
-                    compression=facts.compression,
-                    aligned=device.aligned,
-                    source=load.file.path,
-                )
+def _of_files(loads: Iterable[Load]) -> list[SeriesRow]:
+    """The series that loaded files declare, one row a type: the newest file of a series first, which speaks for it."""
+    rows: dict[tuple[str, str], SeriesRow] = {}
+    for load in sorted(loads, key=lambda load: load.row.rank, reverse=True):
+        for row in _series_of(load.row, load.facts, load.file.path) if load.facts else ():
+            rows.setdefault((row.series, row.type), row)
     return list(rows.values())
+
+
+def _series_of(row: CatalogFile, facts: FileFacts, source: str) -> Iterator[SeriesRow]:
+    for device in facts.devices:
+        for measurement, found in device.series.items():
+            yield SeriesRow(
+                receiver=row.receiver,
+                site_id=row.site_id,
+                series=f"{device.device}.{measurement}",
+                database_name=row.database,
+                type=found.type.name,
+                encoding=found.encoding,
+                compression=found.compression,
+                aligned=device.aligned,
+                source=source,
+            )
 
 
 def _append(store: Store, root: Path, origin: Origin, kept: KeptLog, part: LandedSchema) -> KeptLog:

@@ -16,7 +16,7 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from tidemark.errors import CorruptionError, RetryableError, UnsupportedError
+from tidemark.errors import CorruptionError, NotFoundError, RetryableError, UnsupportedError
 from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
 from tidemark.load.check import mods_form
 from tidemark.tsfiles import canonical
@@ -158,10 +158,10 @@ class CatalogReader:
             self._bad.add(file.file_id)
             self._name(file.location, broken)
             return None
-        except FileNotFoundError as gone:
+        except (NotFoundError, FileNotFoundError) as gone:
             raise RetryableError(
-                f"{gone.filename} is gone from the receiver: the catalog changed for longer than its grace while we read",
-                hint="read again; if it stays: ./tidemark verify",
+                f"{file.location} is gone from the receiver: somebody removed it, or the read took longer than the grace",
+                hint="read again; if it stays: ./tidemark verify --repair",
                 subject=file.location,
             ) from gone
         self._open[file.file_id] = (opened, deletions)

@@ -29,6 +29,8 @@ TUNED: Mapping[str, str] = {
     "AIRFLOW__CORE__MAX_CONSECUTIVE_FAILED_DAG_RUNS_PER_DAG": "0",  # a link that was down for a day comes back by itself
     # The default 5 s keeps an executor slot that long after a task's last socket closed; 1 is the smallest that makes sense.
     "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+    # The API server builds what tasks talk to at its first request: on a busy machine a task's first word waits for that.
+    "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "30",
     # The chain latency of seven short tasks is made of this sleep: 1 s by default.
     "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.1",
     # A task whose supervisor died is retried after this many seconds; 300 by default.
@@ -58,6 +60,11 @@ class AirflowHome:
     @property
     def secrets(self) -> Path:
         return self.folder / "secrets.json"
+
+    @property
+    def migrated(self) -> Path:
+        """Which Airflow brought which database up."""
+        return self.folder / "migrated.json"
 
     def part_log(self, part: str) -> Path:
         """What a part of Airflow says; the logs of tasks are in `logs/`, as Airflow lays them out."""

@@ -1,6 +1,7 @@
-"""The parts of a running Airflow: start them, ask whether they answer, end every process of them.
+"""The parts of a running Airflow, seen from their owner: have them started, ask whether they answer, let them be ended.
 
-API server, scheduler, DAG processor and triggerer each lead a session; a watcher ends them when their owner is killed.
+API server, scheduler, DAG processor and triggerer are forks of one process (`part_starter`), which ends them when its
+owner lets go of it or is killed.
 """
 
 from __future__ import annotations
@@ -8,20 +9,20 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import select
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
+from typing import Any
 
 from tidemark.errors import PermanentError
 from tidemark.orchestration import sessions
 from tidemark.orchestration.airflow_home import AirflowHome
-
-Parts = Mapping[str, subprocess.Popen[bytes]]
 
 PARTS: Mapping[str, tuple[str, ...]] = {
     # Without --skip-serve-logs scheduler and triggerer each open a log server on 0.0.0.0.
@@ -31,66 +32,106 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "triggerer": ("--skip-serve-logs",),
 }
 START_SECONDS = 180.0
+STOP_SECONDS = 30.0
 HEALTHY = ("metadatabase", "scheduler", "dag_processor")
 
 
+@dataclass(frozen=True)
+class Parts:
+    """The starter and the parts' process ids by name; no parts where the start was stopped in its middle."""
+
+    starter: subprocess.Popen[bytes]
+    leaders: Mapping[str, int]
+
+
 @contextlib.contextmanager
-def running_parts(home: AirflowHome, values: Mapping[str, str], triggerer: bool) -> Iterator[Parts]:
-    """The parts, each leading its session, with a watcher; every process of them is gone when the block is left."""
-    parts: dict[str, subprocess.Popen[bytes]] = {}
-    watcher = subprocess.Popen([sys.executable, sessions.__file__], stdin=subprocess.PIPE, start_new_session=True, text=True)
-    assert watcher.stdin is not None
+def running_parts(
+    home: AirflowHome, values: Mapping[str, str], triggerer: bool, stopped: Callable[[], bool]
+) -> Iterator[Parts]:
+    """The parts; every process of them is gone when the block is left. Raises PermanentError when they do not start."""
+    starter = _launch(home, values)
+    leaders: Mapping[str, int] = {}
     try:
-        for part, options in PARTS.items():
-            if part != "triggerer" or triggerer:
-                # CRASH WINDOW: killed between these two lines one part stays; it holds its port and the next `up` says so.
-                parts[part] = _launch([part, *options], home.part_log(part), values)
-                watcher.stdin.write(f"{parts[part].pid}\n")
-                watcher.stdin.flush()
-        yield parts
+        wanted = {part: (part, *options) for part, options in PARTS.items() if part != "triggerer" or triggerer}
+        answer = _ask(starter, home, {"migrate": _must_migrate(home, values), "parts": wanted}, stopped)
+        if "failed" in answer:
+            log = home.part_log("migrate")
+            raise PermanentError(
+                f"Airflow's database could not be prepared: see {log}", hint=f"tail {log}", subject=str(log)
+            )
+        if answer:
+            _mark_migrated(home, values)
+        leaders = answer.get("parts", {})
+        yield Parts(starter, leaders)
     finally:
-        sessions.end_sessions({p.pid for p in parts.values()}, reap=lambda: [p.poll() for p in parts.values()])
-        for process in parts.values():
-            process.wait()
-        watcher.stdin.close()
-        watcher.wait()
+        assert starter.stdin is not None
+        starter.stdin.close()  # it ends the parts, then itself
+        try:
+            starter.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            starter.kill()
+            starter.wait()
+        sessions.kill({starter.pid, *leaders.values()})
 
 
-def _launch(words: list[str], log: Path, values: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    with log.open("ab") as out:
+def _launch(home: AirflowHome, values: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    with home.part_log("starter").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "airflow", *words],
+            [sys.executable, "-P", "-m", "tidemark.orchestration.part_starter"],  # -P: no module of the folder we stand in
             env=dict(values),
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
             start_new_session=True,
         )
 
 
-def migrate(home: AirflowHome, values: Mapping[str, str]) -> None:
-    """Bring Airflow's own database up once per Airflow version and address: it costs 3 s and must precede the parts."""
-    marker = home.folder / "migrated.json"
+def _ask(
+    starter: subprocess.Popen[bytes], home: AirflowHome, order: Mapping[str, Any], stopped: Callable[[], bool]
+) -> dict[str, Any]:
+    """Give the starter its order; its answer, or nothing where `stopped` came first."""
+    assert starter.stdin is not None
+    assert starter.stdout is not None
+    logs = {part: str(home.part_log(part)) for part in ("migrate", *order["parts"])}
+    starter.stdin.write(json.dumps({**order, "logs": logs}).encode() + b"\n")
+    starter.stdin.flush()
+    while not stopped():
+        if select.select([starter.stdout], [], [], 0.1)[0]:
+            line = starter.stdout.readline()
+            if not line:
+                raise died("starter", home)
+            return dict(json.loads(line))
+    return {}
+
+
+def _must_migrate(home: AirflowHome, values: Mapping[str, str]) -> bool:
+    """Once per Airflow version and address: bringing its own database up costs seconds and must precede the parts."""
     address = values["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"]
-    digest = hashlib.sha256(address.encode()).hexdigest()  # the address may carry a password
-    wanted = json.dumps({"airflow": version("apache-airflow-core"), "database": digest})
-    fresh_sqlite = address.startswith("sqlite") and not (home.folder / "airflow.db").exists()
-    if not fresh_sqlite and marker.exists() and marker.read_text() == wanted:
-        return
-    log = home.part_log("migrate")
-    process = _launch(["db", "migrate"], log, values)
-    if process.wait() != 0:
-        raise PermanentError(f"Airflow's database could not be prepared: see {log}", hint=f"tail {log}", subject=str(log))
-    marker.write_text(wanted)
+    if address.startswith("sqlite") and not (home.folder / "airflow.db").exists():
+        return True
+    return not home.migrated.exists() or home.migrated.read_text() != _migrated(values)
+
+
+def _mark_migrated(home: AirflowHome, values: Mapping[str, str]) -> None:
+    home.migrated.write_text(_migrated(values))
+
+
+def _migrated(values: Mapping[str, str]) -> str:
+    digest = hashlib.sha256(values["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].encode()).hexdigest()  # it may carry a password
+    return json.dumps({"airflow": version("apache-airflow-core"), "database": digest})
 
 
 def wait_healthy(ui: str, parts: Parts, home: AirflowHome, stopped: Callable[[], bool]) -> bool:
     """True when Airflow answers and its scheduler and DAG processor report healthy, False when `stopped` came first."""
     deadline = time.monotonic() + START_SECONDS
+    awake = False
     while not stopped():
         check_alive(parts, home)
-        if _healthy(ui):
+        answer = _health(ui)
+        if answer and not awake:
             _wake_execution_api(ui)
+            awake = True
+        elif answer and all((answer.get(part) or {}).get("status") == "healthy" for part in HEALTHY):
             return True
         if time.monotonic() > deadline:
             raise silent(home)
@@ -98,13 +139,13 @@ def wait_healthy(ui: str, parts: Parts, home: AirflowHome, stopped: Callable[[],
     return False
 
 
-def _healthy(ui: str) -> bool:
+def _health(ui: str) -> dict[str, Any]:
+    """What Airflow says of its parts; nothing as long as it does not answer."""
     try:
         with urllib.request.urlopen(f"{ui}/api/v2/monitor/health", timeout=2) as reply:
-            health = json.load(reply)
+            return dict(json.load(reply))
     except (urllib.error.URLError, OSError, ValueError):
-        return False
-    return all((health.get(part) or {}).get("status") == "healthy" for part in HEALTHY)
+        return {}
 
 
 def _wake_execution_api(ui: str) -> None:
@@ -114,8 +155,11 @@ def _wake_execution_api(ui: str) -> None:
 
 
 def check_alive(parts: Parts, home: AirflowHome) -> None:
-    for part, process in parts.items():
-        if process.poll() is not None:
+    """Raises PermanentError naming the part that ended by itself."""
+    if parts.starter.poll() is not None:
+        raise died("starter", home)
+    for part, leader in parts.leaders.items():
+        if not sessions.is_live(leader):
             raise died(part, home)
 
 

@@ -24,10 +24,10 @@ something triggers `tidemark_load`.
 | `recover` | continues an unfinished run, or opens one | another run holds the link: it is retried; see *lease held* |
 | `select_files` | lists, plans, pins by hard links | site unreachable or its host key changed: `./tidemark doctor` |
 | `sync_schema` | ships the schema logs' new bytes | the named log is not readable at the site |
-| `transfer_deletes` | tells of vanished files | too many vanished: see `./tidemark plan {link.name}`, then `approve RUN` |
+| `transfer_deletes` | tells of vanished files | the ledger or the receiver cannot be reached: it is retried, then clear it |
 | `transfer_files` | sends in batches, resumes within a file | disk full, permission: mend it there, then clear the task |
 | `finish` | closes the landing by its manifest | receiver unreachable: it is retried, then clear it |
-| `cleanup` | removes pins, reads receipts | its log lists what is left for you to decide |
+| `cleanup` | removes pins, ends the run | drops wait for `./tidemark approve RUN`, or files were left out: see its log |
 
 Outside the link's window tasks are *skipped*, not red; the next run goes on. With "Dry run" only the plan is logged.
 {_RERUN}"""
@@ -45,16 +45,20 @@ from the ledger, so a missed event costs minutes and no data. One map index a re
 
 | task | when it is red |
 |---|---|
-| `load` | a landing is missing in the sequence, a disk is full, Spark did not start: its log names which; mend, then clear |
-| `merge` | the catalog is right without it, only slower to read: mend, then clear |
+| `load` | it loaded all it could, and the last line of its log names what it could not and the next command |
+| `merge` | some were not merged; the catalog is right without, only slower to read: mend, then clear |
+| `done` | never by itself: it is `upstream_failed` when one of the others is red |
 
-Files that are quarantined or refused do not make a task red: `./tidemark quarantine list`, `./tidemark owners list`.
+What a load may leave: landings behind one that is missing in the sequence, files in quarantine (`./tidemark quarantine
+list`), files refused because another site owns their devices (`./tidemark owners list`), everything behind a full disk.
+`merge` runs whether or not `load` left something. A cleared `load` finds only what is still open.
 {_RERUN}"""
 
 VERIFY_DOC = f"""### Verify
 
-Compares source, landing and catalog by digest, with "Deep" by points. Red means *differences were found*: the log lists
-them. `./tidemark why PATH` explains one, `./tidemark verify --repair` sends or derives again what differs.
+Compares source, landing and catalog by digest, with "Deep" by points. Red means *differences were found*, or a site did
+not answer and is not verified: the log lists them. `./tidemark why PATH` explains one, `./tidemark verify --repair` sends
+or derives again what differs.
 {_RERUN}"""
 
 HOUSEKEEP_DOC = f"""### Housekeep

@@ -2,7 +2,7 @@
 
 `airflow standalone` cannot be stopped by SIGTERM and leaves children behind (research "airflow", finding 6), so the
 parts are started here: API server, scheduler, DAG processor, triggerer. They end with this process however it ends:
-on a signal it ends them itself, when it is killed the watcher of `sessions` does.
+they are forks of one process that ends them when this one lets go of it or is killed (`part_starter`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tidemark.orchestration import sessions
 from tidemark.orchestration.airflow_home import ADMIN, AirflowHome, environment, home_of, prepare
 from tidemark.orchestration.airflow_parts import (
     START_SECONDS,
+    STOP_SECONDS,
     check_alive,
     died,
-    migrate,
     running_parts,
     silent,
     wait_healthy,
@@ -74,8 +74,7 @@ def up(
     _write_mark(home, mark)
     try:
         with _stop_signals() as stopped:
-            migrate(home, values)
-            with running_parts(home, values, triggerer) as parts:
+            with running_parts(home, values, triggerer, stopped) as parts:
                 if wait_healthy(mark.ui, parts, home, stopped):
                     _write_mark(home, replace(mark, ready=True))
                     on_ready(_deployment(home, mark, first))
@@ -128,13 +127,13 @@ def down(settings: Settings) -> Deployment:
     if mark.owner.host != this_process().host:
         raise UsageError(f"this Airflow runs on {mark.owner.host}", hint="./tidemark down, there", subject=mark.owner.host)
     os.kill(mark.owner.pid, signal.SIGTERM)
-    deadline = time.monotonic() + 2 * sessions.GRACE_SECONDS
+    deadline = time.monotonic() + STOP_SECONDS + 5
     while is_alive(mark.owner) and time.monotonic() < deadline:
         with contextlib.suppress(ChildProcessError):  # `start` in the same process made it our child: reap it
             os.waitpid(mark.owner.pid, os.WNOHANG)
         time.sleep(0.05)
     if is_alive(mark.owner):
-        os.kill(mark.owner.pid, signal.SIGKILL)  # its watcher ends the parts
+        os.kill(mark.owner.pid, signal.SIGKILL)  # the starter ends the parts
     return _deployment(home, mark)
 
 

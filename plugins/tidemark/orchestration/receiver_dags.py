@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Param, task, task_group
 
 from tidemark.orchestration import receiver_tasks
@@ -28,7 +29,10 @@ def load_dag(settings: Settings) -> DAG:
 
         def load_and_merge(receiver: str) -> None:
             loaded = _task("load")(receiver=receiver)
-            loaded >> _task("merge")(receiver=receiver)
+            # A load that left something is red, and what it loaded is merged all the same; `done` joins the two verdicts.
+            merged = _task("merge", trigger_rule="all_done")(receiver=receiver)
+            [loaded, merged] >> EmptyOperator(task_id="done")
+            loaded >> merged
 
         # The group is mapped so that a receiver's merge waits for its own load only.
         task_group(group_id="receiver", prefix_group_id=False)(load_and_merge).expand(receiver=receivers)
@@ -64,5 +68,7 @@ def _dag(dag_id: str, room: str, doc: str, schedule: Any, params: Mapping[str, P
     )
 
 
-def _task(name: str) -> Any:
-    return task(task_id=name, map_index_template="{{ task.op_kwargs['receiver'] }}")(getattr(receiver_tasks, name))
+def _task(name: str, **options: Any) -> Any:
+    return task(task_id=name, **options, map_index_template="{{ task.op_kwargs['receiver'] }}")(
+        getattr(receiver_tasks, name)
+    )

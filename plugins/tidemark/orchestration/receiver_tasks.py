@@ -1,7 +1,7 @@
 """Tasks of the receivers' DAGs: load, merge, verify, housekeep. Each calls one flow and returns ids and counts.
 
-What a flow could not do for some files does not make its task red: those files wait in quarantine or as refused, with
-their own commands. What stops a whole landing does.
+A flow does all it can and names the rest; the task is red when there is a rest, with the next command as its last word.
+Run again it finds only what is still open.
 """
 
 from __future__ import annotations
@@ -10,9 +10,20 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from tidemark.errors import (
+    CorruptionError,
+    GuardError,
+    OwnershipError,
+    PartialError,
+    PermanentError,
+    RetryableError,
+    TidemarkError,
+)
 from tidemark.orchestration.perform import counts, perform
 
 log = logging.getLogger(__name__)
+_LEFT: tuple[type[TidemarkError], ...] = (RetryableError, CorruptionError, OwnershipError, GuardError, PartialError)
+_CLASSES = {error.kind: error for error in _LEFT}
 ENGINE = "spark"  # in DAGs; `[spark] engine` may say otherwise
 
 
@@ -25,20 +36,25 @@ def load(receiver: str) -> dict[str, Any]:
         log.warning("%s %s %s: %s", trouble.what, trouble.landing, trouble.path, trouble.reason)
     for path, reason in result.pending:
         log.info("pending %s: %s", path, reason)
-    return counts(result.as_json())
+    return _judged(result.exit_code, result.as_json())
 
 
 def merge(receiver: str) -> dict[str, Any]:
     """Merge what overlaps at the receiver."""
     from tidemark.flows.merge_catalog import merge as run
 
-    return counts(perform(lambda app: run(app, app.receiver(receiver), engine=ENGINE)).as_json())
+    result = perform(lambda app: run(app, app.receiver(receiver), engine=ENGINE))
+    for subject, error, _ in result.failed:
+        log.error("not merged: %s: %s", subject, error)
+    told = {
+        "error": f"{len(result.failed) + result.moved} groups were not merged",
+        "hint": f"./tidemark merge --receiver {receiver}",
+    }
+    return _judged(result.exit_code, result.as_json() | told)
 
 
 def verify(receiver: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Compare source, landing and catalog. Red when anything differs: the log lists it."""
-    from airflow.sdk.exceptions import AirflowFailException
-
+    """Compare source, landing and catalog. Red when anything differs or was not verified: the log lists it."""
     from tidemark.flows.prove import verify as run
 
     asked = params or {}
@@ -47,9 +63,9 @@ def verify(receiver: str, params: Mapping[str, Any] | None = None) -> dict[str, 
     raw = result.as_json()
     for difference in raw["differences"]:
         log.error("%s", difference)
-    if raw["differences"]:
-        raise AirflowFailException(f"{len(raw['differences'])} differences. Next: ./tidemark verify --repair")
-    return counts(raw)
+    for unread in raw["not_read"]:
+        log.warning("not read: %s", unread)
+    return _judged(result.exit_code, raw)
 
 
 def housekeep(receiver: str) -> dict[str, Any]:
@@ -57,3 +73,14 @@ def housekeep(receiver: str) -> dict[str, Any]:
     from tidemark.flows.housekeep import housekeep as run
 
     return counts(perform(lambda app: run(app, app.receiver(receiver))).as_json())
+
+
+def _judged(exit_code: int, raw: Mapping[str, Any]) -> dict[str, Any]:
+    """What XCom carries of a flow that did all; for one that left something the error of its exit code's class."""
+    if exit_code:
+        from tidemark.orchestration.retry_policy import advice
+
+        error = _CLASSES.get(exit_code, PermanentError)(raw.get("error", ""), hint=raw.get("hint", ""))
+        log.error("%s", advice(error))
+        raise error
+    return counts(raw)

@@ -1,9 +1,7 @@
 """Processes that end together: each part of Airflow leads a session, and whatever it forked is found again by it.
 
 Airflow's executor workers and task processes get process groups of their own, some survive their parent, none leaves
-the session. So "all children gone" is asked of the session, from /proc. Run as a script this module is the watcher:
-it is told the sessions over a pipe, waits until its parent's end of it closes, which also happens when the parent is
-killed with -9, then ends them. Only the standard library: the watcher starts in milliseconds.
+the session. So "all children gone" is asked of the session, from /proc. Only the standard library.
 """
 
 from __future__ import annotations
@@ -11,38 +9,81 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 GRACE_SECONDS = 20.0
+TASK_SECONDS = 4.0  # a task that runs while Airflow stops may end by itself within this time
+REPORT_SECONDS = 6.0  # its supervisor says so to the API server, and the scheduler ends, within this one
+SERVER_SECONDS = 6.0
+TRIGGERER_SECONDS = 1.5  # it notices its runner's end 10 s late (its select() waits on the runner's closed sockets)
+
+Reap = Callable[[], object]
+
+
+def nothing() -> None:
+    """The reap of who has no children there."""
 
 
 def members(leaders: Collection[int]) -> list[int]:
     """Every live process whose session is led by one of `leaders`."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            fields = _stat(int(entry.name))
-            if fields and int(fields[3]) in leaders and fields[0] != "Z":
-                found.append(int(entry.name))
-    return found
+    return [pid for pid, fields in _processes() if int(fields[3]) in leaders and fields[0] != "Z"]
 
 
-def end_sessions(leaders: Collection[int], grace: float = GRACE_SECONDS, reap: Callable[[], object] = lambda: None) -> int:
+def is_live(pid: int) -> bool:
+    """Whether the process runs; also right in the moment between its fork and its leading a session."""
+    fields = _stat(pid)
+    return bool(fields) and fields[0] != "Z"
+
+
+def end_parts(parts: Mapping[str, int], reap: Reap = nothing) -> None:
+    """End Airflow's parts so that tasks still run are told of: {name: session leader}. Returns when all are gone.
+
+    The scheduler waits for its running tasks for ever, and a task cannot report without the API server. So the server
+    goes last, and tasks that do not end in TASK_SECONDS are killed: their supervisors report that, the next start
+    retries them, and they continue (any step of a run may die anywhere).
+    """
+    server = {pid for name, pid in parts.items() if name == "api-server"}
+    triggerer = {pid for name, pid in parts.items() if name == "triggerer"}
+    others = {pid for pid in parts.values() if pid not in server | triggerer}
+    ask(others | triggerer)
+    wait_gone(triggerer, TRIGGERER_SECONDS, reap)
+    kill(triggerer, reap)
+    if not wait_gone(others, TASK_SECONDS - TRIGGERER_SECONDS, reap):
+        kill_tasks(others)
+        wait_gone(others, REPORT_SECONDS, reap)
+    kill(others, reap)
+    end_sessions(server, SERVER_SECONDS, reap)
+
+
+def end_sessions(leaders: Collection[int], grace: float = GRACE_SECONDS, reap: Reap = nothing) -> int:
     """SIGTERM to the leaders, SIGKILL after `grace` seconds to all that is left. Returns how many had to be killed."""
-    for leader in leaders:
-        if leader in members({leader}):
-            _send(leader, signal.SIGTERM)
-    deadline = time.monotonic() + grace
-    while (left := members(leaders)) and time.monotonic() < deadline:
+    ask(leaders)
+    wait_gone(leaders, grace, reap)
+    return kill(leaders, reap)
+
+
+def ask(leaders: Collection[int]) -> None:
+    """SIGTERM to those leaders that still lead."""
+    for leader in set(leaders) & set(members(leaders)):
+        _send(leader, signal.SIGTERM)
+
+
+def wait_gone(leaders: Collection[int], seconds: float, reap: Reap = nothing) -> bool:
+    """Wait until no leader is left, at most `seconds`; False when one is. What a leader left behind ends by no wait."""
+    deadline = time.monotonic() + seconds
+    while set(members(leaders)) & set(leaders):
+        if time.monotonic() > deadline:
+            return False
         reap()
-        orphans_only = not set(left) & set(leaders)
-        if orphans_only:  # their leader ended well and left them behind: nobody will ever end them
-            break
         time.sleep(0.05)
-    killed = len(left)
+    return True
+
+
+def kill(leaders: Collection[int], reap: Reap = nothing) -> int:
+    """SIGKILL to every process of these sessions until none is left. Returns how many there were."""
+    killed = len(members(leaders))
     while left := members(leaders):
         for pid in left:
             _send(pid, signal.SIGKILL)
@@ -51,24 +92,28 @@ def end_sessions(leaders: Collection[int], grace: float = GRACE_SECONDS, reap: C
     return killed
 
 
+def kill_tasks(leaders: Collection[int]) -> None:
+    """SIGKILL to what the leaders' children started: below an executor's workers, the tasks and all that is theirs."""
+    ours = {pid: int(fields[1]) for pid, fields in _processes() if int(fields[3]) in leaders}
+    for pid, parent in ours.items():
+        if pid not in leaders and parent not in leaders:
+            _send(pid, signal.SIGKILL)
+
+
+def _processes() -> list[tuple[int, list[str]]]:
+    """(pid, [state, parent, process group, session, …]) of all there are."""
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [(pid, fields) for pid in pids if (fields := _stat(pid))]
+
+
 def _stat(pid: int) -> list[str]:
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return []
-    return text[text.rindex(")") + 2 :].split()  # state, parent, process group, session, …
+    return text[text.rindex(")") + 2 :].split()
 
 
 def _send(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-
-
-def _watch() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    end_sessions({int(line) for line in sys.stdin})  # one leader a line, as they are started; the end of the pipe ends us
-
-
-if __name__ == "__main__":
-    _watch()

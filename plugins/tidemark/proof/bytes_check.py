@@ -1,7 +1,8 @@
 """Are the catalog's files on this disk what the ledger recorded?
 
-The digest of a file is computed once and remembered with size, modification time and inode; while those are unchanged,
-a report trusts it. `verify` trusts nothing and reads every byte.
+The digest of a file is computed once and remembered with size, inode and the time of the inode's last change (which,
+unlike the modification time, nobody can set back); while those are unchanged, a report trusts it. `verify` trusts nothing,
+reads every byte and renews what is remembered.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ def _look(root: Path, record: Recorded, before: FileCheck | None) -> tuple[str, 
         stat = path.lstat()
         if record.size and stat.st_size != record.size:
             return f"{record.location} has {stat.st_size} bytes, {record.size} were recorded", None
-        seen = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
-        if before is not None and (before.size, before.mtime_ns, before.inode) == seen:
+        seen = (stat.st_size, stat.st_ctime_ns, stat.st_ino)
+        if before is not None and (before.size, before.ctime_ns, before.inode) == seen:
             digest, fresh = before.sha256, None
         else:
             digest = sha256_of(path)

@@ -6,7 +6,8 @@ Days are kept as stretches, not one by one: a file whose times reach from 1970 t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any
@@ -100,6 +101,7 @@ class Coverage:
     def as_json(self) -> dict[str, Any]:
         red = [r for site in self.sites for r in red_list(site)]
         return {
+            **self._told(red),
             "receiver": self.receiver,
             "cells": self.cells,
             "complete": self.complete,
@@ -109,6 +111,17 @@ class Coverage:
             "notes": [f"{s.site}: {s.left_out} files are left out by the link's patterns" for s in self.sites if s.left_out],
         }
 
+    @staticmethod
+    def _told(red: Sequence[dict[str, Any]]) -> dict[str, str]:
+        """`error` and `hint` of a report that is not complete."""
+        if not red:
+            return {}
+        first = red[0]
+        more = f" (and {len(red) - 1} more)" if len(red) > 1 else ""
+        error = f"{first['site']}, {first['device']}, {first['day']}: {first['why']}{more}"
+        subject = first["site"] if first["device"] == "*" else first["device"]
+        return {"error": error, "hint": f"./tidemark why {shlex.quote(subject)}"}
+
 
 def claims(expected: Iterable[Expected], view: CatalogView, unit: str) -> Iterator[Claim]:
     """One claim a device of each file. A .resource without devices claims `**`: every device of the file."""
@@ -117,6 +130,13 @@ def claims(expected: Iterable[Expected], view: CatalogView, unit: str) -> Iterat
         for device, start, end in file.extent:
             name = "(all devices)" if device == ANY_DEVICE else device
             yield Claim(name, day_of(start, unit), day_of(end, unit), file.path, why)
+
+
+def unplaced(expected: Iterable[Expected], view: CatalogView) -> Iterator[str]:
+    """Files that are not present and whose .resource tells no device and day: gaps, since no cell can show them."""
+    for file in expected:
+        if not file.extent and (why := why_absent(file, view)):
+            yield f"{file.path}: {why}"
 
 
 def stretches(found: Iterable[Claim], first: int | None = None, last: int | None = None) -> tuple[Stretch, ...]:

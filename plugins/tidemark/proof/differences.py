@@ -47,9 +47,22 @@ class VerifyReport:
             return DIFFERENCES_FOUND
         return UnreachableError.kind if self.unreachable else 0
 
+    @property
+    def told(self) -> dict[str, str]:
+        """`error` and `hint` of a report that is not clean."""
+        standing = [d for d in self.differences if not d.repaired]
+        if standing:
+            more = f" (and {len(standing) - 1} more)" if len(standing) > 1 else ""
+            return {"error": f"{standing[0].path}: {standing[0].what}: {standing[0].detail}{more}", "hint": standing[0].next}
+        if self.unreachable:
+            site, error = self.unreachable[0]
+            return {"error": f"site {site} was not verified: {error}", "hint": "./tidemark doctor, then verify again"}
+        return {}
+
     def as_json(self) -> dict[str, Any]:
         return {
             "ok": self.exit_code == 0,
+            **self.told,
             "receiver": self.receiver,
             "checked": self.checked,
             "series": self.series,

@@ -13,8 +13,9 @@ from tidemark.proof.status import LinkStatus
 class FileStory:
     """All that the ledger says of one path of one site; rows as the queries of that name give them.
 
-    `above`: merged files that stand for the newest source row. `names`: {site id: name}. `left_out`: how the reason begins
-    that the link's patterns give. `remote`: receivers whose catalog another Tidemark keeps.
+    `above`: merged files that stand for the newest source row; `late`: why its newest content is not read yet, though it
+    came. `names`: {site id: name}. `left_out`: how the reason begins that the link's patterns give. `remote`: receivers
+    whose catalog another Tidemark keeps.
     """
 
     path: str
@@ -26,6 +27,7 @@ class FileStory:
     above: Sequence[Row] = ()
     clashes: Sequence[Row] = ()
     kept_apart: Sequence[Row] = ()
+    late: str = ""
     status: LinkStatus | None = None
     names: dict[str, str] = field(default_factory=dict)
     left_out: str = "excluded by"

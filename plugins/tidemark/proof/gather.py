@@ -35,6 +35,9 @@ def catalog_view(
     rows = report(connection, "catalog_held", **place)
     held = {int(r["file_id"]): _held(r) for r in rows}
     broken = {int(r["file_id"]): wrong.get(r["location"]) or wrong.get(r["mods_location"]) or "" for r in rows}
+    late = late_paths(connection, site_id, receiver)
+    shadowed = {file_id: late[row.path] for file_id, row in held.items() if row.state == "live" and row.path in late}
+    broken |= {file_id: why for file_id, why in shadowed.items() if not broken[file_id]}
     by_path: dict[str, list[Held]] = defaultdict(list)
     for row in held.values():
         if row.path:
@@ -48,8 +51,17 @@ def catalog_view(
         )
         for r in report(connection, "merge_accounts", **place)
     }
-    trouble = {r["path"]: _trouble(r, names) for r in report(connection, "site_troubles", **place)}
-    return CatalogView(held, dict(by_path), dict(merged_over), account, broken, trouble)
+    trouble = late | {r["path"]: _trouble(r, names) for r in report(connection, "site_troubles", **place)}
+    return CatalogView(held, dict(by_path), dict(merged_over), account, broken, trouble, late)
+
+
+def late_paths(connection: Connection, site_id: str, receiver: str = "") -> dict[str, str]:
+    """Path → why its newest content is not read yet: settled files hold it back. At one receiver, or at any."""
+    found: dict[str, str] = {}
+    for r in report(connection, "settled_waits", site=site_id):
+        if receiver in ("", r["receiver"]):
+            found |= json.loads(r["waits"])
+    return found
 
 
 def waiting_files(connection: Connection, link: str, expected: Mapping[str, Expected]) -> list[tuple[Expected, str]]:
@@ -111,7 +123,10 @@ def _link_facts(
         landing_reason=at_receiver.get("reason") or "",
         quarantined=int(at_receiver.get("quarantined", outcomes.count("quarantined"))),
         refused=int(at_receiver.get("refused", outcomes.count("refused"))),
-        pending_drops=int(at_receiver.get("pending_drops", 0)),
+        pending_drops=int(at_receiver.get("pending_drops", len(receipt.get("pending", ())))),
+        asking=at_receiver.get("asking_reason") or "",
+        asking_run=(at_receiver.get("asking_landing") or "").rpartition("-")[0],
+        late=tuple(sorted(json.loads(at_receiver["waits"]).items())) if at_receiver.get("waits") else (),
     )
 
 

@@ -36,25 +36,30 @@ def newest_wins(columns: Sequence[Column]) -> Series:
     return Series(unique, texts[backwards - first])
 
 
-def compare(source: Sequence[Column], catalog: Sequence[Column], exact: bool) -> str:
-    """'' when the catalog has what the source has; with `exact` also nothing else. Columns lowest rank first."""
+def compare(source: Sequence[Column], catalog: Sequence[Column], exact: bool, free: Sequence[tuple[int, int]] = ()) -> str:
+    """'' when the catalog has what the source has; with `exact` also nothing else. Columns lowest rank first.
+
+    `free`: (first, last) times at which the value may be that of a file the site has no more, or not as it was.
+    """
     if _alike(source, catalog):
         return ""
     mine, theirs = newest_wins(source), newest_wins(catalog)
-    _, at_mine, at_theirs = np.intersect1d(mine.times, theirs.times, assume_unique=True, return_indices=True)
+    times, at_mine, at_theirs = np.intersect1d(mine.times, theirs.times, assume_unique=True, return_indices=True)
     troubles = []
     missing = np.setdiff1d(mine.times, theirs.times, assume_unique=True)
     if len(missing):
         troubles.append(f"{len(missing)} points are missing in the catalog, the first at {missing[0]}")
-    if exact:
-        extra = np.setdiff1d(theirs.times, mine.times, assume_unique=True)
-        if len(extra):
-            troubles.append(f"{len(extra)} points of the catalog are not at the site, the first at {extra[0]}")
-        other = np.flatnonzero(mine.texts[at_mine] != theirs.texts[at_theirs])
-        if len(other):
-            at = other[0]
-            values = f"{mine.texts[at_mine[at]]!r} at the site, {theirs.texts[at_theirs[at]]!r} in the catalog"
-            troubles.append(f"{len(other)} points differ, the first at {mine.times[at_mine[at]]}: {values}")
+    extra = np.setdiff1d(theirs.times, mine.times, assume_unique=True)
+    if exact and len(extra):
+        troubles.append(f"{len(extra)} points of the catalog are not at the site, the first at {extra[0]}")
+    differing = mine.texts[at_mine] != theirs.texts[at_theirs]
+    for first, last in free:
+        differing &= (times < first) | (times > last)
+    other = np.flatnonzero(differing)
+    if len(other):
+        at = other[0]
+        values = f"{mine.texts[at_mine[at]]!r} at the site, {theirs.texts[at_theirs[at]]!r} in the catalog"
+        troubles.append(f"{len(other)} points differ, the first at {times[at]}: {values}")
     return "; ".join(troubles)
 
 

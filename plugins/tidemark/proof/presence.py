@@ -40,6 +40,7 @@ class CatalogView:
 
     `merged_over`: file_id → merged files made from it. `account`: merged file_id → what its account says is wrong, ''
     where it agrees. `broken`: file_id → what is wrong with its bytes. `trouble`: path → why it is not in the catalog.
+    `late`: path → why its newest content is not read, though what it was before is: a settled file holds it back.
     """
 
     held: Mapping[int, Held] = field(default_factory=dict)
@@ -48,6 +49,7 @@ class CatalogView:
     account: Mapping[int, str] = field(default_factory=dict)
     broken: Mapping[int, str] = field(default_factory=dict)
     trouble: Mapping[str, str] = field(default_factory=dict)
+    late: Mapping[str, str] = field(default_factory=dict)
 
     def knowing(self, trouble: Mapping[str, str]) -> CatalogView:
         """The same with other troubles."""

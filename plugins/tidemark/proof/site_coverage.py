@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 
 from tidemark.errors import CorruptionError
 from tidemark.ledger.proof_rows import report
-from tidemark.proof.coverage import SiteCoverage, claims, stretches
+from tidemark.proof.coverage import SiteCoverage, claims, stretches, unplaced
 from tidemark.proof.days import day_of, parse_time
 from tidemark.proof.gather import catalog_view, expected_files, waiting_files
 from tidemark.proof.presence import Expected
@@ -63,7 +63,9 @@ def cover_site(connection: Connection, scene: Scene, site: Site) -> SiteCoverage
     for path in left_out:
         del expected[path]
     gaps += _missing_landings(connection, scene, site)
-    found = claims(expected.values(), view.knowing(trouble), site.unit)
+    view = view.knowing(trouble)
+    gaps += unplaced(expected.values(), view)
+    found = claims(expected.values(), view, site.unit)
     first = None if scene.since is None else day_of(parse_time(scene.since, site.unit), site.unit)
     last = None if scene.until is None else day_of(parse_time(scene.until, site.unit) - 1, site.unit)
     return SiteCoverage(site.name, stretches(found, first, last), tuple(gaps), len(left_out))

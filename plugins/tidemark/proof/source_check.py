@@ -11,6 +11,9 @@ from tidemark.stores.protocol import Range, Store
 from tidemark.tsfiles.names import SourceName
 from tidemark.tsfiles.sealed import SealedFile, classify
 
+_ROTTEN = "restore it at the site, or touch it there so that the next sync sends it as it is"
+_AS_IT_IS = "restore it at the site, or send it as it is: ./tidemark verify --repair"
+
 
 @dataclass(frozen=True)
 class SourceFile:
@@ -27,12 +30,14 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class SourceChecked:
-    """`same`: path → file, verified; `pending`: files that changed or came since the newest run, and those that went."""
+    """`same`: path → file, verified; `pending`: files that changed or came since the newest run, and those that went;
+    `other_mods`: differing files whose TsFile is the acknowledged one: only their deletions were written anew."""
 
     same: Mapping[str, SourceFile]
     differences: tuple[Difference, ...]
     checked: int
     pending: int
+    other_mods: frozenset[str] = frozenset()
 
 
 def check_source(store: Store, site: str, data: Sequence[str], acked: Sequence[Row]) -> SourceChecked:
@@ -47,22 +52,26 @@ def check_source(store: Store, site: str, data: Sequence[str], acked: Sequence[R
     found = dict(zip(ranges, store.digests(ranges), strict=True))
     same: dict[str, SourceFile] = {}
     differences = []
+    other_mods = set()
     for file in asked:
         wrong = _wrong(file.path, file.sha256, found[Range(file.path, 0, file.size)])
-        if file.mods_size:
-            wrong = wrong or _wrong(file.mods_path, file.mods_sha256, found[Range(file.mods_path, 0, file.mods_size)])
+        if file.mods_size and not wrong:
+            wrong = _wrong(file.mods_path, file.mods_sha256, found[Range(file.mods_path, 0, file.mods_size)])
+            other_mods |= {file.path} if wrong else set()
         if wrong:
-            advice = "restore it at the site, or touch it there so that the next sync sends it as it is"
+            advice = _AS_IT_IS if file.path in other_mods else _ROTTEN
             differences.append(Difference(SOURCE, site, file.path, "source", wrong, next=advice))
         else:
             same[file.path] = file
     pending = len(sealed.keys() - set(unchanged)) + len(known.keys() - sealed.keys())
-    return SourceChecked(same, tuple(differences), len(ranges), pending)
+    return SourceChecked(same, tuple(differences), len(ranges), pending, frozenset(other_mods))
 
 
 def _unchanged(file: SealedFile, row: Row) -> bool:
-    mods = file.mods.size if file.mods else 0
-    return (file.entry.size, file.entry.mtime) == (int(row["size"]), int(row["mtime"])) and mods >= int(row["mods_size"])
+    size, mtime = (file.mods.size, file.mods.mtime) if file.mods else (0, 0)
+    if size < int(row["mods_size"]) or (size == int(row["mods_size"]) and int(row["mods_mtime"]) not in (0, mtime)):
+        return False
+    return (file.entry.size, file.entry.mtime) == (int(row["size"]), int(row["mtime"]))
 
 
 def _source_file(file: SealedFile, row: Row) -> SourceFile:

@@ -12,6 +12,7 @@ not answer.
 | `gap` | the receiver misses a landing of the sequence, or cannot accept one |
 | `landed` | landed, and the receiver has not answered yet |
 | `partial` | files are refused or in quarantine; all else is done |
+| `pending` | all came, and a settled file holds a change back until its other sources have come again |
 | `idle` | nothing to do but wait for the schedule |
 """
 
@@ -57,6 +58,9 @@ class LinkFacts:
     quarantined: int = 0
     refused: int = 0
     pending_drops: int = 0
+    asking: str = ""  # why the receiver waits for the operator, and for which run's drops
+    asking_run: str = ""
+    late: tuple[tuple[str, str], ...] = ()  # (path, why) of changes that a settled file holds back
 
 
 @dataclass(frozen=True)
@@ -86,11 +90,12 @@ class LinkStatus:
             "backlog_bytes": f.backlog_bytes,
             "oldest_unsent": iso(f.oldest_unsent),
             "oldest_unsent_path": f.oldest_path or None,
-            "guard": f.guard or None,
+            "guard": f.guard or f.asking or None,
             "receipt": {"unanswered": f.unanswered, "refused": f.refused, "quarantined": f.quarantined},
             "landings": {"unloaded": f.unloaded, "behind_gap": f.behind_gap, "rejected": f.rejected},
             "skipped": f.skipped,
             "pending_drops": f.pending_drops,
+            "late": [{"path": path, "reason": why} for path, why in f.late],
         }
 
 
@@ -128,10 +133,16 @@ def _state(f: LinkFacts) -> tuple[str, str, str]:
         return "failed", f.error, f.hint or sync
     if f.guard:
         return "guard", f.guard, f"./tidemark approve {f.guard_run or f.run}"
+    if f.asking:
+        return "guard", f.asking, f"./tidemark approve {f.asking_run}"
     if f.behind_gap or f.rejected:
         return "gap", f.landing_reason, f"./tidemark why {f.link}"
     if f.quarantined or f.refused:
-        return "partial", f"{f.quarantined} in quarantine, {f.refused} refused", "./tidemark quarantine list"
+        lists = [f"./tidemark {verb} list" for verb, n in (("quarantine", f.quarantined), ("owners", f.refused)) if n]
+        return "partial", f"{f.quarantined} in quarantine, {f.refused} refused", ", ".join(lists)
     if f.unanswered or f.unloaded:
         return "landed", f"{max(f.unanswered, f.unloaded)} landings are not loaded yet", "./tidemark load"
+    if f.late:
+        path, why = f.late[0]
+        return "pending", f"{path}: {why}" + (f" (and {len(f.late) - 1} more)" if len(f.late) > 1 else ""), sync
     return "idle", "", ""

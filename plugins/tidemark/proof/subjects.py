@@ -13,6 +13,7 @@ from sqlalchemy.engine import Connection
 from tidemark.ledger.proof_rows import Row, report
 from tidemark.proof.explanation import Explanation, told
 from tidemark.proof.file_story import FileStory
+from tidemark.proof.gather import late_paths
 from tidemark.proof.status import LinkStatus
 from tidemark.proof.why_file import explain_file
 from tidemark.proof.why_others import explain_device, explain_landing, explain_link, explain_run, explain_site
@@ -149,6 +150,7 @@ def _one_file(desk: Desk, site_id: str, path: str) -> Explanation:
         sources=sources,
         above=report(desk.connection, "stands_for", file_id=newest) if newest else (),
         clashes=_clashes(desk, site_id, newest) if newest else (),
+        late=late_paths(desk.connection, site_id).get(path, ""),
         kept_apart=_kept_apart(desk, site_id, newest) if newest else (),
         status=desk.links.get(links[0]["link"]) if links else None,
         names=dict(desk.names),
@@ -174,8 +176,19 @@ def _device(desk: Desk, subject: str) -> Explanation | None:
     escaped = subject.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     waiting = report(desk.connection, "device_not_there", pattern=f'%["{escaped}",%')
     if not (held or claims or waiting):
-        return None
-    return explain_device(subject, held, claims, waiting, desk.names)
+        return _series(desk, subject)
+    sites = sorted({row["site_id"] for row in held})
+    clashes = [c for site in sites for c in report(desk.connection, "series_clashes", site=site)]
+    mine = [c for c in clashes if c["series"].startswith(subject + ".")]
+    return explain_device(subject, held, claims, waiting, desk.names, mine)
+
+
+def _series(desk: Desk, subject: str) -> Explanation | None:
+    """A series is explained by its device; nodes may be quoted, so each point that could end the device is tried."""
+    known = _rows(desk, "SELECT series FROM schema_series WHERE series = :name", subject)
+    ends = [at for at, letter in enumerate(subject) if letter == "."][::-1]
+    devices = (subject[:end] for end in ends if known)
+    return next((answer for device in devices if (answer := _device(desk, device)) is not None), None)
 
 
 def _rows(desk: Desk, sql: str, name: object) -> list[Row]:

@@ -19,6 +19,8 @@ def drop_waits(story: FileStory) -> Told | None:
                 f"./tidemark approve {run}",
                 "the file stays in the catalog as it is; everything else goes on",
             )
+        if story.late:
+            continue  # what it waits for is known better there
         if row := story.trouble(kind, ("pending",)):
             by = json.loads(row["covered_by"])
             return Told(
@@ -55,6 +57,35 @@ def quarantined(story: FileStory) -> Told | None:
         f"./tidemark quarantine release {row['id']}   or   ./tidemark quarantine drop {row['id']}",
         "it stays out of the catalog; a newer generation of the file takes its place by itself",
         evidence=(f"quarantine {row['id']} at {row['receiver']} since {when(row['at'])}, landing {row['landing']}",),
+    )
+
+
+def given_up(story: FileStory) -> Told | None:
+    row = story.trouble("quarantine", ("dropped",))
+    held = int(story.newest["generation"]) if story.newest else 0
+    if row is None or max(story.carried, held) > int(row["generation"]):
+        return None
+    return Told(
+        "given up",
+        f"the operator dropped it from quarantine: {row['reason']}",
+        "./tidemark verify shows whether the site still has it; a newer generation of it is sent as any other",
+        "it stays out of the catalog, and red in its coverage for as long as the site has it",
+        evidence=(f"quarantine {row['id']} at {row['receiver']}, landing {row['landing']}",),
+    )
+
+
+def held_back(story: FileStory) -> Told | None:
+    """It came, and a settled file stands before it."""
+    if not story.late:
+        return None
+    link = story.link["link"] if story.link else ""
+    asks = "approve" in story.late
+    return Told(
+        "waiting for settled files",
+        story.late,
+        "./tidemark status" if asks else f"./tidemark sync {link}".rstrip(),
+        "readers see the settled file until then" if asks else "the next run sends what is asked for, then it is read",
+        evidence=tuple(f"{m['location']} stands for it" for m in story.above if m["settled"]),
     )
 
 
@@ -135,6 +166,9 @@ def retired(story: FileStory) -> Told | None:
         return None
     gone = "its bytes go after the grace" if row["state"] == "retired" else "its bytes were removed after the grace"
     if any(m["settled"] for m in story.above):
+        if drop := story.trouble("dropped", ("done",)):
+            kept = drop["reason"] or "the link keeps what its site drops; its points stay in a merged file"
+            return Told("kept after a drop", f"{kept}; {gone}", final=True)
         return Told("settled", f"a merged file stands alone for it; {gone}", final=True)
     for kind, word in (("superseded", "superseded"), ("dropped", "removed")):
         if row_ := story.trouble(kind, ("done",)):

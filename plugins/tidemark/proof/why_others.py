@@ -43,6 +43,7 @@ _LINK_WAIT = {
     "gap": "later landings wait; nothing is lost",
     "partial": "everything else goes on",
     "landed": "the load takes it by its own clock",
+    "pending": "the next runs send what is asked for; then it is read",
     "idle": "its schedule starts the next run",
 }
 
@@ -146,13 +147,18 @@ def _held_back(c: Row) -> tuple[str, str, str, str] | None:
     return None
 
 
-_PRESSING = ("failed", "guard", "gap", "interrupted", "partial", "window", "landed", "new", "running", "idle")
+_PRESSING = ("failed", "guard", "gap", "interrupted", "partial", "window", "landed", "pending", "new", "running", "idle")
 
 
 def explain_device(
-    device: str, held: Sequence[Row], claims: Sequence[Row], waiting: Sequence[Row], names: Mapping[str, str]
+    device: str,
+    held: Sequence[Row],
+    claims: Sequence[Row],
+    waiting: Sequence[Row],
+    names: Mapping[str, str],
+    clashes: Sequence[Row] = (),
 ) -> Explanation:
-    """A device: who owns it, what readers see of it, what is refused or still on its way."""
+    """A device: who owns it, what readers see of it, what is refused, still on its way, or of two types."""
     facts = [
         f"owner at {c['receiver']}: site {names.get(c['site_id'], c['site_id'])} since {when(c['at'])} ({c['landing']})"
         for c in claims
@@ -192,5 +198,16 @@ def explain_device(
     if not held:
         return Explanation(
             device, "device", "no points", "no file that readers see holds it", tuple(facts), "./tidemark coverage"
+        )
+    if clashes:
+        facts += [f"series {c['series']} is {c['type']}, but {c['clash']}" for c in clashes[:5]]
+        return Explanation(
+            device,
+            "device",
+            "in the catalog, a type clashes",
+            f"{len(clashes)} of its series have two types: {listed([c['series'] for c in clashes])}",
+            tuple(facts),
+            "agree on one type at the sites; both are kept as they came",
+            "both are read, each with its own type; wide output writes them as text",
         )
     return Explanation(device, "device", "in the catalog", "readers see it", tuple(facts), final=True)

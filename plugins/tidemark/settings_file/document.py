@@ -20,6 +20,10 @@ _PART = re.compile(r"""[\w-]+|"[^"]*"|'[^']*'""")
 KeyPath = tuple[str, ...]
 
 
+class FromEnvironment(str):
+    """The text of an environment variable: numbers and lists are written without TOML's signs there."""
+
+
 @dataclass
 class Document:
     """`tree`: the TOML tables with the environment's values put in. `places`: where each key stands."""
@@ -93,7 +97,7 @@ def _put_environment(document: Document, environ: Mapping[str, str]) -> None:
         for part in path[:-1]:
             table = table.setdefault(part, {}) if isinstance(table, dict) else {}
         if isinstance(table, dict):
-            table[path[-1]] = environ[variable]
+            table[path[-1]] = FromEnvironment(environ[variable])
         document.places[path] = variable
         for length in range(1, len(path)):
             document.places.setdefault(path[:length], variable)

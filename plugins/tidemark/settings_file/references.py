@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import combinations
 from typing import Any
 
 from tidemark.settings_file.document import Document
@@ -21,6 +22,8 @@ def check(document: Document, sections: Sections, single: Mapping[str, dict[str,
     for name, link in sections["links"].items():
         _check_link(document, name, link, problems)
     _check_ids(sections["sites"], problems)
+    _check_pairs(sections["links"], problems)
+    _check_receivers(sections["receivers"], problems)
     for section in ("receivers", "sites", "nodes"):
         for name, table in sections[section].items():
             _check_login(section, name, table, problems)
@@ -53,6 +56,30 @@ def _check_ids(sites: Mapping[str, dict[str, Any]], problems: Problems) -> None:
             problems.add(
                 f"is the id of site {other} too ({where}): every site needs its own", "sites", name, "id", value=site["id"]
             )
+
+
+def _check_pairs(links: Mapping[str, dict[str, Any]], problems: Problems) -> None:
+    """A receiver keeps one sequence of landings a site: two links would each begin one."""
+    first: dict[tuple[str, str], str] = {}
+    for name, link in links.items():
+        site, receiver = link.get("site"), link.get("receiver")
+        if not site or not receiver:
+            continue
+        other = first.setdefault((site, receiver), name)
+        if other != name:
+            where = problems.document.place("links", other)
+            message = f"sends site {site} to {receiver} as link {other} does ({where}): keep one, with the patterns of both"
+            problems.add(message, "links", name)
+
+
+def _check_receivers(receivers: Mapping[str, dict[str, Any]], problems: Problems) -> None:
+    """No receiver in another's folder: each takes what lies below its store for its own."""
+    stores = {name: table["store"].rstrip("/") for name, table in receivers.items() if table.get("store")}
+    for (one, first), (other, second) in combinations(stores.items(), 2):
+        if f"{first}/".startswith(f"{second}/") or f"{second}/".startswith(f"{first}/"):
+            where = problems.document.place("receivers", one, "store")
+            message = f"shares folders with the store of receiver {one} ({where}): give each its own"
+            problems.add(message, "receivers", other, "store", value=second)
 
 
 def _check_login(section: str, name: str, table: dict[str, Any], problems: Problems) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 from zoneinfo import ZoneInfo
 
+from tidemark.settings_file.document import FromEnvironment
+
 Reader = Callable[[Any], Any]
 
 _BANDWIDTH = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[A-Za-z]+)(/s|ps)")
@@ -48,7 +50,7 @@ def whole(minimum: int, maximum: int | None = None) -> Reader:
     limits = f"from {minimum} to {maximum}" if maximum is not None else f"of at least {minimum}"
 
     def read(value: Any) -> int:
-        if isinstance(value, str) and re.fullmatch(r"-?\d+", value):
+        if isinstance(value, FromEnvironment) and re.fullmatch(r"-?\d+", value):
             value = int(value)
         good = isinstance(value, int) and not isinstance(value, bool)
         if not good or value < minimum or (maximum is not None and value > maximum):
@@ -136,7 +138,7 @@ def uuid_text(value: Any) -> str:
 
 def texts(value: Any) -> tuple[str, ...]:
     """A list of texts; from the environment separated by commas."""
-    if isinstance(value, str):
+    if isinstance(value, FromEnvironment):
         value = [item.strip() for item in value.split(",") if item.strip()]
     if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
         raise ValueError('must be a list of texts like ["a", "b"]')

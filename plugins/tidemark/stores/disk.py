@@ -7,6 +7,8 @@ say. Only `durable` gives files their final names.
 
 from __future__ import annotations
 
+import array
+import bisect
 import errno
 import hashlib
 import os
@@ -55,39 +57,64 @@ class Disk:
         return [self.locate(path) for path in paths]
 
     def walk(
-        self, folders: Sequence[str], missing: list[str], odd: list[tuple[str, str]]
+        self, folders: Sequence[str], missing: list[str], odd: list[tuple[str, str]], by_name: str = ""
     ) -> Iterator[tuple[str, list[tuple[str, int, int, int]]]]:
-        """(folder path with its slash, rows of (name, size, mtime in whole seconds, inode)) of each folder, in any order."""
+        """(folder with its slash, rows (name, size, mtime in whole seconds, inode)) in the order of paths, in bytes.
+
+        A folder that holds folders too comes in pieces, with theirs in between. Files whose name ends with `by_name` are
+        not looked at: they come as (name, -1, 0, 0).
+        """
         self._plain.clear()
-        stack = []
-        for folder in outermost(folders):
+        # Folders to look into; rows to hand out, where there is no place.
+        stack: list[tuple[str, bytes, list[tuple[str, int, int, int]]]] = []
+        for prefix, folder in sorted([(_prefix(folder), folder) for folder in outermost(folders)], reverse=True):
             found = self._folder(folder, missing, odd)
             if found is not None:
-                stack.append((folder + "/" if folder and folder != "/" else folder, found))
+                stack.append((prefix, found, []))
         while stack:
-            prefix, place = stack.pop()
-            found_files: list[tuple[str, int, int, int]] = []
+            prefix, place, rows = stack.pop()
+            below: list[tuple[str, bytes]] = []
+            if place:
+                rows = sorted(_readable(self._scan(prefix, place, below, odd, by_name), prefix, odd))
+            end = len(rows)
+            for inner, inner_place in sorted(below, reverse=True):
+                start = bisect.bisect_left(rows, (inner[len(prefix) :], 0, 0, 0), 0, end)
+                if start < end:
+                    stack.append((prefix, b"", rows[start:end]))
+                stack.append((inner, inner_place, []))
+                end = start
+            if end:
+                yield prefix, rows[:end] if below else rows
+
+    def _scan(
+        self, prefix: str, place: bytes, below: list[tuple[str, bytes]], odd: list[tuple[str, str]], by_name: str
+    ) -> list[tuple[str, int, int, int]]:
+        """A folder's files as they come; the folders in it go to `below`, what is neither to `odd`."""
+        rows: list[tuple[str, int, int, int]] = []
+        try:
+            # By handle: the kernel then looks each name up in this folder, not from the root of the disk.
+            handle = os.open(place, _FOLDER)
             try:
-                # By handle: the kernel then looks each name up in this folder, not from the root of the disk.
-                handle = os.open(place, _FOLDER)
-                try:
-                    with os.scandir(handle) as entries:
-                        for entry in entries:
-                            if entry.is_file(follow_symlinks=False):
-                                try:
-                                    info = entry.stat(follow_symlinks=False)
-                                except FileNotFoundError:
-                                    continue  # went away while we looked
-                                found_files.append((entry.name, info.st_size, int(info[modes.ST_MTIME]), info.st_ino))
-                            else:
-                                self._no_file(entry, prefix, place, stack, odd)
-                finally:
-                    os.close(handle)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except OSError as error:
-                odd.append((prefix.rstrip("/"), "cannot be listed: " + os.strerror(error.errno or 0)))
-            yield prefix, _readable(found_files, prefix, odd)
+                with os.scandir(handle) as entries:
+                    for entry in entries:
+                        if entry.is_file(follow_symlinks=False):
+                            if by_name and entry.name.endswith(by_name):
+                                rows.append((entry.name, -1, 0, 0))  # a stat is most of what a listing costs
+                                continue
+                            try:
+                                info = entry.stat(follow_symlinks=False)
+                            except FileNotFoundError:
+                                continue  # went away while we looked
+                            rows.append((entry.name, info[modes.ST_SIZE], int(info[modes.ST_MTIME]), info[modes.ST_INO]))
+                        else:
+                            self._no_file(entry, prefix, place, below, odd)
+            finally:
+                os.close(handle)
+        except (FileNotFoundError, NotADirectoryError):
+            return rows
+        except OSError as error:
+            odd.append((prefix.rstrip("/"), "cannot be listed: " + os.strerror(error.errno or 0)))
+        return rows
 
     def names(self, folder: str) -> list[str]:
         try:
@@ -216,14 +243,14 @@ class Disk:
         raise FileNotFoundError(errno.ENOENT, "is not a regular file")
 
     def _no_file(
-        self, entry: os.DirEntry[str], prefix: str, place: bytes, stack: list[tuple[str, bytes]], odd: list[tuple[str, str]]
+        self, entry: os.DirEntry[str], prefix: str, place: bytes, below: list[tuple[str, bytes]], odd: list[tuple[str, str]]
     ) -> None:
         name = os.fsencode(entry.name)
         if not entry.is_dir(follow_symlinks=False):
             odd.append((prefix + show(name), "is a symlink" if entry.is_symlink() else "is neither file nor folder"))
             return
         try:
-            stack.append((prefix + name.decode() + "/", os.path.join(place, name)))
+            below.append((prefix + name.decode() + "/", os.path.join(place, name)))
         except UnicodeDecodeError:
             odd.append((prefix + show(name), "name is not UTF-8"))
 
@@ -264,6 +291,15 @@ def outermost(folders: Sequence[str]) -> list[str]:
     return kept
 
 
+def pack_rows(rows: list[tuple[str, int, int, int]]) -> bytes:
+    """The names, each ended by a NUL, then all sizes, mtimes, inodes as little-endian int64."""
+    names, sizes, mtimes, inodes = zip(*rows)  # noqa: B905 Python 3.6
+    numbers = array.array("q", sizes + mtimes + inodes)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return "\0".join(names).encode() + b"\0" + numbers.tobytes()
+
+
 def show(name: bytes) -> str:
     return name.decode("utf-8", "backslashreplace")
 
@@ -286,6 +322,10 @@ def _readable(
         except UnicodeDecodeError:
             odd.append((prefix + show(name), "name is not UTF-8"))
     return kept
+
+
+def _prefix(folder: str) -> str:
+    return folder + "/" if folder and folder != "/" else folder
 
 
 def _remove_tree(place: bytes) -> None:

@@ -8,7 +8,6 @@ the result or FAILED [errno, words, path].
 
 from __future__ import annotations
 
-import array
 import gc
 import json
 import struct
@@ -18,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from tidemark.stores import durable
-from tidemark.stores.disk import PIECE, Disk
+from tidemark.stores.disk import PIECE, Disk, pack_rows
 from tidemark.stores.far_stream import Ranges, widen, write_all
 
 HEAD = struct.Struct(">BII")
@@ -76,21 +75,20 @@ class Server:
                 return
             yield frame[2]
 
-    def do_list(self, folders: list[str]) -> list[Any]:
-        """Rows in frames: JSON [[folder, count], …], bytes: compressed names, then sizes, mtimes, inodes as int64."""
+    def do_list(self, folders: list[str], by_name: str = "", level: int = 1) -> list[Any]:
+        """Rows in frames, in the order of paths: JSON [[folder, count], …], bytes: `pack_rows`, compressed."""
         missing: list[str] = []
         odd: list[tuple[str, str]] = []
         groups: list[tuple[str, int]] = []
         rows: list[tuple[str, int, int, int]] = []
-        for prefix, found in self.disk.walk(folders, missing, odd):
-            if found:
-                groups.append((prefix, len(found)))
-                rows += found
+        for prefix, found in self.disk.walk(folders, missing, odd, by_name):
+            groups.append((prefix, len(found)))
+            rows += found
             if len(rows) >= ROWS:
-                self.send(DATA, groups, pack_rows(rows))
+                self.send(DATA, groups, zlib.compress(pack_rows(rows), level))
                 groups, rows = [], []
         if rows:
-            self.send(DATA, groups, pack_rows(rows))
+            self.send(DATA, groups, zlib.compress(pack_rows(rows), level))
         return [missing, odd]
 
     def do_names(self, folder: str) -> list[str]:
@@ -196,14 +194,6 @@ class Server:
 
     def do_free(self, folder: str) -> int:
         return self.disk.free_bytes(folder)
-
-
-def pack_rows(rows: list[tuple[str, int, int, int]]) -> bytes:
-    names, sizes, mtimes, inodes = zip(*rows)  # noqa: B905 Python 3.6
-    numbers = array.array("q", sizes + mtimes + inodes)
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return zlib.compress("\0".join(names).encode() + b"\0" + numbers.tobytes(), 1)
 
 
 def _shown(name: Any) -> str | None:

@@ -6,12 +6,15 @@ import json
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tidemark.errors import UnreachableError
 from tidemark.stores.far_program import ASK, DATA, DONE, FAILED, HEAD, LAST, STOP
 from tidemark.stores.far_source import command, program
-from tidemark.stores.ssh import Pipe, SshConnection
+
+if TYPE_CHECKING:
+    from tidemark.stores.arriving import ChildPipe
+    from tidemark.stores.ssh import Pipe, SshConnection
 
 GREETING = b"tidemark "
 _WRITE = 1 << 18  # bytes a DATA frame towards the far end
@@ -53,7 +56,7 @@ def _greeting(pipe: Pipe) -> list[bytes]:
 class FarSession:
     """One far end, one operation at a time."""
 
-    def __init__(self, pipe: Pipe) -> None:
+    def __init__(self, pipe: Pipe | ChildPipe) -> None:
         self._pipe = pipe
 
     @property
@@ -94,7 +97,8 @@ class FarSession:
 
     @property
     def pipe(self) -> Pipe:
-        return self._pipe
+        """Of a session over SSH."""
+        return cast("Pipe", self._pipe)
 
     def begin(self, operation: str, *arguments: Any) -> None:
         self._send(ASK, [operation, arguments])

@@ -9,6 +9,7 @@ with `format`; a newer format is refused by name, unknown keys are ignored. Sour
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -18,6 +19,13 @@ from tidemark.errors import CorruptionError
 
 MANIFEST_FORMAT = 1
 RECEIPT_FORMAT = 1
+_BAD = (
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    OverflowError,
+)  # what a paper of other shapes raises when it is read
 MANIFEST = "manifest.json"
 RECEIPT = "receipt.json"
 
@@ -115,7 +123,8 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of one landed file: loaded, refused (another site owns `device`), quarantined.
+    """What became of one landed file: loaded, refused (another site owns `device`), quarantined, awaited (deletions of a
+    settled file, which the receipt asks for again).
 
     `schema` answers name a schema log (`path`, epoch as `generation`) whose bytes did not come whole. `resend`: the
     receiver does not have the bytes that the manifest promised, so sending the whole file again would help.
@@ -131,13 +140,24 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Resend:
+    """A file the receiver needs again, whole, to replace a settled file. It is sent if the site still has it and
+    `generation` is the newest that was sent; a newer one is on its way."""
+
+    path: str
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class Receipt:
     landing: str
     sequence: int
     manifest_sha256: str
     loaded: float
     answers: tuple[Answer, ...] = ()
-    pending: tuple[tuple[str, str], ...] = field(default=())  # (path, reason) of drops that wait
+    pending: tuple[tuple[str, str], ...] = field(default=())  # (path, reason) of what readers do not see yet: drops, changes
+    resend: tuple[Resend, ...] = ()  # older receipts have no such key: none
 
 
 def encode(paper: Manifest | Receipt) -> bytes:
@@ -150,41 +170,42 @@ def decode_manifest(data: bytes) -> Manifest:
     raw = _object(data, "manifest", MANIFEST_FORMAT)
     try:
         manifest = Manifest(
-            landing=raw["landing"],
-            site_id=raw["site_id"],
-            site_name=raw["site_name"],
-            time_unit=raw["time_unit"],
-            partition_interval_ms=int(raw["partition_interval_ms"]),
-            link=raw["link"],
-            run_id=raw["run_id"],
-            part=int(raw["part"]),
-            sequence=int(raw["sequence"]),
-            previous=raw["previous"],
-            deletes=raw["deletes"],
-            inventory_count=int(raw["inventory_count"]),
+            landing=_text(raw["landing"]),
+            site_id=_text(raw["site_id"]),
+            site_name=_text(raw["site_name"]),
+            time_unit=_text(raw["time_unit"]),
+            partition_interval_ms=_whole(raw["partition_interval_ms"]),
+            link=_text(raw["link"]),
+            run_id=_text(raw["run_id"]),
+            part=_whole(raw["part"]),
+            sequence=_whole(raw["sequence"]),
+            previous=None if raw["previous"] is None else _text(raw["previous"]),
+            deletes=_text(raw["deletes"]),
+            inventory_count=_whole(raw["inventory_count"]),
             last=bool(raw["last"]),
-            created=float(raw["created"]),
-            data=tuple(raw["data"]),
+            created=_moment(raw["created"]),
+            data=tuple(map(_text, raw["data"])),
             files=tuple(_landed_file(f) for f in raw["files"]),
             schema=tuple(
-                LandedSchema(s["path"], int(s["epoch"]), int(s["start"]), Part(**s["part"])) for s in raw["schema"]
+                LandedSchema(_text(s["path"]), _whole(s["epoch"]), _whole(s["start"]), _part_of(s["part"]))
+                for s in raw["schema"]
             ),
             superseded=tuple(_vanished(v) for v in raw["superseded"]),
             dropped=tuple(_vanished(v) for v in raw["dropped"]),
             added=tuple(
                 InventoryEntry(
-                    path=e["path"],
-                    size=int(e["size"]),
-                    mtime=int(e["mtime"]),
-                    extent=tuple((d, int(a), int(b)) for d, a, b in e["extent"]),
-                    reason=e.get("reason", ""),
+                    path=_text(e["path"]),
+                    size=_whole(e["size"]),
+                    mtime=_whole(e["mtime"]),
+                    extent=tuple((_text(d), _whole(a), _whole(b)) for d, a, b in e["extent"]),
+                    reason=_text(e.get("reason", "")),
                 )
                 for e in raw["added"]
             ),
-            removed=tuple(raw["removed"]),
-            left_out=tuple((p, r) for p, r in raw["left_out"]),
+            removed=tuple(map(_text, raw["removed"])),
+            left_out=tuple((_text(p), _text(r)) for p, r in raw["left_out"]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as broken:
+    except _BAD as broken:
         raise CorruptionError(f"manifest is not readable: {type(broken).__name__} {broken}") from broken
     for path in _paths_of(manifest):
         check_path(path)
@@ -209,14 +230,17 @@ def decode_receipt(data: bytes) -> Receipt:
     raw = _object(data, "receipt", RECEIPT_FORMAT)
     try:
         return Receipt(
-            landing=raw["landing"],
-            sequence=int(raw["sequence"]),
-            manifest_sha256=raw["manifest_sha256"],
-            loaded=float(raw["loaded"]),
-            answers=tuple(Answer(**{k: a[k] for k in Answer.__dataclass_fields__ if k in a}) for a in raw["answers"]),
-            pending=tuple((p, r) for p, r in raw["pending"]),
+            landing=_text(raw["landing"]),
+            sequence=_whole(raw["sequence"]),
+            manifest_sha256=_text(raw["manifest_sha256"]),
+            loaded=_moment(raw["loaded"]),
+            answers=tuple(map(_answer, raw["answers"])),
+            pending=tuple((_text(p), _text(r)) for p, r in raw["pending"]),
+            resend=tuple(
+                Resend(_text(r["path"]), _whole(r["generation"]), _text(r.get("reason", ""))) for r in raw.get("resend", ())
+            ),
         )
-    except (KeyError, TypeError, ValueError) as broken:
+    except _BAD as broken:
         raise CorruptionError(f"receipt is not readable: {type(broken).__name__} {broken}") from broken
 
 
@@ -246,7 +270,7 @@ def _is_utf8(path: str) -> bool:
 def _object(data: bytes, what: str, newest: int) -> Mapping[str, Any]:
     try:
         raw = json.loads(data)
-    except ValueError as broken:
+    except (ValueError, RecursionError) as broken:
         raise CorruptionError(f"{what} is not JSON: {broken}") from broken
     if not isinstance(raw, dict) or not isinstance(raw.get("format"), int):
         raise CorruptionError(f"{what} carries no format number")
@@ -254,28 +278,70 @@ def _object(data: bytes, what: str, newest: int) -> Mapping[str, Any]:
         raise CorruptionError(
             f"{what} has format {raw['format']}, this Tidemark knows {newest}", hint="upgrade Tidemark here"
         )
+    if b"\\u" in data and not _storable(raw):
+        raise CorruptionError(f"{what} holds text that no database takes: a NUL, or half a surrogate pair")
     return raw
 
 
+def _storable(raw: Any) -> bool:
+    if isinstance(raw, str):
+        return "\0" not in raw and _is_utf8(raw)
+    if isinstance(raw, dict):
+        return all(_storable(key) and _storable(value) for key, value in raw.items())
+    return all(map(_storable, raw)) if isinstance(raw, list) else True
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.60} is no text")
+    return value
+
+
+def _whole(value: Any) -> int:
+    """A number that the ledger can hold."""
+    number = int(value)
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError(f"{number} is beyond 64 bits")
+    return number
+
+
+def _moment(value: Any) -> float:
+    seconds = float(value)
+    if not math.isfinite(seconds):
+        raise ValueError(f"{seconds} is no time")
+    return seconds
+
+
 def _part(raw: Mapping[str, Any] | None) -> Part | None:
-    return None if raw is None else Part(raw["path"], int(raw["size"]), raw["sha256"])
+    return None if raw is None else _part_of(raw)
+
+
+def _part_of(raw: Mapping[str, Any]) -> Part:
+    return Part(_text(raw["path"]), _whole(raw["size"]), _text(raw["sha256"]))
 
 
 def _landed_file(raw: Mapping[str, Any]) -> LandedFile:
     return LandedFile(
-        path=raw["path"],
-        generation=int(raw["generation"]),
-        mtime=int(raw["mtime"]),
+        path=_text(raw["path"]),
+        generation=_whole(raw["generation"]),
+        mtime=_whole(raw["mtime"]),
         tsfile=_part(raw["tsfile"]),
         resource=_part(raw["resource"]),
         mods=_part(raw["mods"]),
-        sha256=raw["sha256"],
-        verified=raw["verified"],
+        sha256=_text(raw["sha256"]),
+        verified=_text(raw["verified"]),
     )
 
 
 def _vanished(raw: Mapping[str, Any]) -> Vanished:
-    return Vanished(raw["path"], int(raw["generation"]), tuple(raw["covered_by"]))
+    return Vanished(_text(raw["path"]), _whole(raw["generation"]), tuple(map(_text, raw["covered_by"])))
+
+
+def _answer(raw: Mapping[str, Any]) -> Answer:
+    told = {name: _text(raw.get(name, "")) for name in ("reason", "device", "owner")}
+    return Answer(
+        _text(raw["path"]), _whole(raw["generation"]), _text(raw["outcome"]), **told, resend=bool(raw.get("resend", False))
+    )
 
 
 def _paths_of(manifest: Manifest) -> list[str]:

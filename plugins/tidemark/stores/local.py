@@ -8,8 +8,9 @@ from contextlib import contextmanager
 
 from tidemark.errors import SourceVanishedError
 from tidemark.stores import durable
-from tidemark.stores.disk import Disk
+from tidemark.stores.disk import Disk, pack_rows
 from tidemark.stores.landing import check_path
+from tidemark.stores.listing import Frame, PackedEntries
 from tidemark.stores.protocol import Entry, Listing, Range, StoreProperties, Tier
 from tidemark.stores.translation import Where, translated
 
@@ -24,13 +25,19 @@ class LocalStore:
         self.properties = StoreProperties(tier=Tier.LOCAL, hard_links=True, fsync=True, inodes=True)
 
     def list_files(self, folders: Sequence[str]) -> Listing:
-        entries: list[Entry] = []
+        return self._list(folders, "")
+
+    def glance(self, folders: Sequence[str], by_name: str) -> Listing:
+        return self._list(folders, by_name)
+
+    def _list(self, folders: Sequence[str], by_name: str) -> Listing:
+        frames: list[Frame] = []
         missing: list[str] = []
         odd: list[tuple[str, str]] = []
         with translated(self._where, ""), without_collector():
-            for prefix, rows in self._disk.walk([check_folder(f) for f in folders], missing, odd):
-                entries += map(Entry._make, [(prefix + name, size, mtime, inode) for name, size, mtime, inode in rows])
-        return finish_listing(entries, missing, odd)
+            for prefix, rows in self._disk.walk([check_folder(f) for f in folders], missing, odd, by_name):
+                frames.append(Frame([(prefix, len(rows))], pack_rows(rows), compressed=False))
+        return Listing(PackedEntries(frames), tuple(sorted(missing)), tuple(sorted(odd)), partial=bool(by_name))
 
     def list_folder(self, folder: str) -> Sequence[str]:
         with translated(self._where, folder):

@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from tidemark.errors import CorruptionError, PermanentError, SourceVanishedError
@@ -88,6 +88,11 @@ class MemoryStore:
         missing = [folder for folder in asked if folder and not self._is_folder(folder)]
         entries = [self._entry(path) for path in self._names if any(_below(path, folder) for folder in asked)]
         return finish_listing(entries, missing, [])
+
+    def glance(self, folders: Sequence[str], by_name: str) -> Listing:
+        found = self.list_files(folders)
+        entries = [Entry(e.path, -1, 0, 0) if e.path.endswith(by_name) else e for e in found.entries]
+        return replace(found, entries=entries, partial=True)
 
     def list_folder(self, folder: str) -> Sequence[str]:
         above = check_folder(folder)

@@ -44,7 +44,12 @@ def open_store(address: StoreAddress, tier: Tier | None = None) -> Store:
 def _local(url: str) -> Store:
     from tidemark.stores.local import LocalStore
 
+    return LocalStore(local_root(url))
+
+
+def local_root(url: str) -> str:
+    """The folder of a `file://` address. Raises UsageError where it is no absolute path."""
     path = unquote(url.removeprefix("file://"))
     if not path.startswith("/") or ".." in PurePosixPath(path).parts:
         raise UsageError(f"store {url!r} needs an absolute path: file:///folder", subject=url)
-    return LocalStore(path)
+    return path

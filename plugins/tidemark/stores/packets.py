@@ -14,13 +14,13 @@ import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import paramiko
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from paramiko.message import Message
 from paramiko.packet import NeedRekeyException, Packetizer
 from paramiko.ssh_exception import SSHException
 
 from tidemark.stores.far_program import DATA, HEAD
+from tidemark.stores.lean_paramiko import paramiko
 
 KNOWN = ("5.1.0",)
 MARGIN = 16  # bytes before a slab's frames: a packet's header lands on them while it is decrypted

@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class Tier(enum.StrEnum):
@@ -50,11 +50,13 @@ class Listing:
     """All regular files below the asked folders, ordered by path bytes, and what could not be listed as it should.
 
     `missing`: asked folders that do not exist. `odd`: (path, reason) of symlinks, unreadable folders and the like.
+    `partial`: some files come by their names alone, see `Glancing`.
     """
 
     entries: Sequence[Entry]
     missing: Sequence[str] = ()
     odd: Sequence[tuple[str, str]] = ()
+    partial: bool = False
 
 
 class Range(NamedTuple):
@@ -63,6 +65,15 @@ class Range(NamedTuple):
     path: str
     offset: int = 0
     length: int | None = None
+
+
+@runtime_checkable
+class Glancing(Protocol):
+    """What a store may do besides, where looking at a file costs it something (`listing.glance` asks)."""
+
+    def glance(self, folders: Sequence[str], by_name: str) -> Listing:
+        """`list_files` in half the time: files whose name ends with `by_name` come with size -1, mtime 0 and inode 0."""
+        ...
 
 
 class Store(Protocol):

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from tidemark.errors import DiskFullError, PermanentError, TidemarkError
-from tidemark.stores.part_file import Differs, PartFile, Resumed, write_small
 from tidemark.stores.block_journal import Identity, journal_of, part_at
 from tidemark.stores.carrier import Asking, Carrier, Opened
 from tidemark.stores.durable import make_folder
@@ -27,6 +26,7 @@ from tidemark.stores.far_program import DATA
 from tidemark.stores.far_stream import BARE, CHANGED, RECORD, SHORT
 from tidemark.stores.local import LocalStore
 from tidemark.stores.packets import Frame
+from tidemark.stores.part_file import Differs, PartFile, Resumed, write_small
 from tidemark.stores.protocol import Entry, Range
 from tidemark.stores.pull_line import Line
 from tidemark.stores.python_store import PythonStore

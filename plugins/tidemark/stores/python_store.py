@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import array
-import sys
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from tidemark.errors import UnreachableError
 from tidemark.stores.far_session import FarPool, FarSession
 from tidemark.stores.landing import check_path
-from tidemark.stores.local import check_folder, finish_listing, gone, without_collector
+from tidemark.stores.listing import Frame, PackedEntries
+from tidemark.stores.local import check_folder, gone
 from tidemark.stores.protocol import Entry, Listing, Range, StoreProperties, Tier
 from tidemark.stores.ssh import SshConnection
 from tidemark.stores.translation import Where, translated
@@ -33,15 +30,26 @@ class PythonStore:
         self.where = Where(connection.login.name, root)
 
     def list_files(self, folders: Sequence[str]) -> Listing:
-        entries: list[Entry] = []
-        with self._far("") as far, without_collector():
+        return self._list(folders, "")
+
+    def glance(self, folders: Sequence[str], by_name: str) -> Listing:
+        return self._list(folders, by_name)
+
+    def arrivals(self, folders: Sequence[str], by_name: str) -> Iterator[tuple[Any, bytes]]:
+        """The frames of a listing as they come, at the end (missing folders, odd paths) without bytes."""
+        with self._far("") as far:
             asked = [check_folder(folder) for folder in folders]
-            for words, data in far.stream("list", asked, patient=True):
-                if data:
-                    entries += unpack_rows(words, data)
-                else:
-                    missing, odd = words
-        return finish_listing(entries, missing, [(path, reason) for path, reason in odd])
+            yield from far.stream("list", asked, by_name, patient=True)
+
+    def _list(self, folders: Sequence[str], by_name: str) -> Listing:
+        frames: list[Frame] = []
+        for words, data in self.arrivals(folders, by_name):
+            if data:
+                frames.append(Frame(words, data, compressed=True))
+            else:
+                missing, odd = words
+        found = tuple(sorted((path, why) for path, why in odd))
+        return Listing(PackedEntries(frames), tuple(sorted(missing)), found, partial=bool(by_name))
 
     def list_folder(self, folder: str) -> Sequence[str]:
         with self._far(folder) as far:
@@ -155,26 +163,6 @@ class PythonStore:
         with translated(self.where, path, reading=reading):
             with self.pool.session() as far:
                 yield far
-
-
-def unpack_rows(groups: list[tuple[str, int]], data: bytes) -> Iterator[Entry]:
-    """A frame of `far_program.Server.do_list` as entries."""
-    total = sum(count for _, count in groups)
-    raw = zlib.decompress(data)
-    split = len(raw) - total * 24  # three int64 a row
-    names = raw[: split - 1].decode().split("\0")
-    numbers = array.array("q", raw[split:])
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    if len(names) != total:
-        raise UnreachableError("the far end's listing is torn", hint="run again")
-    paths: list[str] = []
-    for prefix, count in groups:
-        paths += [prefix + name for name in names[len(paths) : len(paths) + count]]
-    return map(
-        Entry._make,
-        zip(paths, numbers[:total], numbers[total : 2 * total], numbers[2 * total :], strict=True),
-    )
 
 
 def _batches(things: Sequence[T]) -> Iterator[list[T]]:

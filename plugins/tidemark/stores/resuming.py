@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tidemark.stores.part_file import Resumed
 from tidemark.stores.block_journal import Block, Identity, decode, journal_of, part_of
 from tidemark.stores.disk import Disk
+from tidemark.stores.part_file import Resumed
 from tidemark.stores.protocol import Range, Store
 from tidemark.stores.transfer_items import SendItem
 

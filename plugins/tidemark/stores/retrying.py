@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from tidemark.errors import OutcomeUnknownError, UnreachableError
+from tidemark.stores.listing import glance
 from tidemark.stores.protocol import Entry, Listing, Range, Store, StoreProperties
 
 T = TypeVar("T")
@@ -86,6 +87,9 @@ class RetryingStore:
     def list_files(self, folders: Sequence[str]) -> Listing:
         return self._again(lambda: self.inner.list_files(folders))
 
+    def glance(self, folders: Sequence[str], by_name: str) -> Listing:
+        return self._again(lambda: glance(self.inner, folders, by_name))
+
     def list_folder(self, folder: str) -> Sequence[str]:
         return self._again(lambda: self.inner.list_folder(folder))
 
@@ -151,4 +155,4 @@ class RetryingStore:
         self.inner.close()
 
     def _again(self, act: Callable[[], T]) -> T:
-        return try_again(act, self._tries)
+        return try_again(act, self._tries) if self._tries > 1 else act()

@@ -10,22 +10,14 @@ from __future__ import annotations
 import logging
 import socket
 import struct
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-if "paramiko" not in sys.modules:  # it would take an optional package with it, for a tenth of a second, that we do not use
-    sys.modules.setdefault("invoke", None)  # type: ignore[arg-type]
-    import paramiko
-
-    if sys.modules["invoke"] is None:
-        del sys.modules["invoke"]
-import paramiko
-
 from tidemark.errors import HostKeyError, PermanentError, PermissionDeniedError, UnreachableError, UsageError
+from tidemark.stores.lean_paramiko import paramiko
 from tidemark.stores.packets import BulkPacketizer, BulkSink, Frame, packetizer_class
 
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # a fifth to two fifths faster than CTR with a MAC
@@ -68,31 +60,54 @@ class SshConnection:
         self.login = login
         self.limits = limits
         self._transport: paramiko.Transport | None = None
+        self._further: list[paramiko.Transport] = []  # for one session each
         self._lock = threading.RLock()
 
     def open_pipe(self, command: str = "", subsystem: str = "") -> Pipe:
         """A channel that runs `command`, or the named subsystem."""
         with self.speaking("opening a session"):
-            transport = self._connected()
-            channel = transport.open_session(window_size=WINDOW, max_packet_size=PACKET, timeout=self.limits.stall)
+            transport, channel = self._open_session()
             channel.settimeout(self.limits.stall)
             if subsystem:
                 channel.invoke_subsystem(subsystem)
             else:
                 channel.exec_command(command)
-            return Pipe(self, channel)
+            return Pipe(self, transport, channel)
+
+    def _open_session(self) -> tuple[paramiko.Transport, paramiko.Channel]:
+        """MaxSessions counts the sessions of a connection: one too many gets a connection of its own."""
+        transport = self._connected()
+        try:
+            return transport, transport.open_session(WINDOW, PACKET, self.limits.stall)
+        except paramiko.ChannelException:
+            further = connect(self.login, self.limits)
+            self._further.append(further)
+        try:
+            return further, further.open_session(WINDOW, PACKET, self.limits.stall)
+        except BaseException:
+            self.close_further(further)
+            raise
+
+    def close_further(self, transport: paramiko.Transport) -> None:
+        """Close a connection that was made for one session; leave the one that all share."""
+        with self._lock:
+            if transport not in self._further:
+                return
+            self._further.remove(transport)
+        transport.close()
 
     def drop(self) -> None:
         """Close the connection and every channel on it; the next use connects again."""
         with self._lock:
-            transport, self._transport = self._transport, None
-        if transport is not None:
+            open_now = [*self._further, *([self._transport] if self._transport else [])]
+            self._transport = None
+            self._further.clear()
+        for transport in open_now:
             transport.close()
 
-    def alive(self) -> bool:
-        """Whether the server answers a question within the stall limit."""
-        transport = self._transport
-        if transport is None or not transport.is_active():
+    def alive(self, transport: paramiko.Transport) -> bool:
+        """Whether the server answers a question on this connection within the stall limit."""
+        if not transport.is_active():
             return False
         asking = threading.Thread(target=self._ask, args=(transport,), daemon=True)
         asking.start()
@@ -117,7 +132,7 @@ class SshConnection:
         except paramiko.ChannelException as refused:
             raise UnreachableError(
                 f"{self.login.name} refuses another session while {doing}: {refused}",
-                hint="raise MaxSessions in its sshd_config, or lower the link's `connections`",
+                hint="does its sshd_config allow sessions (MaxSessions) to this account?",
                 subject=self.login.host,
             ) from refused
         except (EOFError, TimeoutError, paramiko.SSHException, OSError) as broken:
@@ -145,8 +160,9 @@ class SshConnection:
 class Pipe:
     """Bytes to and from a command or subsystem at the far end."""
 
-    def __init__(self, connection: SshConnection, channel: paramiko.Channel) -> None:
+    def __init__(self, connection: SshConnection, transport: paramiko.Transport, channel: paramiko.Channel) -> None:
         self._connection = connection
+        self._transport = transport
         self._channel = channel
         self._buffer = bytearray()
 
@@ -211,7 +227,9 @@ class Pipe:
         return said.decode("utf-8", "backslashreplace")
 
     def close(self) -> None:
-        self._channel.close()
+        with suppress(EOFError, OSError, paramiko.SSHException):  # a connection that broke is closed already
+            self._channel.close()
+        self._connection.close_further(self._transport)
 
     def _receive(self, patient: bool) -> bytes:
         while True:
@@ -219,7 +237,7 @@ class Pipe:
                 with self._connection.speaking("waiting for its answer"):
                     return self._try_receive()
             except _Silent as silent:
-                if not (patient and self._connection.alive()):
+                if not (patient and self._connection.alive(self._transport)):
                     with self._connection.speaking("waiting for its answer"):
                         raise TimeoutError from silent
 

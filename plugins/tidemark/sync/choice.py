@@ -17,7 +17,7 @@ from tidemark.ledger.run_rows import DROP, HELD, MODS, PLANNED, SEND, SUPERSEDE,
 from tidemark.settings import LinkSettings
 from tidemark.stores.landing import InventoryEntry
 from tidemark.sync.guard import Limits, Verdict, View, judge
-from tidemark.sync.plan import Change, Changes, Kind, KnownFile
+from tidemark.sync.plan import Change, Changes, Kind, KnownFile, written_anew
 from tidemark.sync.vanished import Gone, Live, covers
 from tidemark.sync.work import Options, Plan
 from tidemark.tsfiles.devices import matches
@@ -30,18 +30,23 @@ ADOPTED = "adopted: brought to the receiving end before Tidemark, by another too
 
 @dataclass(frozen=True)
 class Facts:
-    """What was read for one selection. `extents`: of changed files, from their .resource ((): unreadable);
-    `known_extents`: of vanished files and of those beside them, from the ledger; `same`: changed files whose digest is
-    the acknowledged one all the same; `approved`: drops that the operator let go; `unreadable`: .resource files that
-    tell nothing, and why."""
+    """What was read for one selection.
+
+    `extents`: of changed files, from their .resource ((): unreadable); `known_extents`: of vanished files and of those
+    beside them, from the ledger; `same`: changed files whose digest is the acknowledged one all the same; `same_mods`:
+    whose mods' digest is; `approved`: drops that the operator let go; `unreadable`: .resource files that tell nothing,
+    and why; `gone_lately`: paths told as vanished not long ago.
+    """
 
     changes: Changes
     view: View
     extents: Mapping[str, Extent] = field(default_factory=dict)
     known_extents: Mapping[str, Extent] = field(default_factory=dict)
     same: Collection[str] = ()
+    same_mods: Collection[str] = ()
     approved: Collection[str] = ()
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    gone_lately: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ class Selection:
     files: tuple[SealedFile, ...] = ()
     seen: tuple[Seen, ...] = ()  # rows to wait: new, changed, excluded
     adopted: tuple[tuple[Seen, int], ...] = ()  # known from now on without being sent, with the size of their mods
-    touched: tuple[Seen, ...] = ()  # the same content under another time or inode
+    touched: tuple[Seen, ...] = ()  # the same content under other times or inode
     extents: Mapping[str, Extent] = field(default_factory=dict)
     added: tuple[InventoryEntry, ...] = ()
     removed: tuple[str, ...] = ()
@@ -107,7 +112,7 @@ def choose(facts: Facts, link: LinkSettings, data: Sequence[str], options: Optio
         items=(*(item for _, item in sending), *told),
         files=tuple(file for file, _ in sending),
         seen=tuple(seen),
-        touched=tuple(_seen(c.file, None) for c in facts.changes.changed if c.file.entry.path in facts.same),
+        touched=tuple(_touched(c) for c in changes if c.kind is Kind.SAME or c.file.entry.path in facts.same),
         adopted=tuple(adopted),
         extents={s.path: facts.extents.get(s.path, ()) for s in told_of},
         added=tuple(InventoryEntry(s.path, s.size, s.mtime, facts.extents.get(s.path, ()), s.reason or "") for s in told_of),
@@ -134,9 +139,13 @@ def without(selection: Selection, paths: Collection[str]) -> Selection:
 def _settled(change: Change, facts: Facts) -> Change:
     """A file whose digest is the acknowledged one was only touched; its deletions may still have grown."""
     path, row = change.file.entry.path, change.row
-    if path not in facts.same or row is None or _mods_size(change.file) < row.mods_size:
+    if row is None or _mods_size(change.file) < row.mods_size:
         return change
-    return change._replace(kind=Kind.MODS if _mods_size(change.file) > row.mods_size else Kind.SAME)
+    if path not in facts.same and (change.kind is not Kind.MODS or path not in facts.same_mods):
+        return change
+    grown = _mods_size(change.file) > row.mods_size
+    anew = written_anew(change.file.mods, row.mods_mtime) and path not in facts.same_mods
+    return change._replace(kind=Kind.MODS if grown or anew else Kind.SAME)
 
 
 def _vanished(
@@ -147,7 +156,8 @@ def _vanished(
     live = [Live(f.name, facts.extents.get(f.entry.path, ()), fresh=True) for f in sending]
     live += [Live(f.name, facts.known_extents.get(f.entry.path, ()), fresh=False) for f in facts.changes.live]
     gone = [Gone(r.path, parse_source_path(r.path, data), facts.known_extents.get(r.path, ())) for r in rows]
-    by = covers(gone, live)
+    lately = [name for path in facts.gone_lately if (name := parse_source_path(path, data))]
+    by = covers(gone, live, lately)
     limits = Limits(link.deletes == "apply", link.delete_limit_files, link.delete_limit_share)
     verdict = judge([r.path for r in rows if not by[r.path]], facts.view, limits, facts.approved)
     held = frozenset(verdict.held)
@@ -178,6 +188,7 @@ def _item(change: Change, action: str) -> RunItem:
         inode=file.entry.inode,
         mods_path=file.mods.path if file.mods else "",
         mods_size=_mods_size(file),
+        mods_mtime=_mods_mtime(file),
         resource_size=file.resource.size,
         generation=(row.generation if row else 0) + 1,
         sha256=row.sha256 if row and action == MODS else None,
@@ -185,7 +196,14 @@ def _item(change: Change, action: str) -> RunItem:
 
 
 def _seen(file: SealedFile, reason: str | None) -> Seen:
-    return Seen(file.entry.path, file.entry.size, file.entry.mtime, file.entry.inode, reason)
+    return Seen(file.entry.path, file.entry.size, file.entry.mtime, file.entry.inode, reason, _mods_mtime(file))
+
+
+def _touched(change: Change) -> Seen:
+    """Mods that travel keep their acknowledged time until they have landed: a run that fails must see them again."""
+    seen = _seen(change.file, None)
+    known = change.row.mods_mtime if change.row else 0
+    return seen if change.kind is Kind.SAME else seen._replace(mods_mtime=known)
 
 
 def _mods_size(file: SealedFile) -> int:
@@ -215,3 +233,7 @@ def _keep_to(plan: Plan, selection: Selection) -> None:
             hint="make a new plan: ./tidemark plan LINK --out FILE",
             subject=wrong[0],
         )
+
+
+def _mods_mtime(file: SealedFile) -> int:
+    return file.mods.mtime if file.mods else 0

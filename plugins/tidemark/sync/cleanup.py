@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidemark.errors import RetryableError
+from tidemark.errors import CorruptionError, PermanentError, RetryableError
 from tidemark.ledger import events, run_rows
 from tidemark.ledger.database import now
 from tidemark.ledger.run_rows import FAILED, HELD, PLANNED, SENT, VANISHED
+from tidemark.stores.landing import MANIFEST, Manifest, decode_manifest
 from tidemark.sync import snapshot
 from tidemark.sync.closing import require_all_sent, settle_all
 from tidemark.sync.receipts import read_receipts
@@ -18,17 +19,48 @@ from tidemark.sync.sending import pieces_of
 from tidemark.sync.snapshot import SnapshotFolders
 from tidemark.sync.work import Work
 
+_TIME = len("20260101T000000Z")  # of a run id
 HALF = (".part", ".part.blocks", ".tmp")  # ends of names that are not final
 
 
 def recover(work: Work) -> Mapping[str, int]:
     """Settle landings between number and acknowledgement, take in receipts, drop links of runs that are no more."""
     settled = settle_all(work)
+    require_known_landings(work)
     answers = read_receipts(work)
     if work.site.snapshot:
-        for folder in snapshot.orphans(work.source, SnapshotFolders.of(work.site, work.link.name), keep=work.run_id):
-            work.source.remove_tree(folder)
+        _remove_dead_links(work)
     return {"settled": settled, **answers}
+
+
+def require_known_landings(work: Work) -> None:
+    """Every whole landing of this link at the receiver is in the ledger.
+
+    Raises PermanentError where one is not: an older ledger was put in place, and its next sequence number is taken. Run ids
+    sort by time, so only what is as new as the newest known landing is looked at.
+    """
+    with work.ledger.read() as connection:
+        known = set(run_rows.landing_names(connection, work.link.name))
+    newest = max(known, default="")[:_TIME]
+    folder = f"landing/{work.site.id}"
+    names = [n for n in work.target.list_folder(folder) if n[:_TIME] >= newest and n not in known]
+    for _, data in work.target.read_many([f"{folder}/{name}/{MANIFEST}" for name in names]):
+        manifest = _readable(data)
+        if manifest is not None and manifest.link == work.link.name:
+            raise PermanentError(
+                f"landing {manifest.landing} (sequence {manifest.sequence}) of link {work.link.name} is at the receiver, "
+                "and the ledger does not know of it: the ledger is older than the receiver",
+                hint="./tidemark ledger rebuild --replace (docs/runbooks/ledger-lost.md)",
+                subject=manifest.landing,
+            )
+
+
+def _readable(data: bytes | None) -> Manifest | None:
+    """None for a landing that is arriving, and for a manifest that says nothing: every load names that one."""
+    try:
+        return None if data is None else decode_manifest(data)
+    except CorruptionError:
+        return None
 
 
 def cleanup(work: Work) -> Mapping[str, int]:
@@ -71,6 +103,18 @@ def cleanup(work: Work) -> Mapping[str, int]:
         run_rows.set_success(connection, work.link.name, work.run_id, at)
         events.record(connection, "run.finished", link=work.link.name, run_id=work.run_id, files=run.files, bytes=run.bytes)
     return {"pending": left}
+
+
+def _remove_dead_links(work: Work) -> None:
+    """Links of runs of this ledger that are over, and of forsaken ones; those of another Tidemark stay."""
+    others = snapshot.others(work.source, SnapshotFolders.of(work.site, work.link.name), keep=work.run_id)
+    if not others:
+        return
+    with work.ledger.read() as connection:
+        ours = run_rows.known_runs(connection, work.link.name, {run for _, run in others})
+    for folder, run in others:
+        if run in ours or snapshot.forsaken(run, work.clock()):
+            work.source.remove_tree(folder)
 
 
 def _remove_half_files(work: Work, landings: int) -> None:

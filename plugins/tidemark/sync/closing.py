@@ -244,4 +244,5 @@ def _acked(item: RunItem, landing: str) -> Acked:
         sha256=item.sha256 or "",
         mods_sha256=item.mods_sha256 or "",
         landing=landing,
+        mods_mtime=item.mods_mtime,
     )

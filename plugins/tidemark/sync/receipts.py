@@ -3,7 +3,8 @@
 A receipt says of every file whether it was loaded, refused (another site owns a device) or quarantined. A quarantined
 file of which the receiver lacks bytes is sent again, whole. One whose bytes came as promised is compared with the site's
 copy: where that differs now, it is a new generation and is sent; where it is the same, the corruption lies at the site,
-and the file stays, named. A schema log of which bytes are missing is sent from its start under a new epoch.
+and the file stays, named. A schema log of which bytes are missing is sent from its start under a new epoch. Files that
+the receiver needs to replace a settled file are sent again, whole.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from sqlalchemy.engine import Connection
 from tidemark.errors import CorruptionError, SourceVanishedError
 from tidemark.ledger import events, link_rows, run_rows
 from tidemark.ledger.run_rows import SentLanding
-from tidemark.stores.landing import RECEIPT, Answer, Receipt, decode_receipt
+from tidemark.stores.landing import RECEIPT, Answer, Receipt, Resend, decode_receipt
 from tidemark.stores.protocol import Range
 from tidemark.sync.work import Work
 
@@ -32,7 +33,7 @@ def read_receipts(work: Work) -> Mapping[str, int]:
         text = _text(work, landing)
         if text is None:
             continue
-        receipt = decode_receipt(text)
+        receipt = _decoded(landing.landing, text)
         if receipt.landing != landing.landing or receipt.manifest_sha256 != landing.manifest_sha256:
             raise CorruptionError(
                 f"the receipt of {landing.landing} answers another manifest ({receipt.landing})",
@@ -44,6 +45,17 @@ def read_receipts(work: Work) -> Mapping[str, int]:
             _record(connection, work, landing, receipt, text.decode(), resend)
         total.update(answered=1, **count(receipt.answers))
     return {name: total[name] for name in ("answered", *OUTCOMES)}
+
+
+def _decoded(landing: str, text: bytes) -> Receipt:
+    try:
+        return decode_receipt(text)
+    except CorruptionError as broken:
+        raise CorruptionError(
+            f"the receipt of {landing} cannot be read: {broken.message}",
+            hint=f"at the receiver: remove landing/…/{landing}/{RECEIPT}; ./tidemark load writes it again",
+            subject=landing,
+        ) from broken
 
 
 def count(answers: Iterable[Answer]) -> Mapping[str, int]:
@@ -91,6 +103,7 @@ def _record(
             events.record(connection, "file.resend", link=link, run_id=work.run_id, path=answer.path, why=answer.reason)
         elif answer.outcome != "loaded":
             link_rows.note_reason(connection, link, [answer.path], f"{answer.outcome}: {answer.reason}")
+    send_again(connection, link, work.run_id, receipt.resend)
     counted = count(receipt.answers)
     events.record(
         connection,
@@ -102,3 +115,13 @@ def _record(
         refused=counted.get("refused", 0),
         quarantined=counted.get("quarantined", 0),
     )
+
+
+def send_again(connection: Connection, link: str, run_id: str, resend: Iterable[Resend]) -> None:
+    """What the receiver asks for, as far as it is still at the site and no newer generation has been sent since."""
+    asked = {one.path: one for one in resend}
+    here = link_rows.acked_paths(connection, link, sorted(asked))
+    for path, (_, _, generation) in link_rows.digests(connection, link, sorted(here)).items():
+        if generation == asked[path].generation:
+            link_rows.mark_resend(connection, link, [path], asked[path].reason)
+            events.record(connection, "file.resend", link=link, run_id=run_id, path=path, why=asked[path].reason)

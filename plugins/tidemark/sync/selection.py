@@ -12,16 +12,19 @@ from dataclasses import asdict, replace
 
 from sqlalchemy.engine import Connection
 
-from tidemark.errors import CorruptionError, RetryableError
+from tidemark.errors import CorruptionError, NotFoundError, RetryableError, UnreachableError
 from tidemark.ledger import events, link_rows, run_rows
 from tidemark.ledger.run_rows import DROP, HELD, PINNED, PLANNED, SUPERSEDE
+from tidemark.stores.listing import entries_in, folders_of, glance
 from tidemark.stores.protocol import Listing, Range, Tier
 from tidemark.sync import snapshot
 from tidemark.sync.choice import Facts, Selection, choose, left_out_reason, without
 from tidemark.sync.guard import View
-from tidemark.sync.plan import Change, Changes, Kind, changes, compare
+from tidemark.sync.plan import Change, Changes, Compared, Kind, changes, compare
 from tidemark.sync.snapshot import SnapshotFolders
+from tidemark.sync.vanished import LATELY
 from tidemark.sync.work import Options, Site, Work
+from tidemark.tsfiles.names import RESOURCE, SUFFIX
 from tidemark.tsfiles.resource import Extent, read_extent
 
 TRIES = 5  # looks and selections started over because a compaction moved files meanwhile
@@ -49,14 +52,17 @@ def look(site: Site, options: Options) -> Selection:
     with site.ledger.read() as connection:
         known = link_rows.extents(connection, site.link.name, beside)
         approved = _approved(connection, site.link.name)
+        gone_lately = link_rows.gone_lately(connection, site.link.name, LATELY) if found.vanished else []
     facts = Facts(
         changes=replace(found, skipped=(*found.skipped, *listing.odd)),
         view=view,
         extents=extents,
         known_extents=known,
         same=frozenset() if options.send_all_again else _same_digest(site, moving),
+        same_mods=frozenset() if options.send_all_again else _same_mods(site, found.changed),
         approved=approved,
         unreadable=unreadable,
+        gone_lately=gone_lately,
     )
     return choose(facts, site.link, site.site.data, options)
 
@@ -91,32 +97,78 @@ def _listed(site: Site, everything: bool) -> tuple[Listing, Changes, View]:
     outputs that the first listing was too early for are there by now, and all starts over.
     """
     for _ in range(TRIES):
-        listing = site.source.list_files(site.site.data)
-        with site.ledger.read() as connection:
-            rows = link_rows.stream_files(connection, site.link.name)
-            compared = compare(listing.entries, rows, left_out_reason(site.link), everything)
+        listing, compared = _compared(site, everything)
+        if not compared.known:
+            _require_folders(site, listing)
+        if listing.partial and compared.folders:
+            listing, compared = _look_closer(site, listing, compared)
         found = changes(compared, listing.entries, site.site.data, [path for path, _ in listing.odd], everything)
         if not found.vanished or _stands_still(site, listing, {r.path.rpartition("/")[0] for r in found.vanished}):
-            return listing, found, _view(site, listing, compared.known, compared.listed)
+            return listing, found, _view(site, listing, compared)
     raise RetryableError(
         f"site {site.site.name}: its folders changed during every one of {TRIES} looks", hint="run it again in a while"
     )
 
 
+def _compared(site: Site, everything: bool) -> tuple[Listing, Compared]:
+    """A listing, by a glance where not every file is wanted, against the ledger."""
+    source, data = site.source, site.site.data
+    listing = source.list_files(data) if everything else glance(source, data, RESOURCE)
+    try:
+        return listing, _compare(site, listing, everything)
+    except UnreachableError:  # the glance was still arriving, and broke off
+        listing = source.list_files(data)
+        return listing, _compare(site, listing, everything)
+
+
+def _compare(site: Site, listing: Listing, everything: bool) -> Compared:
+    with site.ledger.read() as connection:
+        rows = link_rows.stream_files(connection, site.link.name)
+        return compare(listing.entries, rows, left_out_reason(site.link), everything)
+
+
+def _require_folders(site: Site, listing: Listing) -> None:
+    """A site that has none of its folders and never had a file is a mistake, not a quiet site. Raises NotFoundError."""
+    if set(site.site.data) <= set(listing.missing):
+        folders = ", ".join(site.site.data)
+        raise NotFoundError(
+            f"site {site.site.name}: none of its data folders is there ({folders} in {site.site.store})",
+            hint="is the disk mounted, is data in the settings right? ./tidemark doctor",
+            subject=site.site.name,
+        )
+
+
+def _look_closer(site: Site, glanced: Listing, compared: Compared) -> tuple[Listing, Compared]:
+    """List and compare the folders again in which something differs at a first glance: what is decided is decided by
+    files that were looked at."""
+    folders = compared.folders
+    closer = site.source.list_files(sorted(folders))
+    entries = entries_in(closer.entries, folders)
+    with site.ledger.read() as connection:
+        rows = link_rows.files_in(connection, site.link.name, folders)
+    again = compare(entries, rows, left_out_reason(site.link))
+    in_them = [files for files in folders_of(glanced.entries) if files.folder in folders]
+    again.listed += compared.listed - sum(name.endswith(SUFFIX) for files in in_them for name in files.names)
+    again.known = compared.known
+    again.prefixes |= compared.prefixes - {files.prefix for files in in_them}
+    odd = sorted({**dict(glanced.odd), **dict(closer.odd)}.items())
+    return Listing(entries, glanced.missing, odd), again
+
+
 def _stands_still(site: Site, listing: Listing, folders: set[str]) -> bool:
     def inside(one: Listing) -> list[tuple[str, int]]:
-        return [(e.path, e.size) for e in one.entries if e.path.rpartition("/")[0] in folders]
+        return [(e.path, e.size) for e in entries_in(one.entries, folders)]
 
     return inside(listing) == inside(site.source.list_files(sorted(folders)))
 
 
-def _view(site: Site, listing: Listing, known: int, listed: int) -> View:
+def _view(site: Site, listing: Listing, compared: Compared) -> View:
     bare = []
     for folder in site.site.data:
         prefix = folder.rstrip("/") + "/"
-        if folder not in listing.missing and not any(e.path.startswith(prefix) for e in listing.entries):
+        if folder not in listing.missing and not any(found.startswith(prefix) for found in compared.prefixes):
             bare.append(folder)
-    return View(known, listed, tuple(listing.missing), tuple(bare))
+    return View(compared.known, compared.listed, tuple(listing.missing), tuple(bare))
 
 
 def _extents(site: Site, moving: Sequence[Change]) -> tuple[dict[str, Extent], dict[str, str]]:
@@ -146,6 +198,21 @@ def _same_digest(site: Site, moving: Sequence[Change]) -> frozenset[str]:
     ]
     found = site.source.digests([Range(path, 0, size) for path, _, size in asked])
     return frozenset(path for (path, sha256, _), now in zip(asked, found, strict=True) if now == sha256)
+
+
+def _same_mods(site: Site, changed: Sequence[Change]) -> frozenset[str]:
+    """Changed files whose mods, of unchanged size, were written another time and are the acknowledged ones all the same."""
+    if site.source.properties.tier is Tier.SFTP:
+        return frozenset()  # sending them costs as much
+    asked = [
+        (c.file.entry.path, Range(c.file.mods.path, 0, c.file.mods.size))
+        for c in changed
+        if c.file.mods and c.row and c.row.state == "acked" and c.row.mods_size == c.file.mods.size
+    ]
+    with site.ledger.read() as connection:
+        known = link_rows.digests(connection, site.link.name, [path for path, _ in asked])
+    found = site.source.digests([mods for _, mods in asked])
+    return frozenset(path for (path, _), now in zip(asked, found, strict=True) if now == known[path][1])
 
 
 def _approved(connection: Connection, link: str) -> frozenset[str]:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from tidemark.errors import PermanentError
 from tidemark.settings import SiteSettings
 from tidemark.stores.protocol import Entry, Store
 from tidemark.tsfiles.sealed import SealedFile
+
+FORSAKEN_DAYS = 30
 
 
 @dataclass(frozen=True)
@@ -85,9 +88,22 @@ def drop(store: Store, folders: SnapshotFolders, run_id: str) -> None:
         store.remove_tree(folder)
 
 
-def orphans(store: Store, folders: SnapshotFolders, keep: str) -> list[str]:
-    """Snapshot folders of other runs of this link than `keep`."""
-    return [f"{root}/{name}" for root in folders.roots() for name in store.list_folder(root) if name != keep]
+def others(store: Store, folders: SnapshotFolders, keep: str) -> list[tuple[str, str]]:
+    """(snapshot folder, run id) of every other run of a link of this name than `keep`."""
+    return [(f"{root}/{run}", run) for root in folders.roots() for run in store.list_folder(root) if run != keep]
+
+
+def forsaken(run_id: str, at: float) -> bool:
+    """Whether a run that this ledger never knew began so long ago that nobody can be at it still. Pure.
+
+    `at`: seconds since 1970. An unknown run may be at work: another Tidemark with a link of the same name to the same
+    site has a ledger of its own. Only one whose ledger was lost leaves links for good.
+    """
+    try:
+        began = datetime.strptime(run_id.partition("-")[0], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return False  # no run's folder: not ours to remove
+    return at - began > FORSAKEN_DAYS * 86_400
 
 
 def _holds(member: Entry, link: Entry | None) -> bool:

@@ -15,14 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Literal
 
 from tidemark.errors import CorruptionError, UnsupportedError
 from tidemark.tsfiles.devices import matches, table_segments
 from tidemark.tsfiles.wire import Cursor, corrupt
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 FIRST_TIME = -(1 << 63)
 _TABLE, _TREE = 0, 1
@@ -90,6 +91,8 @@ def deleted(
     deletions: Sequence[Deletion], device: str, measurement: str, times: NDArray[np.int64], chunk_offset: int = 0
 ) -> NDArray[np.bool_]:
     """Which of the points at `times` (int64[n]) of a chunk whose header begins at `chunk_offset` are deleted: bool[n]."""
+    import numpy as np  # a load parses deletions without applying them: numpy would be a third of its start
+
     mask = np.zeros(len(times), np.bool_)
     for entry in deletions:
         if (entry.before is None or chunk_offset < entry.before) and entry.affects(device, measurement):

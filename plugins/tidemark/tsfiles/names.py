@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 SUFFIX = ".tsfile"
+RESOURCE = SUFFIX + ".resource"
 _NAME = re.compile(r"(\d{1,19})-(\d{1,19})-(\d{1,9})(?:-(\d{1,9}))?\.tsfile", re.ASCII)
 _NUMBER = re.compile(r"-?\d{1,18}", re.ASCII)
 

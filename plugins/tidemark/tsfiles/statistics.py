@@ -7,7 +7,6 @@ from pathlib import Path
 
 from tidemark.tsfiles.chunks import ChunkHeader, read_header
 from tidemark.tsfiles.codes import Compression, DataType, Encoding
-from tidemark.tsfiles.decoders import can_decode
 from tidemark.tsfiles.devices import file_device, is_table, measurement_name
 from tidemark.tsfiles.filebytes import FileBytes
 from tidemark.tsfiles.footer import read_footer
@@ -101,6 +100,8 @@ def describe(path: Path | str, database: str = "") -> FileFacts:
 
 def _gather(known: _Gathered, name: str, series: Series, chunks: list[ChunkHeader]) -> list[str]:
     """Add a series to what is known of its device; returns what of it cannot be decoded."""
+    from tidemark.tsfiles.decoders import can_decode  # and numpy with it, which nobody needs who only takes the facts
+
     statistics = series.statistics
     if series.is_time:
         known.time = statistics

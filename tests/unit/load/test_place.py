@@ -80,6 +80,15 @@ def test_a_half_file_under_the_name_is_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_bytes() == b"content"
 
 
+@pytest.mark.parametrize("links", [True, False])
+def test_a_file_that_rotted_in_place_is_replaced_by_the_checked_one(tmp_path: Path, links: bool) -> None:
+    store = LocalStore(str(tmp_path)) if links else NoLinks(LocalStore(str(tmp_path)), Effects(), "disk")
+    (tmp_path / "in").write_bytes(b"content")
+    (tmp_path / "out").write_bytes(b"cont\x00nt")
+    put(store, [Placement("in", "out")])
+    assert (tmp_path / "out").read_bytes() == b"content"
+
+
 def test_a_source_that_is_gone_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SourceVanishedError, match="in is gone"):
         put(LocalStore(str(tmp_path)), [Placement("in", "out")])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -72,32 +71,52 @@ def test_a_leader_that_does_not_listen_is_killed_after_its_grace() -> None:
     assert deaf.poll() == -signal.SIGKILL
 
 
-def test_the_watcher_ends_the_sessions_when_their_owner_is_killed() -> None:
-    owner = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import subprocess, sys, time\n"
-            "w = subprocess.Popen([sys.executable, sys.argv[1]], stdin=subprocess.PIPE, text=True, start_new_session=True)\n"
-            "t = subprocess.Popen([sys.executable, '-c', sys.argv[2], 'stubborn'], start_new_session=True)\n"
-            "w.stdin.write(f'{t.pid}\\n'); w.stdin.flush(); print(t.pid, w.pid, flush=True); time.sleep(600)",
-            sessions.__file__,
-            TREE,
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert owner.stdout is not None
-    words: list[str] = []
-    while len(words) < 3:  # the tree's own "up" comes over the same pipe
-        words += owner.stdout.readline().split()
-    tree, watcher = (int(word) for word in words if word != "up")
-    assert len(sessions.members({tree})) == 2
-    os.kill(owner.pid, signal.SIGKILL)
-    owner.wait()
-    wait_until_gone(tree)
-    wait_until_gone(watcher)
-    assert sessions.members({tree, watcher}) == []
+# A part as Airflow's scheduler is: it waits for its worker, the worker for its task, and all three ignore SIGTERM to end
+# a task before its time. "server" must outlive it: the task's end is written only while the server is there.
+SCHEDULER = """
+import os, pathlib, signal, sys, time
+server, told = int(sys.argv[1]), pathlib.Path(sys.argv[2])
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+worker = os.fork()
+if worker == 0:
+    task = os.fork()
+    if task == 0:
+        time.sleep(600)
+    _, status = os.waitpid(task, 0)
+    os.kill(server, 0)
+    told.write_text(f"task ended by {os.WTERMSIG(status)}")
+    os._exit(0)
+print("up", flush=True)
+os.waitpid(worker, 0)
+"""
+
+
+def test_a_running_task_is_ended_and_told_of_before_the_server_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "TASK_SECONDS", 0.3)
+    monkeypatch.setattr(sessions, "TRIGGERER_SECONDS", 0.1)
+    server, triggerer = start_tree("stubborn"), start_tree("stubborn")
+    told = tmp_path / "told"
+    command = [sys.executable, "-c", SCHEDULER, str(server.pid), str(told)]
+    scheduler = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert scheduler.stdout is not None
+    assert scheduler.stdout.readline() == "up\n"
+    parts = {"api-server": server.pid, "scheduler": scheduler.pid, "triggerer": triggerer.pid}
+    sessions.end_parts(parts, reap=lambda: [p.poll() for p in (server, scheduler, triggerer)])
+    assert told.read_text() == f"task ended by {int(signal.SIGKILL)}"
+    assert scheduler.wait() == 0, "nobody had to kill the scheduler itself"
+    assert sessions.members(set(parts.values())) == []
+
+
+def test_a_process_is_live_until_it_is_dead_even_unreaped() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert sessions.is_live(child.pid)
+    child.kill()
+    deadline = time.monotonic() + 10
+    while sessions.is_live(child.pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not sessions.is_live(child.pid)
+    assert child.wait() == -signal.SIGKILL
+    assert not sessions.is_live(child.pid)
 
 
 def test_a_session_that_is_gone_already_is_no_trouble() -> None:

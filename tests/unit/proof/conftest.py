@@ -49,10 +49,12 @@ class Deployment:
         return file.relative_to(self.site).as_posix()
 
 
-@pytest.fixture
-def deploy(tmp_path: Path) -> Iterator[Callable[[int | None], Deployment]]:
-    """Make a deployment whose site has the first `files` real TsFiles (all: None)."""
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=[pytest.mark.full, pytest.mark.real("postgresql")])])
+def deploy(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[int | None], Deployment]]:
+    """Make a deployment whose site has the first `files` real TsFiles (all: None). Its ledger on either database."""
     opened: list[Ledger] = []
+    sqlite = f"sqlite:///{tmp_path / 'ledger.db'}"
+    url = sqlite if request.param == "sqlite" else request.getfixturevalue("postgres_url")
 
     def make(files: int | None = 6) -> Deployment:
         site, centre = tmp_path / "site", tmp_path / "centre"
@@ -66,7 +68,7 @@ def deploy(tmp_path: Path) -> Iterator[Callable[[int | None], Deployment]]:
         centre.mkdir()
         settings = Settings(
             path=tmp_path / "tidemark.toml",
-            ledger=LedgerSettings(f"sqlite:///{tmp_path / 'ledger.db'}"),
+            ledger=LedgerSettings(url),
             receivers={"centre": ReceiverSettings("centre", f"file://{centre}")},
             sites={"plant1": SiteSettings("plant1", SITE_ID, f"file://{site}", data=DATA)},
             links={"plant1": LinkSettings("plant1", "plant1", "centre")},

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from tidemark.errors import UsageError
-from tidemark.proof.coverage import RED_SHOWN, Claim, Coverage, SiteCoverage, claims, stretches
+from tidemark.proof.coverage import RED_SHOWN, Claim, Coverage, SiteCoverage, claims, stretches, unplaced
 from tidemark.proof.days import day_of, day_text, parse_time
 from tidemark.proof.heat_map import axis_of, bars, page
 from tidemark.proof.presence import CatalogView, Expected, Held, account_trouble, why_absent
@@ -39,6 +39,12 @@ def test_a_listed_file_that_never_came_says_so() -> None:
     never = Expected("a", 10, 0, FILE.extent, "landing-1")
     assert "no landing has carried it" in why_absent(never, _view())
     assert why_absent(never, _view(trouble={"a": "in quarantine: torn"})) == "in quarantine: torn"
+
+
+def test_an_absent_file_without_device_and_day_is_a_gap() -> None:
+    blank = Expected("a", 10, 1, (), "landing-1")
+    assert list(unplaced([blank], _view(_held(1)))) == []
+    assert list(unplaced([blank, FILE], _view(trouble={"a": "in quarantine: torn"}))) == ["a: in quarantine: torn"]
 
 
 def test_an_older_generation_in_the_catalog_is_not_the_live_one() -> None:

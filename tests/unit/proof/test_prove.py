@@ -36,6 +36,7 @@ def test_a_link_whose_receiver_did_not_load_is_landed(deploy: Deploy) -> None:
     d.sync(no_load=True)
     assert _one(d)["state"] == "landed"
     d.load()
+    assert _one(d)["state"] == "idle", "the ledger knows, whoever loaded"
     d.sync(no_load=True)  # reads the answer
     assert _one(d)["state"] == "idle"
 

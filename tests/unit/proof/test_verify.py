@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
 from tests.unit.proof.conftest import Deployment
 from tidemark.errors import UnreachableError
@@ -77,6 +78,28 @@ def test_a_damaged_data_file_is_found_though_size_and_time_are_unchanged(deploy)
     assert _read(d) == before
 
 
+def test_coverage_knows_what_verify_found_where_the_disk_rotted_silently(deploy) -> None:
+    d = deploy()
+    d.sync()
+    assert coverage(d.app, d.receiver).complete
+    victim = next(iter(sorted(d.centre.glob("data/**/*.tsfile"))))
+    _flip(victim)
+    assert not coverage(d.app, d.receiver).complete, "a time set back hides nothing"
+    with d.app.ledger.write() as connection:  # rot below the file system: the inode looks as it did when it was checked
+        connection.execute(
+            sa.text(
+                "UPDATE file_check SET ctime_ns = :ctime, sha256 = (SELECT sha256 FROM catalog_file c"
+                " WHERE c.location = file_check.location) WHERE location = :location"
+            ),
+            {"ctime": victim.stat().st_ctime_ns, "location": victim.relative_to(d.centre).as_posix()},
+        )
+    assert coverage(d.app, d.receiver).complete, "nobody has read it since"
+    assert _whats(d) == ["damaged"]
+    assert not coverage(d.app, d.receiver).complete
+    verify(d.app, d.receiver, repair=True)
+    assert coverage(d.app, d.receiver).complete
+
+
 def test_a_missing_data_file_is_fetched_again(deploy) -> None:
     d = deploy()
     d.sync()
@@ -86,6 +109,18 @@ def test_a_missing_data_file_is_fetched_again(deploy) -> None:
     assert {x.what for x in report.differences} == {"damaged"}
     assert report.exit_code == 20
     assert verify(d.app, d.receiver, repair=True).exit_code == 0
+    assert _read(d) == before
+
+
+def test_a_file_that_rotted_in_the_catalog_is_healed_by_sending_it_again(deploy) -> None:
+    d = deploy()
+    d.sync()
+    before = _read(d)
+    victim = sorted(d.centre.glob("data/**/*.tsfile"))[0]
+    _flip(victim)
+    d.sync(send_all_again=True)
+    d.load()
+    assert verify(d.app, d.receiver).differences == ()
     assert _read(d) == before
 
 
@@ -160,7 +195,7 @@ def test_what_the_catalog_lost_is_sent_again(deploy) -> None:
     before = _read(d)
     path = d.path(d.files()[0])
     with d.app.ledger.write() as connection:
-        connection.exec_driver_sql("UPDATE catalog_file SET state = 'retired', visible = 0 WHERE path = ?", (path,))
+        connection.execute(sa.text("UPDATE catalog_file SET state = 'retired', visible = 0 WHERE path = :p"), {"p": path})
     (found,) = verify(d.app, d.receiver, deep=True).differences
     assert (found.what, found.path) == ("missing", path)
     assert "sends it again" in verify(d.app, d.receiver, repair=True).differences[0].repaired
@@ -251,13 +286,24 @@ def test_the_newest_value_counts_and_nan_equals_itself() -> None:
         ([(1, 1)], True, "1 points are missing in the catalog, the first at 2"),
         ([(1, 1), (2, 3)], True, "1 points differ, the first at 2: 'INT64 2' at the site, 'INT64 3' in the catalog"),
         ([(1, 1), (2, 2), (5, 5)], True, "1 points of the catalog are not at the site, the first at 5"),
-        ([(1, 1), (2, 7), (5, 5)], False, ""),
+        ([(1, 1), (2, 2), (5, 5)], False, ""),
+        (
+            [(1, 1), (2, 7), (5, 5)],
+            False,
+            "1 points differ, the first at 2: 'INT64 2' at the site, 'INT64 7' in the catalog",
+        ),
     ],
 )
 def test_what_differs_is_told_with_its_first_point(centre: list[tuple[int, int]], exact: bool, told: str) -> None:
     site = _column(DataType.INT64, [1, 2], [1, 2])
     other = _column(DataType.INT64, [t for t, _ in centre], [v for _, v in centre])
     assert compare([site], [other], exact) == told
+
+
+def test_values_may_differ_only_where_a_file_reaches_that_the_site_has_no_more() -> None:
+    site, other = _column(DataType.INT64, [1, 2], [1, 2]), _column(DataType.INT64, [1, 2], [7, 8])
+    assert compare([site], [other], False, [(0, 1), (2, 9)]) == ""
+    assert "1 points differ, the first at 2" in compare([site], [other], False, [(0, 1)])
 
 
 def test_a_type_that_differs_is_a_difference() -> None:

@@ -46,6 +46,15 @@ def test_new_changed_grown_and_gone() -> None:
     assert [r.path for r in found.vanished] == [gone]
 
 
+@pytest.mark.parametrize(("time", "rewritten"), [(5, False), (4, True), (0, False)])
+def test_mods_written_anew_at_the_same_length_are_other_deletions(time: int, rewritten: bool) -> None:
+    """0: the ledger was made from manifests, which do not tell when mods were written."""
+    known = row(A, mods_size=9, mods_mtime=time)
+    compared = compare(sorted(listed(A, mods=9)), [known])
+    assert set(compared.differing) == ({A} if rewritten else set())
+    assert kinds(difference(listed(A, mods=9), [known])) == ({A: Kind.MODS} if rewritten else {})
+
+
 @pytest.mark.parametrize(
     ("entry", "known", "changed"),
     [

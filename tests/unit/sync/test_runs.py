@@ -3,54 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.crash.edge import path_of
-from tests.crash.explorer import CrashingLedger, Effects
-from tests.crash.sync_world import LINK, RECEIVER, SITE_ID, SMALL_PARTS, SyncWorld
+from tests.crash.sync_world import LINK, SITE_ID, SMALL_PARTS, SyncWorld
+from tests.unit.sync.link_runs import DISJOINT, answer, opened, seal
 from tidemark.errors import (
     CorruptionError,
-    DiskFullError,
-    LeaseHeldError,
     PermanentError,
     RetryableError,
-    TidemarkError,
-    WindowOverError,
 )
 from tidemark.flows import sync_link
 from tidemark.flows.app import App
 from tidemark.flows.plan_link import plan, read_plan
 from tidemark.flows.sync_link import Options
-from tidemark.ledger import link_rows, run_rows
-from tidemark.ledger.leases import this_process
 from tidemark.stores.landing import Answer, Receipt, encode
-from tidemark.stores.memory import MemoryStore
-from tidemark.stores.protocol import Listing
-
-DISJOINT = {n: {"root.sg.d1": (n * 10, n * 10 + 9)} for n in range(1, 30)}
-
-
-@contextmanager
-def opened(world: SyncWorld) -> Iterator[App]:
-    app = world.app(Effects())
-    yield app
-    app.ledger.close()
-
-
-def seal(world: SyncWorld, *numbers: int) -> list[str]:
-    return [world.edge.seal(path_of(n), extent=DISJOINT[n]) for n in numbers]
-
-
-def guard(world: SyncWorld) -> str | None:
-    with opened(world) as app, app.ledger.read() as connection:
-        link = link_rows.get_link(connection, "plant1")
-    assert link is not None
-    return link.guard
-
 
 # what travels
 
@@ -72,6 +43,38 @@ def test_grown_deletions_travel_alone(world: SyncWorld) -> None:
     assert result.sent_bytes == len(world.edge.mods[path_of(1)])
     newest = world.manifests()[-1].files[0]
     assert (newest.generation, newest.tsfile, newest.resource) == (2, None, None)
+    world.check()
+
+
+def test_deletions_written_anew_at_the_same_length_travel_alone(world: SyncWorld) -> None:
+    seal(world, 1)
+    world.edge.delete_points(path_of(1))
+    world.sync()
+    world.edge.rewrite_deletions(path_of(1))
+    result = world.sync()
+    assert result.sent_bytes == len(world.edge.mods[path_of(1)])
+    assert world.manifests()[-1].files[0].tsfile is None
+    world.check()
+
+
+def test_touched_deletions_are_known_by_their_digest(world: SyncWorld) -> None:
+    seal(world, 1)
+    world.edge.delete_points(path_of(1))
+    world.sync()
+    for later in (1, 2):
+        world.edge.ground.put(path_of(1) + ".mods", world.edge.mods[path_of(1)], 1_900_000_000 + later)
+        assert world.sync().state == "nothing"
+    world.check()
+
+
+def test_a_touched_file_with_deletions_written_anew_sends_them(world: SyncWorld) -> None:
+    seal(world, 1)
+    world.edge.delete_points(path_of(1))
+    world.sync()
+    world.edge.ground.put(path_of(1), world.edge.contents[path_of(1)], 1_900_000_000)
+    world.edge.rewrite_deletions(path_of(1))
+    assert world.sync(Options(only_paths=("nothing*",), no_load=True)).files == 0
+    assert world.sync().files == 1, "a run that did not send them leaves them to be seen"
     world.check()
 
 
@@ -143,302 +146,7 @@ def test_parts_close_on_partition_borders(make_world: Callable[..., SyncWorld]) 
     world.check()
 
 
-# what is told of vanished files
-
-
-def test_compaction_is_told_with_what_covers(world: SyncWorld) -> None:
-    seal(world, 1, 2)
-    world.sync()
-    target = world.edge.compact([path_of(1), path_of(2)], path_of(1, inner=1))
-    result = world.sync()
-    assert (result.superseded, result.dropped) == (2, 0)
-    assert {v.path: v.covered_by for v in world.manifests()[-1].superseded} == {
-        path_of(1): (target,),
-        path_of(2): (target,),
-    }
-    world.check()
-
-
-def test_a_drop_is_told_and_may_come_back(world: SyncWorld) -> None:
-    seal(world, 1, 2, 3)
-    world.sync()
-    world.edge.drop(path_of(3))
-    assert world.sync().dropped == 1
-    seal(world, 3)
-    assert world.sync().files == 1
-    world.check()
-
-
-def test_a_file_never_sent_that_goes_is_forgotten(world: SyncWorld) -> None:
-    world.link = replace(LINK, exclude=("**",))
-    seal(world, 1, 2)
-    world.sync()
-    world.edge.drop(path_of(2))
-    result = world.sync()
-    assert (result.state, result.dropped) == ("landed", 0)
-    assert world.manifests()[-1].removed == (path_of(2),)
-
-
-def test_a_superseded_file_waits_until_its_cover_has_landed(world: SyncWorld) -> None:
-    seal(world, 1, 2)
-    world.sync()
-    target = world.edge.compact([path_of(1), path_of(2)], path_of(1, inner=1))
-    result = world.sync(Options(only_paths=(path_of(1), path_of(2)), no_load=True))
-    assert (result.superseded, result.pending) == (0, 2)
-    assert set(world.told()) == {path_of(1), path_of(2)}
-    world.sync()
-    assert set(world.told()) == {target}
-    world.check()
-
-
-# the guard
-
-
-def test_an_empty_site_drops_nothing_whatever_deletes_says(world: SyncWorld) -> None:
-    paths = seal(world, 1, 2)
-    world.sync()
-    kept = {p: (world.edge.contents[p], world.edge.extents[p]) for p in paths}
-    for path in paths:
-        world.edge.drop(path)
-    result = world.sync()
-    assert (result.exit_code, result.dropped, result.pending) == (22, 0, 2)
-    assert "looks empty" in result.guard and f"approve {result.run}" in result.hint
-    assert set(world.told()) == set(paths)
-    for path in paths:  # mounted again
-        world.edge.seal(path, path, kept[path][1])
-    assert world.sync().exit_code == 0 and guard(world) is None
-
-
-def test_a_missing_folder_holds_drops_and_lets_transfers_go(disk_world: SyncWorld) -> None:
-    world = disk_world
-    seal(world, 1)
-    world.edge.seal(path_of(2, unsequence=True))
-    world.sync()
-    (world.folder / "site/data/unsequence").rename(world.folder / "unmounted")
-    seal(world, 3)
-    result = world.sync()
-    assert (result.exit_code, result.files, result.dropped) == (22, 1, 0)
-    (world.folder / "unmounted").rename(world.folder / "site/data/unsequence")
-    assert world.sync().exit_code == 0
-    world.check()
-
-
-def test_too_many_drops_wait_for_approval(world: SyncWorld) -> None:
-    world.link = replace(LINK, deletes="apply", delete_limit_files=2)
-    seal(world, *range(1, 8))
-    world.sync()
-    for number in (1, 2, 3):
-        world.edge.drop(path_of(number))
-    held = world.sync()
-    assert (held.exit_code, held.dropped, held.pending) == (22, 0, 3)
-    with opened(world) as app, app.ledger.write() as connection:
-        link_rows.set_link(connection, "plant1", approved_run=held.run)
-    world.edge.drop(path_of(4))  # within the limits by itself
-    after = world.sync()
-    assert (after.exit_code, after.dropped) == (0, 4)
-    assert guard(world) is None
-    world.check()
-
-
-def test_approval_does_not_stretch_to_later_drops(world: SyncWorld) -> None:
-    world.link = replace(LINK, deletes="apply", delete_limit_files=2)
-    seal(world, *range(1, 12))
-    world.sync()
-    for number in (1, 2, 3):
-        world.edge.drop(path_of(number))
-    held = world.sync()
-    with opened(world) as app, app.ledger.write() as connection:
-        link_rows.set_link(connection, "plant1", approved_run=held.run)
-    for number in (4, 5, 6):
-        world.edge.drop(path_of(number))
-    after = world.sync()
-    assert (after.exit_code, after.dropped, after.pending) == (22, 3, 3)
-    assert guard(world) is not None
-
-
-# what goes wrong
-
-
-class Flaky(MemoryStore):
-    """A receiver on which some files cannot be written, or that is full."""
-
-    def __init__(self, *broken: str, error: type[TidemarkError] = PermanentError) -> None:
-        super().__init__("centre")
-        self.broken = broken
-        self.error = error
-
-    def write_part(self, path, offset, pieces, sync=False):  # type: ignore[no-untyped-def]
-        if any(name in path for name in self.broken):
-            raise self.error(f"cannot write {path}", subject=path)
-        return super().write_part(path, offset, pieces, sync)
-
-
-def test_a_file_that_fails_is_left_out_and_goes_next_time(world: SyncWorld) -> None:
-    seal(world, 1, 2)
-    name = path_of(1).rpartition("/")[2]
-    world.centre = Flaky(name)
-    result = world.sync()
-    assert (result.exit_code, result.files, [p for p, _ in result.left_out]) == (23, 1, [path_of(1)])
-    assert [p for p, _ in world.manifests()[0].left_out] == [path_of(1)]
-    world.centre.broken = ()  # type: ignore[attr-defined]
-    assert world.sync().files == 1
-    world.check()
-
-
-def test_a_full_disk_ends_the_run_and_the_next_goes_on(world: SyncWorld) -> None:
-    seal(world, 1, 2)
-    world.centre = Flaky(path_of(2).rpartition("/")[2], error=DiskFullError)
-    with pytest.raises(DiskFullError):
-        world.sync()
-    world.centre.broken = ()  # type: ignore[attr-defined]
-    assert world.sync().files == 2
-    world.check()
-
-
-def test_no_room_is_known_before_the_first_byte(world: SyncWorld) -> None:
-    seal(world, 1)
-    world.centre.free = 1_000  # type: ignore[attr-defined]
-    with pytest.raises(DiskFullError, match="bytes free"):
-        world.sync()
-    assert not world.centre.list_files(["landing"]).entries
-    world.centre.free = None  # type: ignore[attr-defined]
-    world.live(Effects())
-    world.check()
-
-
-class Compacting(MemoryStore):
-    """A site whose compaction runs between our looks: `moments` are called one after the other, a listing each."""
-
-    moments: Sequence[Callable[[], None]] = ()
-
-    def list_files(self, folders: Sequence[str]) -> Listing:
-        found = super().list_files(folders)
-        if self.moments:
-            first, *self.moments = self.moments
-            first()
-        return found
-
-
-def void(_done: object) -> None:
-    """For lambdas that only act."""
-
-
-def compacting(world: SyncWorld, *moments: Callable[[], None]) -> SyncWorld:
-    world.site.__class__ = type("Site", (Compacting, world.site.__class__), {})
-    world.site.moments = moments  # type: ignore[attr-defined]
-    return world
-
-
-def test_a_compaction_after_the_listing_makes_the_selection_start_over(world: SyncWorld) -> None:
-    seal(world, 1, 2)
-    target = path_of(1, inner=1)
-    compacting(world, lambda: void(world.edge.compact([path_of(1), path_of(2)], target)))
-    result = world.sync()
-    assert (result.exit_code, set(world.told())) == (0, {target})
-    world.check()
-
-
-def test_a_compaction_during_the_listing_is_not_taken_for_a_drop(world: SyncWorld) -> None:
-    """The listing passed the folder before the new file came, and after the old ones went."""
-    seal(world, 1, 2)
-    world.sync()
-    extents = {p: world.edge.extents[p] for p in (path_of(1), path_of(2))}
-    for path in extents:
-        world.edge.drop(path)
-    compacting(world, lambda: void(world.edge.seal(path_of(1, inner=1), extent={"root.sg.d1": (10, 29)})))
-    result = world.sync()
-    assert (result.superseded, result.dropped) == (2, 0)
-    world.check()
-
-
-def test_a_site_that_never_stands_still_sends_what_it_can(world: SyncWorld) -> None:
-    seal(world, 9)
-    numbers = iter(range(1, 9))
-
-    def churn() -> None:
-        number = next(numbers, None)
-        if number:
-            world.edge.seal(path_of(9), f"content {number}")
-
-    compacting(world, *[churn] * 8)
-    for _ in range(6):
-        world.sync()
-    world.check()
-
-
-def test_two_runs_at_once(world: SyncWorld) -> None:
-    seal(world, 1)
-    with opened(world) as app:
-        other = replace(app, identity=this_process())
-        run = sync_link.open_run(other, "plant1", "dag/1")
-        with other.ledger.write() as connection:  # the other process is inside a step
-            connection.exec_driver_sql("UPDATE lease SET pid = ?, process_start = ?", _mine())
-        with pytest.raises(LeaseHeldError, match=run):
-            world.sync()
-
-
-def _mine() -> tuple[int, str]:
-    me = this_process()
-    return me.pid, me.process_start
-
-
-def test_a_stale_process_records_nothing(world: SyncWorld) -> None:
-    """Suspended in the middle, replaced, woken up: its next record is refused."""
-    seal(world, 1, 2)
-    with opened(world) as app:
-        run = sync_link.open_run(app, "plant1")
-        sync_link.recover(app, run)
-        with app.ledger.read() as connection:
-            fence = connection.exec_driver_sql("SELECT fence FROM lease").scalar_one()
-        stolen = Effects()
-
-        class Replaced(CrashingLedger):
-            """The lease goes to somebody else just before the step's second record."""
-
-            def write(self):  # type: ignore[no-untyped-def]
-                if stolen.count == 2:
-                    with CrashingLedger(self.url, Effects()).write() as connection:
-                        connection.exec_driver_sql("UPDATE lease SET fence = fence + 1, holder = 'another'")
-                stolen.point("write")
-                return super().write()
-
-        slow = replace(app, ledger=Replaced(app.ledger.url, Effects()))
-        with pytest.raises(TidemarkError, match="another"):
-            sync_link.select_files(slow, run)
-        with app.ledger.read() as connection:
-            assert list(run_rows.items(connection, run)) == [] and fence >= 1
-
-
-def test_a_closed_window_stops_a_run_before_it_begins(world: SyncWorld) -> None:
-    seal(world, 1)
-    world.link = replace(LINK, window="00:00-00:01")
-    with pytest.raises(WindowOverError):
-        world.sync()
-    assert not world.centre.list_files(["landing"]).entries
-
-
-def test_a_receiver_that_does_not_load_is_not_buried(world: SyncWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.crash.sync_world.RECEIVER", replace(RECEIVER, max_unloaded_landings=1))
-    for number in (1, 2):
-        seal(world, number)
-        world.sync()
-    seal(world, 3)
-    with pytest.raises(RetryableError, match="has not loaded 2 landings"):
-        world.sync()
-    answer(world, world.manifests()[0].landing)
-    assert world.sync().files == 1  # the run goes on
-
-
 # the receiver's answers
-
-
-def answer(world: SyncWorld, landing: str, *answers: Answer) -> None:
-    import hashlib
-
-    folder = f"landing/{SITE_ID}/{landing}"
-    digest = hashlib.sha256(world.centre.read(f"{folder}/manifest.json")).hexdigest()
-    sequence = next(m.sequence for m in world.manifests() if m.landing == landing)
-    world.centre.publish(f"{folder}/receipt.json", encode(Receipt(landing, sequence, digest, 1.0, answers)))
 
 
 def states(world: SyncWorld) -> dict[str, tuple[str, str | None]]:
@@ -604,3 +312,14 @@ def test_a_lost_ledger_is_told(world: SyncWorld) -> None:
     with pytest.raises(PermanentError) as told:
         world.sync()
     assert told.value.hint == "./tidemark ledger rebuild"
+
+
+def test_a_second_link_to_where_a_site_lands_already_is_told(world: SyncWorld, tmp_path: Path) -> None:
+    """Another Tidemark, or the same with the link renamed: its landings would begin the site's sequence again."""
+    seal(world, 1)
+    world.sync()
+    other = replace(world, folder=tmp_path, link=replace(LINK, name="other"), results=[])
+    for one in (other, replace(other, folder=world.folder)):
+        with pytest.raises(PermanentError, match="by link plant1: a receiver takes a site's landings in one sequence"):
+            one.sync()
+    world.check()

@@ -1,0 +1,201 @@
+"""The ledger's own care: a copy while it is in use, migrations, and a new ledger from what lies at the receivers.
+
+A rebuild makes the new ledger in a file of its own, then copies it into the place of the old one in one transaction: a
+rebuild that died anywhere left the ledger as it was, and is run again. Source: DESIGN §4, docs/runbooks/ledger-lost.md.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from tidemark.errors import LeaseHeldError, PermanentError
+from tidemark.flows.app import App, Progress, Tick, silent
+from tidemark.flows.rebuild_links import rebuild_link
+from tidemark.flows.rebuild_receiver import rebuild_receiver
+from tidemark.flows.rebuild_result import Findings, Lost, RebuildResult
+from tidemark.ledger import audit, events, rebuild_rows
+from tidemark.ledger.backup import back_up, copy_rows, used_tables
+from tidemark.ledger.database import Ledger
+from tidemark.ledger.leases import Leases, lease_clock, this_process
+from tidemark.ledger.migrations import migrate, schema_version
+from tidemark.load.place import folder_name
+from tidemark.settings import Settings
+
+_GONE = "its bytes were gone from the receiver when the ledger was rebuilt"
+
+
+@dataclass(frozen=True)
+class BackupResult:
+    path: str
+    bytes: int
+
+    @property
+    def exit_code(self) -> int:
+        return 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {"ok": True, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class UpgradeResult:
+    """Schema versions: as found, as it is now, and the steps applied between."""
+
+    found: int
+    schema: int
+    applied: tuple[int, ...]
+
+    @property
+    def exit_code(self) -> int:
+        return 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {"ok": True, **asdict(self), "applied": list(self.applied)}
+
+
+def backup(app: App, out: Path | None = None) -> BackupResult:
+    """Copy the ledger as it is at this moment, in use or not, into an SQLite file (default: `var/backup/`)."""
+    target = out or app.settings.root / "var" / "backup" / f"ledger-{_stamp(app.clock())}.db"
+    target = target if target.is_absolute() else Path.cwd() / target
+    return BackupResult(str(target), back_up(app.ledger, target))
+
+
+def upgrade(settings: Settings) -> UpgradeResult:
+    """Apply the migrations that the ledger lacks. Raises SchemaTooNewError for a ledger of a newer Tidemark."""
+    ledger = Ledger(settings.ledger.url, settings.root)
+    try:
+        found = schema_version(ledger)
+        applied = tuple(migrate(ledger))
+        return UpgradeResult(found, schema_version(ledger), applied)
+    finally:
+        ledger.close()
+
+
+def rebuild(
+    settings: Settings, progress: Progress = silent, replace: bool = False, clock: Callable[[], float] = time.time
+) -> RebuildResult:
+    """A new ledger from manifests, receipts, decisions and files at every receiver of the settings.
+
+    Raises PermanentError where the ledger has rows (with `replace` they go, a copy is kept), LeaseHeldError while
+    somebody works with it or another rebuild runs, and whatever keeps a receiver from being read.
+    """
+    target = Ledger(settings.ledger.url, settings.root)
+    try:
+        migrate(target)
+        old = _make_way(settings, target, replace)
+        with _workshop(settings, clock) as app:
+            findings = Findings()
+            _build(app, findings, progress)
+            with app.ledger.read() as connection:
+                counts = rebuild_rows.counts(connection)
+            # CRASH WINDOW: all is in the workshop's file, the ledger is as it was: the next rebuild begins anew.
+            progress(Tick("write"))
+            copy_rows(app.ledger, target, replace)
+    finally:
+        target.close()
+    return RebuildResult(counts, findings, old)
+
+
+def _make_way(settings: Settings, target: Ledger, replace: bool) -> str:
+    """Nobody may be at work. Refuse a ledger that has rows, or keep a copy of it; the copy's path."""
+    with target.read() as connection:
+        clock = lease_clock(connection)
+    busy = [row for row in Leases(target, this_process()).rows() if row.expires > clock]
+    if busy:
+        raise LeaseHeldError(
+            f"{busy[0].name} is held by {busy[0].holder}: nobody may work with a ledger that is replaced",
+            hint="./tidemark down, and wait for what runs",
+            subject=busy[0].name,
+        )
+    used = used_tables(target)
+    if not used:
+        return ""
+    if not replace:
+        raise PermanentError(
+            f"the ledger has rows already: {', '.join(used[:3])}{' …' if len(used) > 3 else ''}",
+            hint="./tidemark ledger rebuild --replace puts a new one in its place and keeps a copy",
+        )
+    path = settings.root / "var" / "backup" / f"ledger-before-rebuild-{_stamp(datetime.now(UTC).timestamp())}.db"
+    back_up(target, path)
+    return str(path)
+
+
+@contextmanager
+def _workshop(settings: Settings, clock: Callable[[], float]) -> Iterator[App]:
+    """An app with an empty ledger of its own in `var/rebuild/`, which goes at the end; one rebuild at a time."""
+    folder = settings.root / "var" / "rebuild"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel lets go of it when this process dies
+        except BlockingIOError:
+            raise LeaseHeldError(f"another rebuild runs here ({folder})", hint="wait for it") from None
+        path = folder / "ledger.db"
+        _remove(path)  # what a rebuild that died left
+        ledger = Ledger(f"sqlite:///{path}")
+        sa.event.listen(ledger.engine, "connect", _without_syncs)
+        migrate(ledger)
+        try:
+            yield App(settings=settings, ledger=ledger, identity=this_process(), clock=clock)
+        finally:
+            ledger.close()
+            _remove(path)
+
+
+def _without_syncs(connection: Any, _record: object) -> None:
+    """Nobody needs the workshop's file after a power loss."""
+    connection.execute("PRAGMA synchronous=OFF")
+
+
+def _build(app: App, findings: Findings, progress: Progress) -> None:
+    for link in app.settings.links.values():
+        rebuild_link(app, link, findings, progress)
+    for receiver in app.settings.receivers.values():
+        root = app.receiver_root(receiver)
+        if root is not None:
+            rebuild_receiver(app, receiver, root, findings, progress)
+    _send_again(app, findings)
+    with app.ledger.write() as connection:
+        names = [f"link:{name}" for name in app.settings.links]
+        for name in app.settings.receivers:
+            names.append(f"load:{name}")
+            names += [f"merge:{name}/{folder_name(d)}" for d in rebuild_rows.databases(connection, name)]
+        # Fences count from 1: seconds since 1970 are above all that the lost ledger gave, and that a rebuild before gave.
+        rebuild_rows.put_fences(connection, names, int(app.clock()))
+        counts = rebuild_rows.counts(connection)
+        told = {**counts, "lost": len(findings.lost), "troubles": len(findings.troubles)}
+        events.record_many(connection, "ledger.rebuilt", [told])
+        audit.record(connection, "ledger rebuild", str(app.settings.path.name), **counts)
+
+
+def _send_again(app: App, findings: Findings) -> None:
+    """What the catalog lost and its site still has goes with the site's next run."""
+    lost = sorted(set(findings.lost), key=lambda one: (one.receiver, one.site, one.path))
+    findings.lost = []
+    for one in lost:
+        links = [x for x in app.settings.links.values() if x.receiver == one.receiver and app.site(x.site).id == one.site]
+        with app.ledger.write() as connection:
+            sent = [link.name for link in links if rebuild_rows.resend(connection, link.name, one.path, _GONE)]
+        findings.lost.append(_with_next(one, sent))
+
+
+def _with_next(one: Lost, links: list[str]) -> Lost:
+    return replace(one, next=f"./tidemark sync {links[0]}" if links else "")
+
+
+def _stamp(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def _remove(path: Path) -> None:
+    for end in ("", "-wal", "-shm", "-journal"):
+        Path(str(path) + end).unlink(missing_ok=True)

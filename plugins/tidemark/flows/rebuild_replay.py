@@ -1,0 +1,112 @@
+"""Decisions and settled merges of before, written into a rebuilt ledger from their papers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy.engine import Connection
+
+from tidemark.ledger import catalog_rows, landing_rows, merge_rows, owner_rows, rebuild_rows, trouble_rows
+from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
+from tidemark.ledger.merge_rows import Account, MergedFile
+from tidemark.ledger.owner_rows import OwnerRow
+from tidemark.load import schema
+from tidemark.load.approved import leave_approved
+from tidemark.load.recall import Traces
+from tidemark.settings import ReceiverSettings
+from tidemark.stores.decided import ADOPTED, APPROVE, GIVE_UP, TRANSFER, DecidedPaper
+from tidemark.stores.settled import SettledPaper
+from tidemark.tsfiles.statistics import FileFacts
+
+_ANY = ("live", "retired", "reclaimed")
+
+
+def replay_decision(connection: Connection, receiver: str, paper: DecidedPaper) -> None:
+    """Its effect as far as there is still something to decide, and its line in the audit table."""
+    detail = paper.detail
+    if paper.action == TRANSFER:
+        before = owner_rows.owners_of(connection, receiver, [paper.subject]).get(paper.subject)
+        landing = before.landing if before else ""
+        owner_rows.put_owners(connection, receiver, [OwnerRow(paper.subject, detail["to"], paper.at, landing)])
+    elif paper.action == ADOPTED:
+        taken = owner_rows.owners_of(connection, receiver, detail["owners"])
+        rows = [OwnerRow(d, site, paper.at, "adopted") for d, site in sorted(detail["owners"].items()) if d not in taken]
+        owner_rows.put_owners(connection, receiver, rows)
+    elif paper.action == APPROVE:
+        for site_id, drops in detail["drops"].items():
+            named = {(path, generation) for path, generation in drops}
+            waiting = landing_rows.drops(connection, receiver, site_id, states=("waiting",))
+            due = [drop for drop in waiting if (drop.path, drop.generation) in named]
+            leave_approved(connection, receiver, site_id, due, paper.at)
+    elif paper.action == GIVE_UP:
+        for held in trouble_rows.held_of_path(connection, receiver, detail["site"], paper.subject):
+            if held.generation == detail["generation"]:
+                trouble_rows.end_quarantine(connection, held.quarantine_id, "dropped")
+    rebuild_rows.put_audit(connection, paper.at, paper.who, paper.action, paper.subject, detail)
+
+
+def replay_settled(
+    connection: Connection,
+    receiver: ReceiverSettings,
+    papers: Sequence[SettledPaper],
+    facts: Mapping[str, FileFacts],
+    traces: Traces,
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """Merged files of one group of sources stand alone again. Returns (troubles, (site, path) of sources some of whose
+    points are in no file that can be read). Sources that stay live without their bytes are not among them."""
+    first = papers[0]
+    sources = _sources(connection, receiver.name, first)
+    there = [paper for paper in papers if paper.location in facts]
+    troubles = [
+        f"merged file {paper.location}, the only copy of its sources' points, is not here as its paper says"
+        for paper in papers
+        if paper.location not in facts
+    ]
+    if not there:
+        return troubles, []
+    live = [row for row in sources if row.state == "live"]
+    merged = [_merged(receiver, paper, facts[paper.location]) for paper in there]
+    ids = merge_rows.publish(connection, receiver.name, live, merged, first.batch, first.merged) if live else None
+    if ids is None:
+        return [*troubles, f"merged file {first.location}: its sources are not what its paper says; it is not read"], []
+    merge_rows.settle(connection, ids, first.settled)
+    for paper, one in zip(there, merged, strict=True):
+        schema.write_observed(connection, one.file, facts[paper.location])
+    tables = {(paper.database, table): tags for paper in there for table, tags in facts[paper.location].tables.items()}
+    catalog_rows.widen_tables(connection, receiver.name, first.site_id, tables)
+    gone = [(row.site_id, row.path) for row in sources if row.path and row.location not in traces]
+    return troubles, gone if len(there) < len(papers) else []
+
+
+def _sources(connection: Connection, receiver: str, paper: SettledPaper) -> list[CatalogFile]:
+    """The rows that a merged file was made from; one that stood alone itself is found by its place."""
+    wanted = {(source.path, source.generation) for source in paper.sources if source.path}
+    rows = catalog_rows.sources_of_paths(connection, receiver, paper.site_id, [path for path, _ in wanted], _ANY)
+    places = {source.location for source in paper.sources if not source.path}
+    alone = [row.file_id for row in rebuild_rows.places(connection, receiver) if row.location in places] if places else []
+    return [*(row for row in rows if (row.path, row.generation) in wanted), *catalog_rows.files_by_id(connection, alone)]
+
+
+def _merged(receiver: ReceiverSettings, paper: SettledPaper, facts: FileFacts) -> MergedFile:
+    file = CatalogFile(
+        receiver=receiver.name,
+        site_id=paper.site_id,
+        role="merged",
+        path="",
+        generation=0,
+        database=paper.database,
+        model=paper.model,
+        format=facts.version,
+        partition_from=paper.partition_from,
+        partition_to=paper.partition_to,
+        location=paper.location,
+        sha256=paper.sha256,
+        size=paper.size,
+        mods_location="",
+        mods_sha256="",
+        points=paper.points,
+        rank=paper.rank,
+        created=paper.merged,
+    )
+    devices = tuple(CatalogDevice(d.device, d.start, d.end, d.points) for d in facts.devices)
+    return MergedFile(file, devices, Account(paper.points_in, paper.points, paper.overwritten, paper.deleted))

@@ -1,0 +1,102 @@
+"""What rebuilding a ledger, and noticing one that is too old, need of its rows; fences above all that were given before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+
+class Place(NamedTuple):
+    """A row of the catalog and where its bytes should be."""
+
+    file_id: int
+    site_id: str
+    role: str
+    path: str
+    state: str
+    location: str
+    mods_location: str
+
+
+def places(connection: Connection, receiver: str) -> list[Place]:
+    sql = f"SELECT {', '.join(Place._fields)} FROM catalog_file WHERE receiver = :receiver ORDER BY file_id"
+    return [Place(*row) for row in connection.execute(sa.text(sql), {"receiver": receiver})]
+
+
+def mark_gone(connection: Connection, file_ids: Iterable[int], at: float) -> None:
+    """Their bytes are not there: nobody reads them."""
+    rows = [{"f": file_id, "at": at} for file_id in file_ids]
+    if rows:
+        sql = "UPDATE catalog_file SET state = 'reclaimed', visible = 0, retired = COALESCE(retired, :at) WHERE file_id = :f"
+        connection.execute(sa.text(sql), rows)
+
+
+def merges(connection: Connection, receiver: str) -> dict[str, bool]:
+    """Place of every merged file the ledger ever knew → whether it stands alone, or went."""
+    sql = (
+        "SELECT f.location, f.state, a.settled FROM catalog_file f LEFT JOIN merge_account a ON a.merged_id = f.file_id"
+        " WHERE f.receiver = :receiver AND f.role = 'merged'"
+    )
+    rows = connection.execute(sa.text(sql), {"receiver": receiver})
+    return {row[0]: row[1] != "live" or row[2] is not None for row in rows}
+
+
+def source_paths(connection: Connection, merged_ids: Iterable[int]) -> list[tuple[str, str]]:
+    """(site, path) of the sources that merged files stand for."""
+    sql = (
+        "SELECT f.site_id, f.path FROM lineage l JOIN catalog_file f ON f.file_id = l.source_id"
+        " WHERE l.merged_id = :merged AND f.path <> ''"
+    )
+    return [(row[0], row[1]) for merged in merged_ids for row in connection.execute(sa.text(sql), {"merged": merged})]
+
+
+def resend(connection: Connection, link: str, path: str, reason: str) -> bool:
+    """A file that was acknowledged and that the site still has is sent again; whether it is one."""
+    sql = "UPDATE file SET state = 'waiting', reason = :reason WHERE link = :link AND path = :path AND state = 'acked'"
+    return bool(connection.execute(sa.text(sql), {"link": link, "path": path, "reason": reason}).rowcount)
+
+
+def databases(connection: Connection, receiver: str) -> list[str]:
+    """Whose files the catalog has."""
+    sql = "SELECT DISTINCT database_name FROM catalog_file WHERE receiver = :receiver ORDER BY database_name"
+    return [str(row[0]) for row in connection.execute(sa.text(sql), {"receiver": receiver})]
+
+
+def put_fences(connection: Connection, names: Iterable[str], fence: int) -> None:
+    """Free leases whose next fence is above `fence`."""
+    rows = [{"name": name, "fence": fence} for name in names]
+    if rows:
+        sql = (
+            "INSERT INTO lease (name, fence, holder, host, boot_id, pid, process_start, taken, expires)"
+            " VALUES (:name, :fence, '', '', '', 0, '', 0, 0) ON CONFLICT (name) DO NOTHING"
+        )
+        connection.execute(sa.text(sql), rows)
+
+
+def put_audit(connection: Connection, at: float, who: str, action: str, subject: str, detail: Mapping[str, Any]) -> None:
+    """A decision of before, with its own time and name."""
+    sql = "INSERT INTO audit (at, who, action, subject, detail) VALUES (:at, :who, :action, :subject, :detail)"
+    text = json.dumps(detail, ensure_ascii=False, sort_keys=True)
+    values = {"at": at, "who": who, "action": action, "subject": subject, "detail": text}
+    connection.execute(sa.text(sql), values)
+
+
+def counts(connection: Connection) -> dict[str, int]:
+    """What a rebuilt ledger holds."""
+    queries = {
+        "sites": "SELECT COUNT(*) FROM site",
+        "links": "SELECT COUNT(*) FROM link",
+        "landings": "SELECT COUNT(*) FROM landing",
+        "files": "SELECT COUNT(*) FROM file WHERE state <> 'gone'",
+        "catalog": "SELECT COUNT(*) FROM catalog_file WHERE state = 'live'",
+        "settled": "SELECT COUNT(*) FROM merge_account WHERE settled IS NOT NULL",
+        "owners": "SELECT COUNT(*) FROM owner",
+        "series": "SELECT COUNT(*) FROM schema_series WHERE state = 'live'",
+        "quarantined": "SELECT COUNT(*) FROM quarantine WHERE state = 'held'",
+        "refused": "SELECT COUNT(*) FROM refusal WHERE state = 'refused'",
+    }
+    return {name: int(connection.execute(sa.text(sql)).scalar_one()) for name, sql in queries.items()}

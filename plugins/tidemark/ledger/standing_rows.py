@@ -1,0 +1,114 @@
+"""Merged files that stand alone: which source paths they stand for, in one piece, and what they wait for.
+
+Merged files that share a source, directly or through others, hold its points together: a **stand**. Its sources cannot be
+taken out of it one by one, so it is kept or replaced as a whole. `merge_account.waits` says, while a change of a source is
+known and cannot be read yet, which paths are late and why. Everything here runs inside the caller's transaction.
+Source: DESIGN §3 "Sources and merges"; docs/decisions/0007-settled-files-are-replaced-whole.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from tidemark.ledger import catalog_rows
+from tidemark.ledger.catalog_rows import CatalogFile
+
+_CHUNK = 400  # values in one IN list
+_STANDS = "m.state = 'live' AND a.settled IS NOT NULL"
+_ACCOUNTS = "merge_account a JOIN catalog_file m ON m.file_id = a.merged_id"
+
+
+@dataclass(frozen=True)
+class Stand:
+    """`merged`: files that stand alone together; `roots`: the source rows they were made from, by path and generation;
+    `waits`: {late path: why}, empty while nothing of it is late."""
+
+    merged: tuple[CatalogFile, ...]
+    roots: tuple[CatalogFile, ...]
+    waits: Mapping[str, str]
+
+
+def alone(connection: Connection, receiver: str, site_id: str | None = None) -> set[int]:
+    """The merged files that stand alone, of one site or of all."""
+    of_site = "" if site_id is None else " AND m.site_id = :site"
+    query = sa.text(f"SELECT m.file_id FROM {_ACCOUNTS} WHERE m.receiver = :receiver AND {_STANDS}{of_site}")
+    return {int(row[0]) for row in connection.execute(query, {"receiver": receiver, "site": site_id})}
+
+
+def waiting(connection: Connection, receiver: str) -> dict[int, Mapping[str, str]]:
+    """Merged files of a receiver that are to go and wait for their sources → {late path: why}."""
+    where = f"m.receiver = :receiver AND {_STANDS} AND a.waits IS NOT NULL"
+    query = sa.text(f"SELECT m.file_id, a.waits FROM {_ACCOUNTS} WHERE {where}")
+    return {int(file_id): json.loads(waits) for file_id, waits in connection.execute(query, {"receiver": receiver})}
+
+
+def to_go(connection: Connection, merged_ids: Iterable[int]) -> set[int]:
+    """Those of these merged files that wait to be replaced: nothing new may be derived from them."""
+    sql = "SELECT merged_id FROM merge_account WHERE waits IS NOT NULL AND merged_id IN :many"
+    return {int(row[0]) for row in _in_chunks(connection, sql, merged_ids)}
+
+
+def made_from(connection: Connection, source_ids: Iterable[int]) -> set[int]:
+    """Merged files that stand alone and hold points of any of these rows."""
+    where = f"{_STANDS} AND l.source_id IN :many"
+    sql = f"SELECT DISTINCT l.merged_id FROM {_ACCOUNTS} JOIN lineage l ON l.merged_id = m.file_id WHERE {where}"
+    return {int(row[0]) for row in _in_chunks(connection, sql, source_ids)}
+
+
+def stands(connection: Connection, merged_ids: Iterable[int]) -> list[Stand]:
+    """The stands that these merged files belong to, each once, by their oldest merged file."""
+    left = set(merged_ids)
+    found: list[Stand] = []
+    while left:
+        stand = _stand(connection, {min(left)})
+        left -= {file.file_id for file in stand.merged}
+        found.append(stand)
+    return found
+
+
+def set_waits(connection: Connection, merged_ids: Iterable[int], late: Mapping[str, str]) -> None:
+    """What these merged files wait for; nothing where `late` is empty."""
+    text = json.dumps(dict(sorted(late.items())), ensure_ascii=False) if late else None
+    rows = [{"merged": merged_id, "waits": text} for merged_id in merged_ids]
+    if rows:
+        connection.execute(sa.text("UPDATE merge_account SET waits = :waits WHERE merged_id = :merged"), rows)
+
+
+def source_rows(connection: Connection, receiver: str, site_id: str, databases: Iterable[str]) -> list[CatalogFile]:
+    """Every live source row of these databases of a site, seen or hidden behind a merge."""
+    query = sa.text(
+        "SELECT file_id FROM catalog_file WHERE receiver = :receiver AND site_id = :site AND role = 'source' "
+        "AND state = 'live' AND database_name IN :many"
+    ).bindparams(sa.bindparam("many", expanding=True))
+    values = {"receiver": receiver, "site": site_id, "many": sorted(set(databases))}
+    return catalog_rows.files_by_id(connection, [int(row[0]) for row in connection.execute(query, values)])
+
+
+def _stand(connection: Connection, merged: set[int]) -> Stand:
+    sources: set[int] = set()
+    todo = set(merged)
+    while todo:
+        sql = "SELECT source_id FROM lineage WHERE merged_id IN :many"
+        new = {int(row[0]) for row in _in_chunks(connection, sql, todo)} - sources
+        sources |= new
+        todo = made_from(connection, new) - merged
+        merged |= todo
+    rows = catalog_rows.files_by_id(connection, sources)
+    roots = sorted((row for row in rows if row.role == "source"), key=lambda row: (row.path, row.generation))
+    files = catalog_rows.files_by_id(connection, merged)
+    waits = waiting(connection, files[0].receiver)
+    late = {path: why for file in files for path, why in waits.get(file.file_id, {}).items()}
+    return Stand(tuple(files), tuple(roots), late)
+
+
+def _in_chunks(connection: Connection, sql: str, ids: Iterable[int]) -> Iterator[Sequence[Any]]:
+    query = sa.text(sql).bindparams(sa.bindparam("many", expanding=True))
+    wanted = sorted(set(ids))
+    for start in range(0, len(wanted), _CHUNK):
+        yield from connection.execute(query, {"many": wanted[start : start + _CHUNK]})

@@ -1,0 +1,64 @@
+"""What one landing changes in the ledger, in the caller's transaction: the same for a load and for a rebuilt ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.engine import Connection
+
+from tidemark.ledger import landing_rows
+from tidemark.ledger.landing_rows import DropRow, InventoryChange
+from tidemark.load import schema
+from tidemark.load.admit import Admission, Origin
+from tidemark.load.commit import SiteNames, write_admission
+from tidemark.load.replacing import look_again
+from tidemark.load.standing import Again
+from tidemark.load.vanish import still_waiting, take_vanished
+from tidemark.stores.landing import Answer, Manifest
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """`answers`, `pending` (path, reason) and what the site is asked for `again` go into the receipt; `clashes`: series that
+    got two types, a sentence each."""
+
+    answers: tuple[Answer, ...]
+    pending: tuple[tuple[str, str], ...]
+    again: tuple[Again, ...]
+    clashes: tuple[str, ...]
+
+
+def record_landing(
+    connection: Connection,
+    origin: Origin,
+    manifest: Manifest,
+    admission: Admission,
+    logs: Sequence[schema.KeptLog],
+    at: float,
+) -> Recorded:
+    """Catalog, owners, troubles, schema, inventory and vanished files of one landing. `at` in seconds since 1970."""
+    names = SiteNames({s.site_id: s.name for s in landing_rows.sites(connection).values()})
+    answers = write_admission(connection, origin, admission, names, at)
+    clashes = schema.write_schema(connection, origin, logs, admission.loads)
+    landing_rows.take_inventory(connection, origin.receiver, origin.site_id, _inventory(manifest))
+    vanished = take_vanished(connection, origin, _drops(manifest, at), manifest.deletes, at)
+    paths = vanished | {file.path for file in manifest.files}
+    late = look_again(connection, origin.receiver, origin.site_id, paths, at)
+    pending = {**dict(still_waiting(connection, origin)), **late.waits}
+    return Recorded(answers + schema.answers(logs), tuple(pending.items()), late.again, clashes)
+
+
+def _inventory(manifest: Manifest) -> InventoryChange:
+    return InventoryChange(
+        landing=manifest.landing,
+        added=tuple((e.path, e.size, e.mtime, e.extent) for e in manifest.added),
+        carried=tuple((f.path, f.tsfile.size if f.tsfile else 0, f.mtime, f.generation) for f in manifest.files),
+        removed=manifest.removed,
+    )
+
+
+def _drops(manifest: Manifest, at: float) -> Iterator[DropRow]:
+    for kind, vanished in (("superseded", manifest.superseded), ("dropped", manifest.dropped)):
+        for v in vanished:
+            yield DropRow(v.path, v.generation, kind, v.covered_by, manifest.landing, at)

@@ -1,0 +1,202 @@
+"""What a landing was answered, from its manifest, its receipt and the files that lie at the receiver now. Pure.
+
+For a ledger that is rebuilt: nothing is decided anew. The receipt says what became of each file, and where its bytes lie
+says what became of it later: a quarantined file whose bytes are among the data files was released, a refused one was
+taken after its device changed hands (`taken_later`). A loaded file whose bytes are gone was replaced, superseded or
+settled later; its row is kept, its extent is what the site's `.resource` said. Source: DESIGN §4 "A lost ledger can be
+rebuilt".
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tidemark.errors import CorruptionError
+from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
+from tidemark.ledger.landing_rows import Extent
+from tidemark.load.admit import Admission, Hold, Known, Load, Origin, Refusal, admit
+from tidemark.load.check import Examined
+from tidemark.load.owners import Owner, Refused
+from tidemark.load.place import (
+    UNITS_PER_MS,
+    catalog_partition,
+    data_location,
+    folder_name,
+    mods_location,
+    quarantine_location,
+    refused_location,
+)
+from tidemark.stores.landing import Answer, LandedFile
+from tidemark.tsfiles.names import SourceName, parse_source_path, rank
+from tidemark.tsfiles.resource import ANY_DEVICE
+from tidemark.tsfiles.statistics import FileFacts
+
+FOLDERS = ("data", "refused", "quarantine", "settled", "decided")
+MERGED = "-merged-"  # in the names of merged files
+
+
+class Traces:
+    """The files at a receiver: path → bytes, with the data files by name."""
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.sizes = sizes
+        self._by_name: dict[str, list[str]] = defaultdict(list)
+        for path in sizes:
+            if path.startswith("data/"):
+                self._by_name[path.rpartition("/")[2]].append(path)
+
+    def __contains__(self, path: str) -> bool:
+        return path in self.sizes
+
+    def below(self, folder: str) -> list[str]:
+        return sorted(path for path in self.sizes if path.startswith(folder + "/"))
+
+    def data_file(self, site_id: str, file: LandedFile, name: SourceName) -> str:
+        """Where the TsFile lies among the data files, '' where it does not. Its partition need not be today's."""
+        wanted = data_location(name.database, 0, site_id, file.sha256, file.path).rpartition("/")[2]
+        folder = f"data/{folder_name(name.database)}/"
+        size = file.tsfile.size if file.tsfile else None
+        found = [p for p in self._by_name.get(wanted, ()) if p.startswith(folder) and size in (None, self.sizes[p])]
+        return min(found, default="")
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A landed file, its answer, where its data file lies ('' : gone) and what that holds (None: gone, or mods alone)."""
+
+    file: LandedFile
+    answer: Answer
+    location: str = ""
+    facts: FileFacts | None = None
+
+
+def recall(
+    origin: Origin,
+    files: Sequence[Answered],
+    known: Known,
+    extents: Mapping[str, Extent],
+    traces: Traces,
+    at: float,
+) -> Admission:
+    """The admission of a landing that was answered. `extents`: of its paths, from the site's inventory."""
+    owners = dict(known.owners)
+    made = Admission()
+    for one in files:
+        before = replace(known, owners=owners)
+        admission = _recall_one(origin, one, before, extents.get(one.file.path, ()), traces, at)
+        owners |= {device: Owner(origin.site_id, at) for load in admission.loads for device in load.claims}
+        made = Admission(
+            loads=made.loads + admission.loads,
+            refusals=made.refusals + admission.refusals,
+            holds=made.holds + admission.holds,
+            known=made.known + admission.known,
+        )
+    return made
+
+
+def taken_later(origin: Origin, refusals: Iterable[Refusal], traces: Traces) -> Iterator[tuple[LandedFile, str]]:
+    """Refused files that wait no more and whose bytes are among the data files: (file, where)."""
+    for refusal in refusals:
+        name = parse_source_path(refusal.file.path, origin.data)
+        place = traces.data_file(origin.site_id, refusal.file, name) if name and not refusal.location else ""
+        if place:
+            yield refusal.file, place
+
+
+def _recall_one(origin: Origin, one: Answered, known: Known, extent: Extent, traces: Traces, at: float) -> Admission:
+    file, answer = one.file, one.answer
+    newest = known.newest.get(file.path)
+    if newest is not None and newest.generation >= file.generation:
+        return Admission(known=(file,))
+    waiting = known.waiting.get(file.path)
+    taken = bool(one.location) if file.tsfile else newest is not None and newest.sha256 == file.sha256
+    released = answer.outcome == "quarantined" and taken and not _waits(origin, one, traces)
+    if answer.outcome == "loaded" or released:
+        return _loaded(origin, one, known, extent, at)
+    whole = replace(file, tsfile=waiting.file.tsfile) if file.tsfile is None and waiting else file
+    if answer.outcome == "refused":
+        owner = known.owners.get(answer.device, Owner(answer.owner, at))
+        location = refused_location(origin.site_id, origin.landing, file.path)
+        refused = Refused(answer.device, Owner(answer.owner, owner.since))
+        return Admission(refusals=(Refusal(whole, refused, location if location in traces else ""),))
+    location = quarantine_location(origin.site_id, origin.landing, file.path)
+    location = location if _any_below(location, whole, traces) else ""
+    hold = Hold(whole, answer.reason, CorruptionError.kind, location, waiting, answer.resend)
+    hold = replace(hold, awaits=answer.outcome == "awaited")
+    return Admission(holds=(hold,))
+
+
+def _waits(origin: Origin, one: Answered, traces: Traces) -> bool:
+    """Whether its bytes still wait where refused or held files do."""
+    places = (refused_location, quarantine_location)
+    paths = [part.path for part in (one.file.tsfile, one.file.mods) if part]
+    return any(place(origin.site_id, origin.landing, path) in traces for place in places for path in paths)
+
+
+def _any_below(location: str, file: LandedFile, traces: Traces) -> bool:
+    """Whether any companion of a held file came."""
+    return any(location + end in traces for end in ("", ".resource", ".mods", ".mods2"))
+
+
+def _loaded(origin: Origin, one: Answered, known: Known, extent: Extent, at: float) -> Admission:
+    """As `admit` decided it then, whoever owns the devices now; what others own changes hands with it."""
+    if one.facts is None and one.file.tsfile is not None:
+        load = _gone(origin, one.file, known, extent, at)
+        return Admission(loads=(load,)) if load else Admission()
+    examined = Examined(one.file.path, one.file.generation, one.facts)
+    made = admit(origin, [(one.file, examined)], replace(known, owners={}), at)
+    loads = tuple(replace(load, claims=_new(origin, load.claims, known), row=_at(load.row, one)) for load in made.loads)
+    return replace(made, loads=loads, placements=())
+
+
+def _at(row: CatalogFile, one: Answered) -> CatalogFile:
+    """The row with the place where the file really lies."""
+    if not one.location or one.location == row.location:
+        return row
+    mods = one.file.mods
+    return replace(
+        row, location=one.location, mods_location=mods_location(one.location, mods.sha256, mods.path) if mods else ""
+    )
+
+
+def _new(origin: Origin, devices: Iterable[str], known: Known) -> tuple[str, ...]:
+    return tuple(d for d in devices if d not in known.owners or known.owners[d].site_id != origin.site_id)
+
+
+def _gone(origin: Origin, file: LandedFile, known: Known, extent: Extent, at: float) -> Load | None:
+    """A file that was loaded and whose bytes are not here any more. None where its path says nothing."""
+    name = parse_source_path(file.path, origin.data)
+    if name is None or file.tsfile is None:
+        return None
+    devices = tuple(CatalogDevice(device, start, end, 0) for device, start, end in extent if device != ANY_DEVICE)
+    first = name.partition * origin.site_interval_ms * UNITS_PER_MS[origin.time_unit]
+    start = min((d.start for d in devices), default=first)
+    end = max((d.end for d in devices), default=start)
+    partition = catalog_partition(start, origin.catalog_interval_ms, origin.time_unit)
+    location = data_location(name.database, partition, origin.site_id, file.sha256, file.path)
+    row = CatalogFile(
+        receiver=origin.receiver,
+        site_id=origin.site_id,
+        role="source",
+        path=file.path,
+        generation=file.generation,
+        database=name.database,
+        model="tree" if name.database.startswith("root.") else "table",
+        format=0,  # nobody can look any more
+        partition_from=partition,
+        partition_to=catalog_partition(end, origin.catalog_interval_ms, origin.time_unit),
+        location=location,
+        sha256=file.sha256,
+        size=file.tsfile.size,
+        mods_location=mods_location(location, file.mods.sha256, file.mods.path) if file.mods else "",
+        mods_sha256=file.mods.sha256 if file.mods else "",
+        points=0,
+        rank=rank(name),
+        created=at,
+        landing=origin.landing,
+    )
+    newest = known.newest.get(file.path)
+    replaces = newest.file_id if newest is not None and newest.state == "live" else None
+    return Load(file, row, devices, _new(origin, (d.device for d in devices), known), None, replaces)

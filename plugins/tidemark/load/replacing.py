@@ -1,0 +1,191 @@
+"""Look again at merged files that stand alone and whose sources changed at the site: replace them, or say what is late.
+
+The acting half of `standing`, inside the transaction that brings the change, so that readers pass from a settled file to
+what came for it in one step. What is waited for is written at the merged files (`merge_account.waits`), and the receipt
+asks the site for it; every later landing looks again. Source: docs/decisions/0007-settled-files-are-replaced-whole.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy.engine import Connection
+
+from tidemark.ledger import catalog_rows, landing_rows, merge_rows, owner_rows, standing_rows, trouble_rows
+from tidemark.ledger.catalog_rows import CatalogFile
+from tidemark.ledger.events import record_many
+from tidemark.ledger.landing_rows import DropRow, InventoryRow
+from tidemark.ledger.standing_rows import Stand
+from tidemark.load.drops import APPROVED, KEPT, SETTLED
+from tidemark.load.standing import Again, Fate, Outcome, Root, judge, outranked
+
+
+@dataclass(frozen=True)
+class Late:
+    """`waits`: {path: why} of files whose content readers do not see yet; `again`: what the site is asked to send."""
+
+    waits: Mapping[str, str]
+    again: tuple[Again, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What the ledger says of the paths of a stand."""
+
+    live: Mapping[str, CatalogFile]
+    inventory: Mapping[str, InventoryRow]
+    drops: Mapping[str, DropRow]
+    troubles: Mapping[str, str]
+    awaiting: frozenset[str]
+
+
+def look_again(connection: Connection, receiver: str, site_id: str, paths: Iterable[str], at: float) -> Late:
+    """Judge every stand that `paths` concern (changed, vanished, new), and all that wait. `at` in seconds since 1970."""
+    alone = standing_rows.alone(connection, receiver, site_id)
+    if not alone:
+        return Late({})
+    concerned = _concerned(connection, receiver, site_id, sorted(set(paths)), alone)
+    concerned |= alone & standing_rows.waiting(connection, receiver).keys()
+    waits: dict[str, str] = {}
+    again: dict[str, Again] = {}
+    for stand in standing_rows.stands(connection, concerned):
+        outcome = _judge(connection, receiver, site_id, stand)
+        _act(connection, receiver, site_id, stand, outcome, at)
+        waits |= outcome.late
+        again |= {one.path: one for one in outcome.again}
+    return Late(dict(sorted(waits.items())), tuple(again[path] for path in sorted(again)))
+
+
+def troubles_of(connection: Connection, receiver: str, site_id: str, paths: Iterable[str]) -> dict[str, str]:
+    """Why the newest generation of a path is not in the catalog, where the reason is known here."""
+    wanted = set(paths)
+    found: dict[str, str] = {}
+    for refusal in owner_rows.refusals(connection, receiver, site_id=site_id):
+        if refusal.path in wanted:
+            found[refusal.path] = f"refused, since device {refusal.device} belongs to another site"
+    for held in trouble_rows.quarantined(connection, receiver):
+        if held.site_id == site_id and held.path in wanted:
+            found[held.path] = f"in quarantine as {held.quarantine_id}: {held.reason}"
+    return found
+
+
+def _concerned(connection: Connection, receiver: str, site_id: str, paths: Sequence[str], alone: set[int]) -> set[int]:
+    """Merged files made from earlier generations of these paths, or outranking a live file of theirs where they overlap."""
+    place = (receiver, site_id)
+    rows = catalog_rows.sources_of_paths(connection, *place, paths, ("live", "retired", "reclaimed"))
+    found = standing_rows.made_from(connection, [row.file_id for row in rows]) & alone
+    live = [row for row in rows if row.state == "live"]
+    if not live:
+        return found
+    others = [file for file in catalog_rows.files_by_id(connection, alone - found) if any(_meets(row, file) for row in live)]
+    devices = catalog_rows.devices_of_files(connection, [f.file_id for f in (*live, *others)])
+    for file in others:
+        mine = devices.get(file.file_id, ())
+        if any(_meets(row, file) and merge_rows.overlapping(mine, devices.get(row.file_id, ())) for row in live):
+            found.add(file.file_id)
+    return found
+
+
+def _meets(row: CatalogFile, merged: CatalogFile) -> bool:
+    """Whether a live file may lose points to a merged one, by what their rows say."""
+    together = row.partition_from <= merged.partition_to and merged.partition_from <= row.partition_to
+    return row.database == merged.database and row.rank < merged.rank and together
+
+
+def _judge(connection: Connection, receiver: str, site_id: str, stand: Stand) -> Outcome:
+    newest = {row.path: row for row in stand.roots}  # ordered by generation: the last of a path is its newest
+    place = (receiver, site_id)
+    known = _Known(
+        live={row.path: row for row in catalog_rows.sources_of_paths(connection, *place, newest)},
+        inventory=landing_rows.inventory_of(connection, *place, newest),
+        drops=landing_rows.drops_of_paths(connection, *place, newest),
+        troubles=troubles_of(connection, *place, newest),
+        awaiting=frozenset(
+            row.path for row in trouble_rows.quarantined(connection, receiver, "awaiting") if row.site_id == site_id
+        ),
+    )
+    return judge([_root(row, known) for row in newest.values()], _beneath(connection, receiver, site_id, stand))
+
+
+def _root(row: CatalogFile, known: _Known) -> Root:
+    path = row.path
+    live, drop, listed = known.live.get(path), known.drops.get(path), known.inventory.get(path)
+    if live is not None and live.generation > row.generation:
+        changed = (live.sha256, live.mods_sha256) != (row.sha256, row.mods_sha256)
+        return Root(path, live.generation, Fate.AGAIN, changed)
+    told = listed.generation if listed is not None else 0
+    late = path in known.awaiting
+    if drop is not None and drop.generation >= max(told, row.generation):
+        fate = _vanished(row, drop)
+        return Root(path, drop.generation, fate, late, drop.covered_by if fate is Fate.COVERED else ())
+    if listed is not None and listed.live:
+        newer = told > row.generation
+        return Root(path, told, Fate.TOLD if newer else Fate.HERE, newer, trouble=known.troubles.get(path, ""))
+    return Root(path, told, Fate.KEPT, late)
+
+
+def _vanished(row: CatalogFile, drop: DropRow) -> Fate:
+    if drop.state == "waiting":
+        return Fate.ASKED
+    if drop.kind == "superseded":
+        return Fate.COVERED if drop.state == "done" or drop.reason == SETTLED else Fate.COVERING
+    if (drop.reason or "").startswith(APPROVED):
+        return Fate.LEFT
+    kept = drop.reason == KEPT or row.marked == "dropped"  # told after it settled, or before
+    return Fate.KEPT if kept else Fate.LEFT
+
+
+def _beneath(connection: Connection, receiver: str, site_id: str, stand: Stand) -> list[str]:
+    """Live files, none of the stand's sources, that overlap it and rank between it and one of its sources."""
+    mine = {row.path for row in stand.roots}
+    databases = {file.database for file in stand.merged}
+    rows = standing_rows.source_rows(connection, receiver, site_id, databases)
+    rows = [row for row in rows if row.path not in mine and any(_meets(row, file) for file in stand.merged)]
+    roots = [root for root in stand.roots if any(root.rank < row.rank for row in rows)]
+    devices = catalog_rows.devices_of_files(connection, [f.file_id for f in (*rows, *stand.merged, *roots)])
+    found = []
+    for row in rows:
+        here = devices.get(row.file_id, ())
+        above = [m for m in stand.merged if _meets(row, m) and merge_rows.overlapping(here, devices.get(m.file_id, ()))]
+        low = [r.rank for r in roots if merge_rows.overlapping(here, devices.get(r.file_id, ()))]
+        if low and any(outranked(min(low), file.rank, row.rank) for file in above):
+            found.append(row.path)
+    return sorted(found)
+
+
+def _act(connection: Connection, receiver: str, site_id: str, stand: Stand, outcome: Outcome, at: float) -> None:
+    merged = [file.file_id for file in stand.merged]
+    if outcome.action != "wait":
+        standing_rows.set_waits(connection, merged if stand.waits else (), {})
+    if outcome.action == "stand":
+        return
+    merge_rows.unmerge(connection, receiver, merged, at)  # what was derived from it since is read apart again
+    if outcome.action == "go":
+        catalog_rows.retire_files(connection, merged, at)
+        gone = [{"site_id": site_id, "path": file.location, "file_id": file.file_id} for file in stand.merged]
+        record_many(connection, "merge.replaced", gone)
+        _conclude(connection, receiver, site_id, stand)
+        return
+    if dict(stand.waits) != dict(outcome.late):
+        standing_rows.set_waits(connection, merged, outcome.late)
+        told = [{"site_id": site_id, "path": path, "reason": why} for path, why in outcome.late.items()]
+        record_many(connection, "merge.waits", told)
+    _ask(connection, receiver, site_id, outcome.approve)
+
+
+def _conclude(connection: Connection, receiver: str, site_id: str, stand: Stand) -> None:
+    """Superseded and approved sources have left with the stand."""
+    paths = {row.path for row in stand.roots}
+    drops = list(landing_rows.drops_of_paths(connection, receiver, site_id, paths).values())
+    covered = [d for d in drops if d.state == "pending" and d.reason == SETTLED]
+    approved = [d for d in drops if d.state == "done" and (d.reason or "").startswith(APPROVED)]
+    done = [replace(d, state="done", reason=None) for d in (*covered, *approved)]
+    landing_rows.put_drops(connection, receiver, site_id, done)
+    record_many(connection, "file.removed", [{"site_id": site_id, "path": d.path, "approved": True} for d in approved])
+
+
+def _ask(connection: Connection, receiver: str, site_id: str, approve: Mapping[str, str]) -> None:
+    drops = landing_rows.drops_of_paths(connection, receiver, site_id, approve)
+    asked = [replace(drop, state="waiting", reason=approve[path]) for path, drop in drops.items()]
+    landing_rows.put_drops(connection, receiver, site_id, asked)

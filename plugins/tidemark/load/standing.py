@@ -1,0 +1,131 @@
+"""When a settled merged file may be replaced, and what has to come again for that. Pure.
+
+A stand (merged files that stand alone, with the sources whose points they hold together) cannot give up one source: nobody
+can tell its points from those of the others. So whatever becomes of one of them at the site takes effect when all of them
+are answered for: come again as live files, covered by others, or gone for good. Until then the stand is read as it is, and
+what is late is named. Source: docs/decisions/0007-settled-files-are-replaced-whole.md.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tidemark.ledger.catalog_rows import Rank
+
+
+class Fate(enum.StrEnum):
+    """What became of a source of a stand since it settled."""
+
+    HERE = "here"  # the site has it as it was
+    AGAIN = "again"  # a newer generation of it is live
+    TOLD = "told"  # the site has a newer generation, which the catalog does not have
+    COVERED = "covered"  # superseded, and every file that covers it is in the catalog
+    COVERING = "covering"  # superseded, and a file that covers it has not come
+    LEFT = "left"  # dropped, and the drop takes effect
+    KEPT = "kept"  # dropped, and its points stay: the link keeps what its site drops
+    ASKED = "asked"  # gone, and the operator is asked
+
+
+_ANSWERED = frozenset({Fate.AGAIN, Fate.COVERED, Fate.LEFT})
+_COMING = frozenset({Fate.HERE, Fate.TOLD})
+_GONE = frozenset({Fate.KEPT, Fate.ASKED})
+
+
+@dataclass(frozen=True)
+class Root:
+    """A source of a stand. `generation`: the newest the site told. `changed`: what the site says of it now, or said last,
+    is not what the stand shows. `covers`: live files that cover it. `trouble`: why its newest generation is not in the
+    catalog, where the site would send it again in vain."""
+
+    path: str
+    generation: int
+    fate: Fate
+    changed: bool = False
+    covers: tuple[str, ...] = ()
+    trouble: str = ""
+
+
+@dataclass(frozen=True)
+class Again:
+    """A file the site is asked to send again, whole, if `generation` is still the newest it has sent."""
+
+    path: str
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`action`: stand (nothing to do), go (out of the catalog, its sources are read), wait.
+
+    Waiting: `late` {path: why} are the files whose content readers do not see yet, `again` what the site is asked for,
+    `approve` {path: why} the vanished files whose points only the operator may give up.
+    """
+
+    action: str
+    late: Mapping[str, str] = field(default_factory=dict)
+    again: tuple[Again, ...] = ()
+    approve: Mapping[str, str] = field(default_factory=dict)
+
+
+def judge(roots: Iterable[Root], beneath: Iterable[str] = ()) -> Outcome:
+    """What becomes of a stand. `beneath`: live files that are none of its sources and which it outranks wrongly, since one
+    of its sources ranks below them."""
+    roots = sorted(roots, key=lambda root: root.path)
+    if all(root.fate in _ANSWERED for root in roots):
+        return Outcome("go")
+    late = dict.fromkeys(beneath, "it")
+    for root in roots:
+        if root.fate is Fate.COVERED:
+            late |= dict.fromkeys(root.covers, f"what it covers of {root.path}")
+            late[root.path] = "its compaction"
+        elif root.fate is Fate.LEFT:
+            late[root.path] = "its drop"
+        elif root.changed:
+            late[root.path] = "its deletion or change"
+    if not late:
+        return Outcome("stand")
+    kept = [root for root in roots if root.fate is Fate.KEPT]
+    gone = [root for root in roots if root.fate in _GONE]
+    coming = [root for root in roots if root.fate in _COMING]
+    why = _why(gone, coming, [root for root in roots if root.fate is Fate.COVERING])
+    told = {path: f"{what} is not read yet: {why}" for path, what in sorted(late.items())}
+    if gone:
+        approve = {root.path: _ask(root.path, sorted(late)) for root in kept}
+        return Outcome("wait", told, approve=approve)
+    again = tuple(
+        Again(root.path, root.generation, f"a settled file that holds its points has to be replaced: {why}")
+        for root in coming
+        if not root.trouble
+    )
+    return Outcome("wait", told, again)
+
+
+def outranked(low: Rank, high: Rank, between: Rank) -> bool:
+    """Whether a file of rank `between` loses points wrongly to a stand of rank `high` with a source of rank `low`."""
+    return low < between < high
+
+
+def _why(gone: list[Root], coming: list[Root], covering: list[Root]) -> str:
+    if gone:
+        files = _named([root.path for root in gone])
+        return f"a settled file holds its points together with those of {files}, which the site has no more; approve decides"
+    if troubled := next((root for root in coming if root.trouble), None):
+        return f"it waits for {troubled.path}, which is {troubled.trouble}"
+    if coming:
+        return f"{_named([root.path for root in coming])} of a settled file has to come again; the next sync sends it"
+    return f"it waits for what covers {_named([root.path for root in covering])}"
+
+
+def _ask(path: str, late: list[str]) -> str:
+    return (
+        f"{path} was dropped at the site and is kept in a settled file together with points that changed at the site "
+        f"({_named(late)}); approve gives its points up, so that the change is read"
+    )
+
+
+def _named(paths: list[str]) -> str:
+    more = f" and {len(paths) - 2} more" if len(paths) > 2 else ""
+    return ", ".join(paths[:2]) + more

@@ -1,0 +1,119 @@
+"""A listing in columns, packed as it came: a site may have a million files of which a sync concerns itself with ten.
+
+Whoever wants entries gets them as from any sequence, made anew each time; whoever can work on a folder's columns at once
+(`folders_of`) makes nothing of the files that did not change.
+"""
+
+from __future__ import annotations
+
+import array
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import groupby
+from typing import NamedTuple, overload
+
+from tidemark.errors import UnreachableError
+from tidemark.stores.protocol import Entry, Glancing, Listing, Store
+
+
+class FolderFiles(NamedTuple):
+    """Files of one folder that follow each other in the order of paths, in columns as `Entry` has them."""
+
+    prefix: str  # the folder with its slash
+    names: Sequence[str]
+    sizes: Sequence[int]
+    mtimes: Sequence[int]
+    inodes: Sequence[int]
+
+    @property
+    def folder(self) -> str:
+        return self.prefix[:-1]
+
+    def entries(self) -> Iterator[Entry]:
+        prefix = self.prefix
+        paths = [prefix + name for name in self.names]
+        return map(Entry._make, zip(paths, self.sizes, self.mtimes, self.inodes, strict=True))
+
+
+class Frame(NamedTuple):
+    """Some folders' files as `disk.pack_rows` makes them, compressed or not; `groups`: (prefix, number of files)."""
+
+    groups: Sequence[tuple[str, int]]
+    data: bytes
+    compressed: bool
+
+    def folders(self) -> Iterator[FolderFiles]:
+        """Raises UnreachableError where the columns are not of one length."""
+        total = sum(count for _, count in self.groups)
+        raw = zlib.decompress(self.data) if self.compressed else self.data
+        split = len(raw) - total * 24  # three int64 a row
+        names = raw[: max(0, split - 1)].decode().split("\0")
+        if len(names) != total:
+            raise UnreachableError("the far end's listing is torn", hint="run again")
+        numbers = array.array("q", raw[split:])
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        start = 0
+        for prefix, count in self.groups:
+            end = start + count
+            columns = (numbers[start + shift : end + shift] for shift in (0, total, 2 * total))
+            yield FolderFiles(prefix, names[start:end], *columns)
+            start = end
+
+
+class PackedEntries(Sequence[Entry]):
+    """Entries ordered by path that are kept packed."""
+
+    def __init__(self, frames: Sequence[Frame]) -> None:
+        self._frames = frames
+
+    def folders(self) -> Iterator[FolderFiles]:
+        for frame in self._frames:
+            yield from frame.folders()
+
+    def __len__(self) -> int:
+        return sum(count for frame in self._frames for _, count in frame.groups)
+
+    def __iter__(self) -> Iterator[Entry]:
+        for files in self.folders():
+            yield from files.entries()
+
+    @overload
+    def __getitem__(self, at: int) -> Entry: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Entry]: ...
+    def __getitem__(self, at: int | slice) -> Entry | Sequence[Entry]:
+        return self._unpacked[at]
+
+    @cached_property
+    def _unpacked(self) -> list[Entry]:
+        return list(self)
+
+
+def glance(store: Store, folders: Sequence[str], by_name: str) -> Listing:
+    """`store.glance` where the store can, else a whole listing."""
+    return store.glance(folders, by_name) if isinstance(store, Glancing) else store.list_files(folders)
+
+
+def folders_of(entries: Iterable[Entry]) -> Iterator[FolderFiles]:
+    """Entries ordered by path, by the folders they lie in: a folder that holds folders too may come in pieces."""
+    if isinstance(entries, PackedEntries):
+        yield from entries.folders()
+        return
+    for folder, group in groupby(entries, key=_folder):
+        paths, sizes, mtimes, inodes = zip(*group, strict=True)
+        start = len(folder)
+        yield FolderFiles(folder, [path[start:] for path in paths], sizes, mtimes, inodes)
+
+
+def entries_in(entries: Iterable[Entry], folders: set[str]) -> list[Entry]:
+    """Those that lie directly in one of `folders` (without a slash at the end)."""
+    if not folders:
+        return []
+    return [entry for files in folders_of(entries) if files.folder in folders for entry in files.entries()]
+
+
+def _folder(entry: Entry) -> str:
+    return entry.path[: entry.path.rfind("/") + 1]

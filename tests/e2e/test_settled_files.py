@@ -1,0 +1,195 @@
+"""A site changes what has settled at the centre: through the real sync, with every report that speaks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.centre import InlineEngine
+from tests.landing_maker import SITE_A
+from tests.small_files import deletion, sealed, source
+from tidemark.flows import admitting, merge_catalog
+from tidemark.flows.app import App
+from tidemark.flows.housekeep import DAY, housekeep
+from tidemark.flows.operate import approve
+from tidemark.flows.prove import coverage, status, verify, why
+from tidemark.flows.read_catalog import Query, read
+from tidemark.flows.sync_link import SyncResult, run_sync
+from tidemark.ledger.database import Ledger
+from tidemark.ledger.leases import this_process
+from tidemark.ledger.migrations import migrate
+from tidemark.settings import LedgerSettings, LinkSettings, ReceiverSettings, Settings, SiteSettings
+
+ONE, TWO, LATER = source(1), source(2), source(1, unsequence=True)
+
+
+@dataclass
+class Edge:
+    """A site with two files that overlap, settled and reclaimed at the centre, maybe twice."""
+
+    app: App
+    folder: Path
+    days: float = 0.0
+
+    @property
+    def receiver(self) -> ReceiverSettings:
+        return self.app.settings.receivers["centre"]
+
+    def put(self, path: str, points: dict[int, int], mods: str = "") -> None:
+        for end, data in sealed({"root.sg.d1": {"s": sorted(points.items())}}, mods).items():
+            place = self.folder / "site" / (path + end)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(data)
+
+    def remove(self, path: str) -> None:
+        for place in (self.folder / "site" / path).parent.glob(path.rpartition("/")[2] + "*"):
+            place.unlink()
+
+    def sync(self) -> SyncResult:
+        return run_sync(self.app, "plant1")
+
+    def settle(self) -> None:
+        merge_catalog.merge(self.app, self.receiver)
+        for days in (15, 2, 2):
+            self.days += days
+            housekeep(self.app, self.receiver)
+        assert not [p for p in self.folder.glob("centre/data/**/*.tsfile") if "-merged-" not in p.name]
+
+    def rows(self) -> dict[int, str]:
+        out = self.folder / "read.parquet"
+        read(self.app, self.receiver, Query(tall=True), out)
+        return {row["time"]: row["value"] for row in pq.read_table(out).to_pylist()}
+
+    def state(self) -> str:
+        return status(self.app).links[0].state
+
+    def deep(self) -> list[tuple[str, str]]:
+        return [(d.what, d.path) for d in verify(self.app, self.receiver, deep=True).differences]
+
+    def in_order(self) -> None:
+        """Nothing is open, in any report."""
+        assert self.sync().exit_code == 0
+        assert coverage(self.app, self.receiver).complete and self.deep() == []
+        assert self.state() == "idle"
+
+
+@pytest.fixture
+def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Edge]]:
+    monkeypatch.setattr(admitting, "choose_engine", lambda *_: InlineEngine())
+    monkeypatch.setattr(merge_catalog, "choose_engine", lambda *_: InlineEngine())
+    opened: list[Ledger] = []
+
+    def make(deletes: str = "keep", twice: bool = False) -> Edge:
+        settings = Settings(
+            path=tmp_path / "tidemark.toml",
+            ledger=LedgerSettings(f"sqlite:///{tmp_path / 'ledger.db'}"),
+            receivers={"centre": ReceiverSettings("centre", f"file://{tmp_path / 'centre'}")},
+            sites={"plant1": SiteSettings("plant1", SITE_A, f"file://{tmp_path / 'site'}")},
+            links={"plant1": LinkSettings("plant1", "plant1", "centre", deletes=deletes)},
+        )
+        ledger = Ledger(settings.ledger.url)
+        opened.append(ledger)
+        migrate(ledger)
+        made = Edge(App(settings, ledger, this_process()), tmp_path)
+        before = made.app.clock
+        made.app.clock = lambda: before() + made.days * DAY
+        (tmp_path / "centre").mkdir()
+        made.put(ONE, {1: 11, 2: 12, 3: 13})
+        made.put(TWO, {3: 23, 4: 24})
+        made.sync()
+        made.settle()
+        if twice:
+            made.put(LATER, {4: 34})
+            made.sync()
+            made.settle()
+        made.in_order()
+        return made
+
+    yield make
+    for ledger in opened:
+        ledger.close()
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_deletion_takes_effect_with_the_second_sync_and_is_named_until_then(
+    edge: Callable[..., Edge], twice: bool
+) -> None:
+    site = edge(twice=twice)
+    before = site.rows()
+    mods = site.folder / "site" / (ONE + ".mods")
+    mods.write_text(deletion("root.sg.d1.s", 1, 1))
+    first = site.sync()
+    assert (first.exit_code, first.quarantined) == (0, 0)
+    assert [path for path, _ in first.waits] == [ONE] and first.pending == 1
+    assert site.rows() == before
+    report = coverage(site.app, site.receiver)
+    assert not report.complete and "come again" in report.as_json()["red"][0]["why"]
+    assert site.state() == "pending"
+    told = why(site.app, ONE)
+    assert (told.state, told.final, told.next) == ("waiting for settled files", False, "./tidemark sync plant1")
+    assert ("missing", ONE) in site.deep()
+    merge_catalog.merge(site.app, site.receiver)
+    assert site.rows() == before
+    site.sync()
+    assert site.rows() == {time: value for time, value in before.items() if time != 1}
+    site.in_order()
+    site.settle()
+    site.in_order()
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_compaction_of_one_source_is_read_with_the_second_sync(edge: Callable[..., Edge], twice: bool) -> None:
+    site = edge(twice=twice)
+    made = source(1, inner=1)
+    site.remove(ONE)
+    site.put(made, {2: 18, 3: 13})
+    assert site.sync().exit_code == 0
+    assert why(site.app, made).state == "waiting for settled files"
+    assert not coverage(site.app, site.receiver).complete and ("missing", made) in site.deep()
+    assert site.state() == "pending"
+    site.sync()
+    assert site.rows() == {2: "18", 3: "23", 4: "34" if twice else "24"}
+    site.in_order()
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_drop_waits_as_a_guard_does_and_leaves_once_approved(edge: Callable[..., Edge], twice: bool) -> None:
+    site = edge("apply", twice)
+    before = site.rows()
+    site.remove(TWO)
+    for _ in range(2):  # it waits for as long as nobody decides
+        result = site.sync()
+        assert result.exit_code == 22 and result.hint.startswith("./tidemark approve ")
+        assert site.state() == "guard"
+        assert why(site.app, TWO).state == "waiting for approval"
+    assert site.rows() == before
+    approve(site.app, result.hint.split()[-1])
+    told = why(site.app, TWO)
+    assert told.state == "waiting for settled files" and "its drop" in told.cause
+    assert site.sync().exit_code == 0
+    assert site.rows() == {1: "11", 2: "12", 3: "13"} | ({4: "34"} if twice else {})
+    assert why(site.app, TWO).state == "removed"
+    site.in_order()
+
+
+def test_points_that_only_the_centre_has_are_given_up_by_approval_alone(edge: Callable[..., Edge]) -> None:
+    """The site drops one file, which the link keeps, and changes the other: the two cannot be told apart any more."""
+    site = edge()
+    before = site.rows()
+    site.remove(TWO)
+    site.sync()
+    assert why(site.app, TWO).state == "kept after a drop"
+    assert site.state() == "idle"
+    site.put(ONE, {1: 91, 2: 12, 3: 13, 5: 95})
+    result = site.sync()
+    assert result.exit_code == 22 and TWO in result.guard
+    assert site.rows() == before | {5: "95"}
+    assert "approve" in why(site.app, ONE).cause
+    approve(site.app, result.hint.split()[-1])
+    site.sync()
+    assert site.rows() == {1: "91", 2: "12", 3: "13", 5: "95"}
+    site.in_order()

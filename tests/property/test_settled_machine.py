@@ -1,0 +1,253 @@
+"""Whatever a site does to files that have settled: readers see it, or it is named and comes by the next syncs alone.
+
+Random sequences of landing, changing, deleting from, compacting and dropping files, with merges, settling and reclaiming
+in between, against a plain model: the site's files laid over each other by rank, and with `deletes = "keep"` those it
+dropped. The sender answers what receipts ask for, as the sync does; the operator approves what asks for approval.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import example, given, settings
+
+from tests.centre import Centre, InlineEngine, inline_centre
+from tests.landing_maker import Sender
+from tests.small_files import deletion, sealed, source
+from tidemark.flows import merge_catalog
+from tidemark.flows.housekeep import DAY, housekeep
+from tidemark.flows.operate import approve
+from tidemark.stores.landing import decode_receipt
+from tidemark.tsfiles.names import parse_source_path, rank
+
+DEVICES = ("root.sg.d1", "root.sg.d2")
+DATA = ("data/sequence", "data/unsequence")
+Point = tuple[str, int]  # device, time
+
+
+@dataclass
+class SiteFile:
+    """`points`: as written; `gone`: those that its mods delete."""
+
+    points: dict[Point, int]
+    gone: set[Point] = field(default_factory=set)
+    mods: str = ""
+
+    def shown(self) -> dict[Point, int]:
+        return {point: value for point, value in self.points.items() if point not in self.gone}
+
+
+@dataclass
+class World:
+    centre: Centre
+    sender: Sender
+    files: dict[str, SiteFile] = field(default_factory=dict)  # what the site has
+    kept: dict[str, SiteFile] = field(default_factory=dict)  # what it dropped and the centre keeps
+    dropped: dict[str, SiteFile] = field(default_factory=dict)  # what it dropped and the operator has to decide on
+    asked: set[str] = field(default_factory=set)  # by receipts, to be sent again
+    value: int = 0
+    days: float = 0.0
+
+    # what the site does
+
+    def write(self, version: int, unsequence: bool, points: set[Point]) -> None:
+        path = source(version, unsequence=unsequence)
+        if path in self.files:
+            return self.change(path, points)
+        self._put(path, points)
+        self.land({path})
+
+    def change(self, path: str, points: set[Point]) -> None:
+        self._put(path, points)
+        self.land({path})
+
+    def delete(self, path: str, device: str, start: int, end: int) -> None:
+        """Its mods grow and travel alone."""
+        file = self.files[path]
+        file.gone |= {(d, t) for d, t in file.points if d == device and start <= t <= end}
+        file.mods += deletion(f"{device}.s", start, end)
+        if path in self.asked:  # the whole file goes anyway
+            return self.land(set())
+        self.land(set(), {path})
+
+    def compact(self, paths: list[str], inner: int) -> None:
+        versions = [name.version for p in paths if (name := parse_source_path(p, DATA)) and (name := name.name)]
+        target = source(min(versions), inner=inner, unsequence="unsequence" in paths[0])
+        if target in self.files or any(("unsequence" in p) != ("unsequence" in target) for p in paths):
+            return
+        merged: dict[Point, int] = {}
+        for path in sorted(paths, key=_rank):
+            merged |= self.files[path].shown()
+        if not merged:
+            return
+        for path in paths:
+            del self.files[path]
+        self.asked -= set(paths)
+        self.files[target] = SiteFile(merged)
+        self.land({target}, superseded=tuple(self.sender.drop(p, target) for p in paths), removed=tuple(paths))
+
+    def drop(self, path: str) -> None:
+        gone = self.kept if self.sender.deletes == "keep" else self.dropped
+        gone[path] = self.files.pop(path)
+        self.asked.discard(path)
+        self.land(set(), dropped=(self.sender.drop(path),), removed=(path,))
+
+    def _put(self, path: str, points: set[Point]) -> None:
+        self.value += 1
+        self.files[path] = SiteFile(dict.fromkeys(points, self.value))
+        for gone in (self.kept, self.dropped):
+            gone.pop(path, None)  # the site has it again: what it was before matters no more
+
+    # what Tidemark does
+
+    def land(self, paths: set[str], mods: set[str] = frozenset(), **papers: object) -> None:  # type: ignore[assignment]
+        """A sync with its load: what is asked for goes with it, and what the receipt asks for is remembered."""
+        paths = paths | self.asked
+        whole = {p: sealed(_series(self.files[p].points), self.files[p].mods) for p in sorted(paths)}
+        alone = {p: {".mods": self.files[p].mods.encode()} for p in sorted(mods - paths)}
+        folder = self.sender.land({**whole, **alone}, **papers)
+        self.asked = set()
+        result = self.centre.load()
+        assert result.exit_code == 0, result.troubles
+        receipt = decode_receipt((folder / "receipt.json").read_bytes())
+        self.asked = {r.path for r in receipt.resend if self.sender.generations.get(r.path) == r.generation}
+        self.asked &= self.files.keys()
+        self.pending = dict(receipt.pending)
+        undecided = {path for (path,) in self.centre.sql("SELECT path FROM pending_drop WHERE state = 'waiting'")}
+        self.dropped = {path: file for path, file in self.dropped.items() if path in undecided}
+
+    pending: dict[str, str] = field(default_factory=dict)
+
+    def merge(self) -> None:
+        before = self.centre.rows()
+        merge_catalog.merge(self.centre.app, self.centre.receiver)
+        assert self.centre.rows() == before
+
+    def settle(self) -> None:
+        before = self.centre.rows()
+        for days in (15, 2, 2):
+            self.days += days
+            housekeep(self.centre.app, self.centre.receiver)
+        assert self.centre.rows() == before
+
+    def quiet(self) -> None:
+        """Syncs until nothing is asked for, the operator agreeing to whatever waits for him."""
+        for _ in range(8):
+            self.land(set())
+            runs = self.centre.sql("SELECT DISTINCT landing FROM pending_drop WHERE state = 'waiting'")
+            for path, kind in self.centre.sql("SELECT path, kind FROM pending_drop WHERE state = 'waiting'"):
+                assert kind == "dropped"
+                self.kept.pop(path, None)
+                self.dropped.pop(path, None)
+            for (landing,) in runs:
+                approve(self.centre.app, landing.rpartition("-")[0])
+            if not self.asked and not runs and not self.pending:
+                return
+        raise AssertionError(f"it never ends: {self.asked} {self.pending}")
+
+    # what readers must see
+
+    def model(self, *, undecided: bool) -> list[tuple[str, int, str]]:
+        seen: dict[Point, int] = {}
+        files = {**self.files, **self.kept, **(self.dropped if undecided else {})}
+        for path in sorted(files, key=_rank):
+            seen |= files[path].shown()
+        return sorted((device, time, str(value)) for (device, time), value in seen.items())
+
+    def seen(self) -> list[tuple[str, int, str]]:
+        return sorted((device, time, value) for device, _, time, _, value in self.centre.rows())
+
+
+def _rank(path: str) -> tuple[int, ...]:
+    name = parse_source_path(path, DATA)
+    assert name is not None
+    return rank(name)
+
+
+def _series(points: dict[Point, int]) -> dict[str, dict[str, list[tuple[int, int]]]]:
+    return {
+        device: {"s": sorted((t, v) for (d, t), v in points.items() if d == device)}
+        for device in DEVICES
+        if any(d == device for d, _ in points)
+    }
+
+
+@contextmanager
+def world(deletes: str) -> Iterator[World]:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        centre = inline_centre(Path(folder), patch)
+        patch.setattr(merge_catalog, "choose_engine", lambda *_: InlineEngine())
+        made = World(centre, centre.sender(deletes=deletes))
+        before = centre.app.clock
+        centre.app.clock = lambda: before() + made.days * DAY
+        try:
+            yield made
+        finally:
+            centre.app.ledger.close()
+
+
+POINTS = st.sets(st.tuples(st.sampled_from(DEVICES), st.integers(0, 5)), min_size=1, max_size=6)
+STEPS = st.one_of(
+    st.tuples(st.just("write"), st.integers(1, 4), st.booleans(), POINTS),
+    st.tuples(st.just("change"), st.integers(0, 9), POINTS),
+    st.tuples(st.just("delete"), st.integers(0, 9), st.sampled_from(DEVICES), st.integers(0, 5), st.integers(0, 3)),
+    st.tuples(st.just("compact"), st.sets(st.integers(0, 9), min_size=1, max_size=3)),
+    st.tuples(st.just("drop"), st.integers(0, 9)),
+    st.just(("merge",)),
+    st.just(("settle",)),
+    st.just(("sync",)),
+)
+
+
+def act(site: World, step: tuple, number: int) -> None:  # type: ignore[type-arg]
+    what, *more = step
+    paths = sorted(site.files)
+    if what in ("merge", "settle"):
+        return getattr(site, what)()  # type: ignore[no-any-return]
+    if what == "sync":
+        return site.land(set())
+    if what == "write":
+        return site.write(*more)
+    if not paths:
+        return None
+    if what == "compact":
+        return site.compact(sorted({paths[n % len(paths)] for n in more[0]}), number + 1)
+    path = paths[more[0] % len(paths)]
+    if what == "change":
+        return site.change(path, more[1])
+    if what == "delete":
+        return site.delete(path, more[1], more[2], more[2] + more[3])
+    return site.drop(path)
+
+
+D1 = {("root.sg.d1", t) for t in range(4)}
+SETTLED = [("write", 1, False, D1), ("write", 2, False, {("root.sg.d1", 2), ("root.sg.d1", 3)}), ("merge",), ("settle",)]
+TWICE = [*SETTLED, ("write", 1, True, {("root.sg.d1", 1)}), ("merge",), ("settle",)]
+
+
+@given(st.sampled_from(["keep", "apply"]), st.lists(STEPS, min_size=3, max_size=9))
+@example("keep", [*SETTLED, ("delete", 0, "root.sg.d1", 0, 0)])
+@example("apply", [*TWICE, ("delete", 0, "root.sg.d1", 0, 0), ("merge",), ("settle",)])
+@example("apply", [*SETTLED, ("compact", {0})])
+@example("apply", [*TWICE, ("drop", 1)])
+@example("keep", [*TWICE, ("drop", 1), ("change", 0, D1)])
+@example("keep", [*SETTLED[:2], ("drop", 0), *SETTLED[2:], ("compact", {0})])
+@example("keep", [*SETTLED, ("write", 4, False, D1), ("merge",), ("settle",), ("write", 3, False, D1)])
+@settings(max_examples=max(6, settings().max_examples // 6), deadline=None)  # each is a dozen loads
+def test_what_a_site_does_to_settled_files_is_seen_or_named(deletes: str, steps: list) -> None:  # type: ignore[type-arg]
+    with world(deletes) as site:
+        for number, step in enumerate(steps):
+            act(site, step, number)
+            assert site.seen() == site.model(undecided=True) or site.pending, (
+                "readers see something else, and nothing says so"
+            )
+        site.quiet()
+        assert site.seen() == site.model(undecided=False)
+        site.merge()
+        site.settle()

@@ -1,0 +1,144 @@
+"""Tidemark as its users have it: a folder with a `tidemark.toml`, and the command as a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.expected import RealSite, Row
+from tests.services.processes import die_with_parent
+from tests.services.sshd import Sshd
+
+ROOT = Path(__file__).parents[2]
+SITE_ID = "0f8e3c1a-2b4d-4c6e-8f10-213243546576"
+HOUSEKEEP = ("housekeep",)  # a DAG's task, no verb: run as a program of its own, without the grace of a day
+_HOUSEKEEP = """
+import json, os, sys
+from tidemark.errors import TidemarkError
+from tidemark.flows import housekeep
+from tidemark.flows.app import open_app
+from tidemark.settings_file import load
+housekeep.GRACE_DAYS = 0.0
+app = open_app(load(sys.argv[1], os.environ))
+try:
+    print(json.dumps(housekeep.housekeep(app, app.receiver()).as_json()))
+except TidemarkError as error:
+    print(json.dumps({"ok": False, "error": error.message}))
+    sys.exit(error.kind)
+"""
+
+
+@dataclass
+class Deployed:
+    """One site, one receiver, one link `plant1`, each end a folder of this machine or reached through an sshd.
+
+    `site_through`, `receiver_through`: the server in front of that end, None: `file://`.
+    """
+
+    folder: Path
+    site: RealSite  # what its data folders are called
+    site_root: Path
+    receiver_root: Path
+    site_through: Sshd | None = None
+    receiver_through: Sshd | None = None
+    ledger: str = "sqlite:///var/ledger.db"
+    link: str = ""  # further lines of the link
+    more: str = ""  # further lines of the site
+    name: str = "plant1"
+    environ: dict[str, str] = field(default_factory=dict)
+
+    def write(self) -> Deployed:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        data = ", ".join(f'"{path}"' for path in self.site.data)
+        self.config.write_text(
+            f'[ledger]\nurl = "{self.ledger}"\n\n'
+            f"[receivers.centre]\n{_store(self.receiver_root, self.receiver_through)}\n\n"
+            f'[sites.{self.name}]\nid = "{SITE_ID}"\n{_store(self.site_root, self.site_through)}\n'
+            f'data = [{data}]\nschema = "{self.site.schema}"\n{self.more}\n\n'
+            f'[links.{self.name}]\nsite = "{self.name}"\n{self.link}\n'
+        )
+        return self
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "tidemark.toml"
+
+    def run(self, *words: str, expect: tuple[int, ...] = (0,)) -> dict[str, Any]:
+        """Run a verb to its end; the JSON it ends with."""
+        process = self.start(*words)
+        out, err = process.communicate()
+        assert process.returncode in expect, f"{words} ended with {process.returncode}\n{out.decode()}\n{err.decode()}"
+        answer: dict[str, Any] = json.loads(out.splitlines()[-1])
+        return answer
+
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
+        """Start a verb in a process group of its own, as a shell does."""
+        if words == HOUSEKEEP:
+            command = [sys.executable, "-P", "-c", _HOUSEKEEP, str(self.config)]
+        else:
+            command = [sys.executable, "-P", "-m", "tidemark.cli", "--config", str(self.config), *words, "--json"]
+        ours = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "TIDEMARK"))}
+        return subprocess.Popen(
+            command,
+            env=ours | {"PYTHONPATH": str(ROOT / "plugins")} | self.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=die_with_parent(signal.SIGKILL),
+        )
+
+    def killed(self, after: float, *words: str) -> bool:
+        """Start a verb and kill its whole process group after so many seconds; False where it had ended by then."""
+        process = self.start(*words)
+        try:
+            out, err = process.communicate(timeout=after)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            return True
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        assert process.returncode in ENDS, f"{words} ended with {process.returncode}\n{out.decode()}\n{err.decode()}"
+        return False
+
+    def read(self, out: str = "points.csv", *words: str) -> list[Row]:
+        """What `read --tall` writes, as rows."""
+        place = self.folder / out
+        answer = self.run("read", "--tall", "--out", str(place), *words)
+        rows = read_csv(place) if place.suffix == ".csv" else read_parquet(place)
+        assert answer["rows"] == len(rows) and answer["devices"] == len({row[0] for row in rows})
+        return rows
+
+
+ENDS = (0, 5, 20, 22, 23)  # how a run may end that comes after a kill: done, wait, told what is not done yet
+
+
+def read_csv(place: Path) -> list[Row]:
+    with place.open(newline="", encoding="utf-8") as file:
+        header, *lines = csv.reader(file)
+    assert header == ["device", "measurement", "time", "type", "value"]
+    return [(line[0], line[1], int(line[2]), line[3], line[4]) for line in lines]
+
+
+def read_parquet(place: Path) -> list[Row]:
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(place)
+    assert table.column_names == ["device", "measurement", "time", "type", "value"]
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+def _store(root: Path, through: Sshd | None) -> str:
+    if through is None:
+        return f'store = "file://{root}"'
+    return f'store = "{through.url(root)}"\nhost_key = "{through.host_key}"\nkey = "{through.key}"'

@@ -1,0 +1,75 @@
+"""The papers of decisions and of settled merges: what is written is read, what is not one is refused by name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tidemark.errors import CorruptionError
+from tidemark.stores import decided, settled
+from tidemark.stores.decided import ADOPTED, APPROVE, GIVE_UP, TRANSFER, DecidedPaper, decode_decided, encode_decided
+from tidemark.stores.settled import SettledPaper, SettledSource, decode_settled, encode_settled
+
+DECISIONS = [
+    DecidedPaper(1.5, "me@here", TRANSFER, "root.d", {"to": "site"}),
+    DecidedPaper(1.5, "me@here", ADOPTED, "plant1", {"owners": {"root.d": "site"}}),
+    DecidedPaper(1.5, "me@here", APPROVE, "run", {"drops": {"site": [("päth", 2)]}}),
+    DecidedPaper(1.5, "me@here", GIVE_UP, "path", {"site": "site", "generation": 3}),
+]
+SETTLED = SettledPaper(
+    "site", "root.sg", "tree", 0, 1, "data/root.sg/0/m.tsfile", "ab", 9, 4, (0, 1, 2, 3, 4), "batch", 6, 1, 1, 2.0, 3.0,
+    (SettledSource("a", 1, "data/a", "cd"), SettledSource("", 0, "data/m", "ef")),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("paper", DECISIONS, ids=lambda paper: paper.action)
+def test_a_decision_comes_back(paper: DecidedPaper) -> None:
+    assert decode_decided(encode_decided(paper)) == paper
+    assert decided.paper_place(paper).startswith("decided/000000000001500-")
+
+
+def test_decisions_of_one_moment_have_two_places() -> None:
+    assert len({decided.paper_place(paper) for paper in DECISIONS}) == len(DECISIONS)
+
+
+def test_a_settled_paper_comes_back() -> None:
+    assert decode_settled(encode_settled(SETTLED)) == SETTLED
+    assert settled.paper_place(SETTLED.location) == "settled/m.tsfile.json"
+
+
+def changed(data: bytes, **fields: Any) -> bytes:
+    return json.dumps({**json.loads(data), **fields}).encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        encode_decided(DECISIONS[0])[:-9],
+        b"[]",
+        b"\xff",
+        changed(encode_decided(DECISIONS[0]), format=2),
+        changed(encode_decided(DECISIONS[0]), action="forget everything"),
+        changed(encode_decided(DECISIONS[0]), detail={}),
+        changed(encode_decided(DECISIONS[2]), detail={"drops": {"site": ["path"]}}),
+        changed(encode_decided(DECISIONS[1]), detail=None),
+    ],
+)
+def test_what_is_no_decision_is_refused(data: bytes) -> None:
+    with pytest.raises(CorruptionError, match="a decision's paper"):
+        decode_decided(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        encode_settled(SETTLED)[:40],
+        b"7",
+        changed(encode_settled(SETTLED), format=2),
+        changed(encode_settled(SETTLED), rank=0),
+    ],
+)
+def test_what_is_no_settled_paper_is_refused(data: bytes) -> None:
+    with pytest.raises(CorruptionError, match="a settled paper"):
+        decode_settled(data)

@@ -1,0 +1,83 @@
+"""A link whose site or receiver was changed in the settings: what it acknowledged was acknowledged between other ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from tests.crash.sync_world import LINK, RECEIVER, SITE, SyncWorld
+from tests.unit.sync.link_runs import opened, seal
+from tidemark.errors import PermanentError
+from tidemark.flows import sync_link
+from tidemark.flows.app import App
+from tidemark.flows.plan_link import plan
+from tidemark.settings import Settings
+
+OTHER = replace(RECEIVER, name="dr", store="memory://dr")
+
+
+@contextmanager
+def changed(world: SyncWorld, **sections: object) -> Iterator[App]:
+    """The world under other settings."""
+    with opened(world) as app:
+        settings: Settings = replace(app.settings, **sections)  # type: ignore[arg-type]
+        yield replace(app, settings=settings)
+
+
+def refusals(app: App) -> list[PermanentError]:
+    """What `plan` and `sync` say."""
+    found = []
+    for command in (plan, sync_link.run_sync):
+        with pytest.raises(PermanentError) as refused:
+            command(app, LINK.name)
+        found.append(refused.value)
+    return found
+
+
+def test_another_receiver_is_told_with_the_way_to_send_it_everything(world: SyncWorld) -> None:
+    seal(world, 1)
+    world.sync()
+    links = {LINK.name: replace(LINK, receiver="dr")}
+    with changed(world, receivers={"centre": RECEIVER, "dr": OTHER}, links=links) as app:
+        planned, synced = refusals(app)
+        assert planned.as_json() == synced.as_json()
+        assert planned.kind == 6
+        assert "has sent its files to receiver centre, the settings say dr" in planned.message
+        assert 'receiver = "dr"' in planned.hint and 'keeps receiver = "centre"' in planned.hint
+    world.check()
+
+
+def test_another_receiver_in_the_middle_of_a_run_gets_none_of_its_steps(world: SyncWorld) -> None:
+    seal(world, 1)
+    with opened(world) as app:
+        run_id = sync_link.open_run(app, LINK.name)
+        sync_link.select_files(app, run_id)
+    with changed(world, receivers={"centre": RECEIVER, "dr": OTHER}, links={LINK.name: replace(LINK, receiver="dr")}) as app:
+        with pytest.raises(PermanentError, match="has sent its files to receiver centre"):
+            sync_link.transfer_files(app, run_id)
+    world.sync()
+    world.check()
+
+
+def test_another_site_id_is_told_by_plan_as_by_sync(world: SyncWorld) -> None:
+    seal(world, 1)
+    world.sync()
+    renewed = replace(SITE, id="99999999-0000-4000-8000-000000000001")
+    with changed(world, sites={SITE.name: renewed}) as app:
+        planned, synced = refusals(app)
+        assert planned.as_json() == synced.as_json()
+        assert f"belongs to site {SITE.id}, the settings say {renewed.id}" in planned.message
+        assert f'site = "{SITE.name}"' in planned.hint
+    world.check()
+
+
+def test_the_new_link_that_the_hint_asks_for_sends_everything(world: SyncWorld) -> None:
+    seal(world, 1)
+    world.sync()
+    second = replace(LINK, name="plant1-dr", receiver="dr")
+    sections = {"receivers": {"centre": RECEIVER, "dr": OTHER}, "links": {LINK.name: LINK, "plant1-dr": second}}
+    with changed(world, **sections) as app:
+        assert len(plan(app, "plant1-dr").send) == 1

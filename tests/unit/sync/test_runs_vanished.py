@@ -1,0 +1,150 @@
+"""Whole runs of a link: what is told of files that vanished, and when the guard holds it back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.crash.edge import path_of
+from tests.crash.sync_world import LINK, SyncWorld
+from tests.unit.sync.link_runs import guard, opened, seal
+from tidemark.errors import (
+    NotFoundError,
+)
+from tidemark.flows.sync_link import Options
+from tidemark.ledger import link_rows
+
+# what is told of vanished files
+
+
+def test_compaction_is_told_with_what_covers(world: SyncWorld) -> None:
+    seal(world, 1, 2)
+    world.sync()
+    target = world.edge.compact([path_of(1), path_of(2)], path_of(1, inner=1))
+    result = world.sync()
+    assert (result.superseded, result.dropped) == (2, 0)
+    assert {v.path: v.covered_by for v in world.manifests()[-1].superseded} == {
+        path_of(1): (target,),
+        path_of(2): (target,),
+    }
+    world.check()
+
+
+def test_a_compaction_whose_sources_go_one_by_one_between_runs_supersedes_them_all(world: SyncWorld) -> None:
+    seal(world, 1, 2)
+    world.sync()
+    target = world.edge.seal(path_of(1, inner=1), extent={"root.sg.d1": (10, 29)})
+    world.sync()
+    world.edge.drop(path_of(1))
+    assert (world.sync().superseded, world.manifests()[-1].superseded[0].covered_by) == (1, (target,))
+    world.edge.drop(path_of(2))
+    result = world.sync()
+    assert (result.superseded, result.dropped) == (1, 0)
+    world.check()
+
+
+def test_a_drop_is_told_and_may_come_back(world: SyncWorld) -> None:
+    seal(world, 1, 2, 3)
+    world.sync()
+    world.edge.drop(path_of(3))
+    assert world.sync().dropped == 1
+    seal(world, 3)
+    assert world.sync().files == 1
+    world.check()
+
+
+def test_a_file_never_sent_that_goes_is_forgotten(world: SyncWorld) -> None:
+    world.link = replace(LINK, exclude=("**",))
+    seal(world, 1, 2)
+    world.sync()
+    world.edge.drop(path_of(2))
+    result = world.sync()
+    assert (result.state, result.dropped) == ("landed", 0)
+    assert world.manifests()[-1].removed == (path_of(2),)
+
+
+def test_a_superseded_file_waits_until_its_cover_has_landed(world: SyncWorld) -> None:
+    seal(world, 1, 2)
+    world.sync()
+    target = world.edge.compact([path_of(1), path_of(2)], path_of(1, inner=1))
+    result = world.sync(Options(only_paths=(path_of(1), path_of(2)), no_load=True))
+    assert (result.superseded, result.pending) == (0, 2)
+    assert set(world.told()) == {path_of(1), path_of(2)}
+    world.sync()
+    assert set(world.told()) == {target}
+    world.check()
+
+
+# the guard
+
+
+def test_an_empty_site_drops_nothing_whatever_deletes_says(world: SyncWorld) -> None:
+    paths = seal(world, 1, 2)
+    world.sync()
+    kept = {p: (world.edge.contents[p], world.edge.extents[p]) for p in paths}
+    for path in paths:
+        world.edge.drop(path)
+    result = world.sync()
+    assert (result.exit_code, result.dropped, result.pending) == (22, 0, 2)
+    assert "looks empty" in result.guard and f"approve {result.run}" in result.hint
+    assert set(world.told()) == set(paths)
+    for path in paths:  # mounted again
+        world.edge.seal(path, path, kept[path][1])
+    assert world.sync().exit_code == 0 and guard(world) is None
+
+
+def test_a_site_without_any_of_its_folders_is_no_quiet_site(disk_world: SyncWorld) -> None:
+    world = disk_world
+    with pytest.raises(NotFoundError, match="none of its data folders is there") as caught:
+        world.sync()
+    assert "./tidemark doctor" in caught.value.hint
+    seal(world, 1)
+    assert world.sync().files == 1
+
+
+def test_a_missing_folder_holds_drops_and_lets_transfers_go(disk_world: SyncWorld) -> None:
+    world = disk_world
+    seal(world, 1)
+    world.edge.seal(path_of(2, unsequence=True))
+    world.sync()
+    (world.folder / "site/data/unsequence").rename(world.folder / "unmounted")
+    seal(world, 3)
+    result = world.sync()
+    assert (result.exit_code, result.files, result.dropped) == (22, 1, 0)
+    (world.folder / "unmounted").rename(world.folder / "site/data/unsequence")
+    assert world.sync().exit_code == 0
+    world.check()
+
+
+def test_too_many_drops_wait_for_approval(world: SyncWorld) -> None:
+    world.link = replace(LINK, deletes="apply", delete_limit_files=2)
+    seal(world, *range(1, 8))
+    world.sync()
+    for number in (1, 2, 3):
+        world.edge.drop(path_of(number))
+    held = world.sync()
+    assert (held.exit_code, held.dropped, held.pending) == (22, 0, 3)
+    with opened(world) as app, app.ledger.write() as connection:
+        link_rows.set_link(connection, "plant1", approved_run=held.run)
+    world.edge.drop(path_of(4))  # within the limits by itself
+    after = world.sync()
+    assert (after.exit_code, after.dropped) == (0, 4)
+    assert guard(world) is None
+    world.check()
+
+
+def test_approval_does_not_stretch_to_later_drops(world: SyncWorld) -> None:
+    world.link = replace(LINK, deletes="apply", delete_limit_files=2)
+    seal(world, *range(1, 12))
+    world.sync()
+    for number in (1, 2, 3):
+        world.edge.drop(path_of(number))
+    held = world.sync()
+    with opened(world) as app, app.ledger.write() as connection:
+        link_rows.set_link(connection, "plant1", approved_run=held.run)
+    for number in (4, 5, 6):
+        world.edge.drop(path_of(number))
+    after = world.sync()
+    assert (after.exit_code, after.dropped, after.pending) == (22, 3, 3)
+    assert guard(world) is not None
