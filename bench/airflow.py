@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 up_seconds = time.monotonic() - began
                 airflow.wait_for_dag(DAG)
                 airflow.wait_for_dag("tidemark_load")
-                airflow.call("PATCH", "/api/v2/dags/tidemark_load", {"is_paused": True})
+                pause_loads(airflow)
                 for contender in (turn := Turns(airflow)).warm_up():
                     contender.samples.clear()
                 busy = turn.alternate(rounds, NEW_FILES)
@@ -66,6 +66,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     paper = report("airflow", ratios, ours, {c.name: c.as_json() for c in (busy[0], idle[0])})
     print(json.dumps(paper if asked.json else paper["ratios"], indent=None if asked.json else 1))
     return 0
+
+
+def pause_loads(airflow: RunningAirflow) -> None:
+    """No load begins any more, and none is at work: the tick of its clock may have begun one."""
+    airflow.call("PATCH", "/api/v2/dags/tidemark_load", {"is_paused": True})
+
+    def quiet() -> bool:
+        running = [run["dag_run_id"] for run in airflow.runs("tidemark_load") if run["state"] == "running"]
+        states = {ti["state"] for run in running for ti in airflow.instances("tidemark_load", run)}
+        return not states & {"running", "queued", "scheduled"}
+
+    wait(quiet, "the loads' end", 120)
 
 
 class Turns:
@@ -96,8 +108,7 @@ class Turns:
         return self.alternate(1, 0)
 
     def prepare(self, files: int) -> None:
-        """Wait until nothing runs, then let the site seal `files` more."""
-        wait(lambda: "running" not in {run["state"] for run in self.airflow.runs("tidemark_load")}, "the loads' end", 300)
+        """Let the site seal `files` more."""
         for _ in range(files):
             self.deployment.seal_another(LINK)
 

@@ -54,7 +54,7 @@ def anybody() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sftp, "Limits", functools.partial(Limits, 5, 8, 2.5))
+    monkeypatch.setattr(sftp, "Limits", functools.partial(Limits, 10, 20, 10))
     monkeypatch.setattr(retrying, "FIRST_PAUSE", 0.02)
     monkeypatch.setattr(retrying, "LONGEST_PAUSE", 0.1)
     monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 300)
@@ -532,6 +532,8 @@ def test_a_server_that_allows_one_session_is_enough(
 def test_a_link_that_breaks_in_the_middle_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sshd: Sshd, how: str
 ) -> None:
+    if how == "stall":
+        monkeypatch.setattr(sftp, "Limits", functools.partial(Limits, 5, 8, 1.5))
     with chaos(sshd.port, *[(how, 120_000)] * 2) as proxy:
         edge = pulling(tmp_path, monkeypatch, sshd, proxy.port, block_bytes=65_536)
         for number in range(1, 4):
@@ -549,13 +551,14 @@ def test_a_link_that_breaks_in_the_middle_is_made_again(
 def test_a_link_that_is_only_slow_is_not_taken_for_a_stall(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sshd: Sshd
 ) -> None:
+    monkeypatch.setattr(sftp, "Limits", functools.partial(Limits, 10, 20, 1))
     with chaos(sshd.port, ("slow", 20_000)) as proxy:
         edge = pulling(tmp_path, monkeypatch, sshd, proxy.port)
         edge.seal(1)
         large_file(edge, 2)
         started = time.monotonic()
         assert edge.sync().code == 0
-        assert time.monotonic() - started > 1.3
+        assert time.monotonic() - started > 1.3  # the stall limit is a second
         assert proxy.connections == 1
         edge.assert_in_step()
 
@@ -565,6 +568,8 @@ def test_a_link_that_is_only_slow_is_not_taken_for_a_stall(
 def test_a_link_that_stays_broken_is_told_and_the_next_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sshd: Sshd, how: str
 ) -> None:
+    if how == "stall":
+        monkeypatch.setattr(sftp, "Limits", functools.partial(Limits, 5, 8, 1.5))
     with chaos(sshd.port) as proxy:
         edge = pulling(tmp_path, monkeypatch, sshd, proxy.port, block_bytes=65_536, retries=1)
         for number in range(1, 4):

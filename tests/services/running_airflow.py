@@ -60,7 +60,8 @@ class Deployment:
             # one device name has one owner a receiver, so each has its own
             blocks.append(
                 f'[receivers.centre_{site}]\nstore = "centre_{site}"\n{self.receiver_lines}\n\n'
-                f'[sites.{site}]\nid = "{site_id}"\n{store}\ndata = ["data/sequence", "data/unsequence"]\nschema = "system/schema"\n\n'
+                f'[sites.{site}]\nid = "{site_id}"\n{store}\n'
+                'data = ["data/sequence", "data/unsequence"]\nschema = "system/schema"\n\n'
                 f'[links.{site}]\nsite = "{site}"\nreceiver = "centre_{site}"\n{self.lines.get(site, "")}\n'
             )
         self.config.write_text("\n".join(blocks) + more)

@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidemark.errors import TidemarkError, WindowOverError
@@ -40,10 +41,11 @@ def perform(act: Callable[[App], T]) -> T:
 
 @contextmanager
 def opened() -> Iterator[App]:
-    """An App of the standing settings; its ledger is closed at the end."""
+    """An App of the standing settings, its remote stores opened at their first use; its ledger is closed at the end."""
     from tidemark.flows.app import open_app
+    from tidemark.orchestration.late_store import open_late
 
-    app = open_app(standing(os.environ))
+    app = replace(open_app(standing(os.environ)), opener=open_late)
     try:
         yield app
     finally:

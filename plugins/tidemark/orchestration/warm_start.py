@@ -22,6 +22,7 @@ TASK_MODULES = (
     "tidemark.settings_file",
     "tidemark.orchestration.link_dag",
     "tidemark.orchestration.receiver_dags",
+    "tidemark.orchestration.late_store",
     "tenacity",
 )
 

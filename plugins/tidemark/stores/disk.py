@@ -21,6 +21,7 @@ from tidemark.stores import durable
 PIECE = 1 << 20  # bytes read at once
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # NONBLOCK: a FIFO must not hang us
 _FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_DIRECTORY
+_BY_HANDLE = os.scandir in os.supports_fd  # not in Python 3.6
 _UTF8 = sys.getfilesystemencoding().lower().replace("-", "") == "utf8"
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
 
@@ -95,7 +96,7 @@ class Disk:
             # By handle: the kernel then looks each name up in this folder, not from the root of the disk.
             handle = os.open(place, _FOLDER)
             try:
-                with os.scandir(handle) as entries:
+                with os.scandir(handle if _BY_HANDLE else os.fsdecode(place)) as entries:
                     for entry in entries:
                         if entry.is_file(follow_symlinks=False):
                             if by_name and entry.name.endswith(by_name):

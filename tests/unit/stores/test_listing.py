@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.errors import UnreachableError
+from tidemark.stores import disk
 from tidemark.stores.disk import Disk, pack_rows
 from tidemark.stores.listing import Frame, PackedEntries, entries_in, folders_of, glance
 from tidemark.stores.local import LocalStore
@@ -37,6 +38,14 @@ def test_asked_folders_come_in_the_order_of_their_paths_too(root: Path) -> None:
     paths = [entry.path for entry in LocalStore(str(root)).list_files(["a", "zz", "a-b", "a/x"]).entries]
     assert paths == sorted(paths, key=str.encode)
     assert len(paths) == 8
+
+
+def test_a_python_that_cannot_list_by_handle_lists_the_same(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "link").symlink_to("a")
+    by_handle = LocalStore(str(root)).list_files([""])
+    monkeypatch.setattr(disk, "_BY_HANDLE", False)
+    by_path = LocalStore(str(root)).list_files([""])
+    assert (list(by_path.entries), by_path.odd) == (list(by_handle.entries), by_handle.odd)
 
 
 def test_packed_entries_are_a_sequence_like_any_other(root: Path) -> None:
