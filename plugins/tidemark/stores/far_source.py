@@ -1,8 +1,8 @@
 """Make the text of the far end's program out of our own modules, so that both ends run the same lines.
 
-Annotations and the imports they need are cut out of the text (Python 3.6 cannot evaluate ours; those of names inside a
-function it never does), the rest is what stands in the modules. `command` starts it when python3 is there, and says which
-POSIX tools there are when it is not: one round trip finds the tier.
+Comments, docstrings, annotations and the imports that only those need are cut out of the text (Python 3.6 cannot evaluate
+our annotations; those of names inside a function it never does), the rest is what stands in the modules. `command` starts
+it when python3 is there, and says which POSIX tools there are when it is not: one round trip finds the tier.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def _bare(name: str) -> str:
             first[: cut.column] + cut.instead + last[cut.end_column :],
             *[b""] * (cut.end_line - cut.line),  # a traceback's line numbers are those of the module
         ]
-    return b"\n".join(lines).decode()
+    kept = [b"" if line.lstrip().startswith(b"#") else line for line in lines]  # no text of ours spans lines
+    return b"\n".join(kept).decode()
 
 
 class _Cut(NamedTuple):
@@ -71,9 +72,11 @@ class _Cut(NamedTuple):
 
 
 def _cuts(body: Sequence[ast.stmt], in_function: bool = False) -> Iterator[_Cut]:
-    """Annotations of functions, and of names outside of them; imports that only they need."""
+    """Annotations of functions, and of names outside of them; imports that only they need; docstrings."""
     for node in body:
-        if isinstance(node, ast.FunctionDef):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):  # a docstring
+            yield _Cut(node.lineno, node.col_offset, *_end(node), b"pass")
+        elif isinstance(node, ast.FunctionDef):
             yield from _signature_cuts(node)
         elif isinstance(node, ast.AnnAssign) and not in_function:
             if node.value is None:
