@@ -77,6 +77,8 @@ class Line:
         """Ask of `carrier` until enough is on its way."""
         rate = self._rate.get(carrier.number, 0.0)
         ahead = max(AHEAD / len(self.carriers) ** 2, 2 * rate * self.round_trip)
+        if self._bucket.rate:
+            ahead = min(ahead, self._bucket.rate / 2)  # whoever asks waits for the bucket, and should not for long
         while not stopped() and not carrier.ended:
             chunk = self._chunk(rate)
             if self._schedule.outstanding(carrier.number) + chunk > max(ahead, 2 * chunk):
