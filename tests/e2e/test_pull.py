@@ -16,7 +16,7 @@ import pytest
 from tests.services.sshd import Sshd
 from tests.services.wire import Wire
 from tidemark.errors import CorruptionError, DiskFullError, PermissionDeniedError, SourceVanishedError, UnreachableError
-from tidemark.stores import pull_line, retrying
+from tidemark.stores import packets, pull_line, retrying
 from tidemark.stores.block_journal import journal_of, part_of
 from tidemark.stores.local import LocalStore
 from tidemark.stores.opening import StoreAddress
@@ -110,6 +110,34 @@ def test_files_of_every_size_arrive_with_their_digest(site: Path, centre: Path, 
     assert files_in(centre) == sorted(item.target_path for item in items)
     again = list(send(source, LocalStore(str(centre)), items, SendOptions()))
     assert {one.wire_bytes for one in again} == {0} and len(again) == len(items)
+
+
+def test_paramiko_of_another_shape_carries_the_same(
+    sshd: Sshd, site: Path, centre: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packets, "KNOWN", ())
+    assert packets.packetizer_class() is not packets.BulkPacketizer
+    login, _ = login_of(StoreAddress(sshd.url(site), sshd.host_key, str(sshd.key)))
+    store = open_on(SshConnection(login, Limits()), str(site))
+    items = [put(site, f"{n}", size) for n, size in enumerate([0, 10, 2 * MB, 7 * MB + 3])]
+    for _ in range(2):  # the session is whole afterwards
+        sent = list(send(store, LocalStore(str(centre)), items, SendOptions()))
+        assert all(isinstance(one, Sent) and same(site, centre, one.item) for one in sent) and len(sent) == len(items)
+        for item in items:
+            (centre / item.target_path).unlink()
+    store.close()
+
+
+def test_companions_get_their_names_before_the_file_they_belong_to(
+    site: Path, centre: Path, source: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: list[str] = []
+    real = os.rename
+    monkeypatch.setattr(os, "rename", lambda part, final: (names.append(os.fsdecode(final)), real(part, final)))
+    items = [put(site, "x.tsfile", 10), put(site, "x.tsfile.resource", 3 * MB), put(site, "x.tsfile.mods", 5)]
+    sent = list(send(source, LocalStore(str(centre)), items, SendOptions()))
+    assert len(sent) == 3 and all(isinstance(one, Sent) for one in sent)
+    assert Path(names[-1]).name == "x.tsfile" and len(names) == 3
 
 
 def test_without_a_digest_at_the_source_it_says_so(site: Path, centre: Path, source: Store) -> None:

@@ -41,12 +41,14 @@ class Ranges:
         self.digest = digest
         self.buffer = memoryview(bytearray(frame))
         self.filled = 0
+        self.now = 0.0  # when the request under way came
         self.records: list[bytes] = []
         self.running: dict[int, tuple[int, Any]] = {}  # number: how far it is hashed, the hash
 
     def answer(self, asked: bytes) -> None:
         """Frames for one request."""
         at = 0
+        self.now = time.time()
         self.disk.forget()
         while at < len(asked):
             number, offset, length, wanted, mtime, inode, name = RANGE.unpack_from(asked, at)
@@ -88,8 +90,8 @@ class Ranges:
             self.flush()
         view = self.buffer[self.filled : self.filled + wanted]
         same = _fill(handle, view) and not _changed(before, os.fstat(handle))
-        kind, total = self._hashed(view, hashlib.sha256())
-        if same and (before.st_size != wanted or before[modes.ST_MTIME] >= time.time() - RACY_SECONDS):
+        kind, total = (PREFIX, hashlib.sha256(view).digest()) if self.digest else (BARE, NOTHING)
+        if same and (before.st_size != wanted or before[modes.ST_MTIME] >= self.now - RACY_SECONDS):
             same = os.pread(handle, wanted, 0) == view  # no time shows whether it changed
         if same:
             self._record(number, 0, wanted, kind, total)

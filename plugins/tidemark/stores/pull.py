@@ -13,7 +13,6 @@ import os
 import queue
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -32,7 +31,7 @@ from tidemark.stores.pull_line import Line
 from tidemark.stores.python_store import PythonStore
 from tidemark.stores.resuming import resume
 from tidemark.stores.schedule import Schedule, complement
-from tidemark.stores.sealing import Outcome, Sealer, Whole
+from tidemark.stores.sealing import NamesInOrder, Outcome, Sealer, Whole
 from tidemark.stores.transfer_items import SendItem, TryAgain, Wire, changed, require, shorter
 from tidemark.stores.transfer_large import identity, other_digest
 from tidemark.stores.transfer_small import already_there, differs, unsure
@@ -67,10 +66,7 @@ class Pull:
     _abandon: threading.Event = field(default_factory=threading.Event)
     _files: Sequence[SendItem] = ()  # by number
     _large: dict[int, _Large] = field(default_factory=dict)  # of them, those under way
-    _above: dict[int, int] = field(default_factory=dict)  # companions under way: the file they belong to
-    _behind: Counter[int] = field(default_factory=Counter)  # files with companions under way: how many
-    _held: dict[int, Whole] = field(default_factory=dict)  # whole, behind their companions
-    _sealing: list[Whole] = field(default_factory=list)
+    _order: NamesInOrder = field(default_factory=NamesInOrder)
     _folders: dict[str, bytes] = field(default_factory=dict)  # made; their places, with a slash
     _asking: dict[int, Asking] = field(default_factory=dict)
     _schedule: Schedule = field(default_factory=Schedule)
@@ -121,7 +117,7 @@ class Pull:
         finally:
             for large in self._large.values():
                 _close(large)
-            self._sealer.put(self._sealing)
+            self._sealer.put(self._order.take())
             self._sealer.finish()
             self._told.put(None)
 
@@ -164,9 +160,8 @@ class Pull:
             else:
                 self._small(carrier, number, piece, (kind, digest))
         self._told.put(len(data))
-        if self._sealing:
-            self._sealer.put(self._sealing)
-            self._sealing = []
+        if self._order.ready:
+            self._sealer.put(self._order.take())
         carrier.give_back(frame)
         self._line.top_up(carrier, self._stop.is_set)
 
@@ -238,12 +233,8 @@ class Pull:
         wanted = whole.item.sha256
         if wanted and wanted != whole.sha256:
             self._lose(number, TryAgain(other_digest(whole.item, whole.sha256, wanted)))
-        elif self._behind[number] if self._behind else 0:
-            self._held[number] = whole
         else:
-            self._sealing.append(whole)
-            if self._above:
-                self._settled(number)
+            self._order.whole(number, whole)
 
     def _confirming(self, item: SendItem, digest: str) -> Callable[[], None]:
         def confirm() -> None:
@@ -269,12 +260,12 @@ class Pull:
         self._drop(number)
         self.target.disk.remove([journal_of(item.target_path)])
         self._told.put([(item, again)])
-        self._settled(number)
+        self._order.settled(number)
 
     def _fail(self, number: int, error: TidemarkError) -> None:
         self._drop(number)
         self._told.put([self.wire.failed(self._files[number], error)])
-        self._settled(number)
+        self._order.settled(number)
         if isinstance(error, DiskFullError):
             raise error
 
@@ -282,16 +273,6 @@ class Pull:
         self._schedule.drop(number)
         if number in self._large:
             _close(self._large.pop(number))
-
-    def _settled(self, number: int) -> None:
-        """A companion got its place among those to be sealed, or failed: the file behind it may follow."""
-        above = self._above.pop(number, None)
-        if above is None:
-            return
-        self._behind[above] -= 1
-        if not self._behind[above] and above in self._held:
-            self._sealing.append(self._held.pop(above))
-            self._settled(above)
 
     # before the first byte
 
@@ -304,7 +285,7 @@ class Pull:
         self._files = left = [item for item in self.items if item not in there] if there else self.items
         large = [item for item in left if item.size > limit]
         entries = dict(zip(large, self.source.stat_many([item.source_path for item in large]), strict=True))
-        self._find_companions()
+        self._order = NamesInOrder.of(left)
         free = self.target.free_bytes(left[0].target_path.rpartition("/")[0]) if left else 0
         for number, item in enumerate(left):
             try:
@@ -317,16 +298,7 @@ class Pull:
                     free -= self._add(number, require(item, entries[item]), started, free)
             except TidemarkError as error:
                 self._told.put([self.wire.failed(item, error)])
-                self._settled(number)
-
-    def _find_companions(self) -> None:
-        """Files whose names go on from another's, as `….tsfile.resource`: they get theirs first."""
-        numbers = {item.target_path: number for number, item in enumerate(self._files)}
-        for number, item in enumerate(self._files):
-            base = numbers.get(item.target_path.rpartition(".")[0])
-            if base is not None:
-                self._above[number] = base
-                self._behind[base] += 1
+                self._order.settled(number)
 
     def _add(self, number: int, entry: Entry, started: float, free: int) -> int:
         """Schedule a large file; the bytes it will take."""

@@ -10,7 +10,9 @@ import os
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tidemark.errors import TidemarkError
@@ -33,6 +35,48 @@ class Whole(NamedTuple):
     sha256: str
     large: bool
     confirm: Callable[[], None] | None = None
+
+
+@dataclass
+class NamesInOrder:
+    """Whole files on their way to be sealed: one whose name others go on from (`….tsfile.resource`) comes behind those."""
+
+    ready: list[Whole] = field(default_factory=list)
+    _above: dict[int, int] = field(default_factory=dict)  # companions under way: the file they belong to
+    _behind: Counter[int] = field(default_factory=Counter)  # files with companions under way: how many
+    _held: dict[int, Whole] = field(default_factory=dict)  # whole, but its companions are not
+
+    @classmethod
+    def of(cls, files: Sequence[SendItem]) -> NamesInOrder:
+        order = cls()
+        numbers = {item.target_path: number for number, item in enumerate(files)}
+        for number, item in enumerate(files):
+            base = numbers.get(item.target_path.rpartition(".")[0])
+            if base is not None:
+                order._above[number] = base
+                order._behind[base] += 1
+        return order
+
+    def whole(self, number: int, whole: Whole) -> None:
+        if self._behind and self._behind[number]:
+            self._held[number] = whole
+            return
+        self.ready.append(whole)
+        if self._above:
+            self.settled(number)
+
+    def settled(self, number: int) -> None:
+        """The file is ready or failed: what is behind it may follow."""
+        above = self._above.pop(number, None)
+        if above is None:
+            return
+        self._behind[above] -= 1
+        if not self._behind[above] and above in self._held:
+            self.whole(above, self._held.pop(above))
+
+    def take(self) -> list[Whole]:
+        ready, self.ready = self.ready, []
+        return ready
 
 
 class Sealer:
