@@ -25,6 +25,7 @@ FRAME, FRAMES = 1 << 20, 6  # bytes of a frame and buffers a connection, where o
 FAR_FRAME, FAR_FRAMES = 1 << 18, 3  # and where there may be many
 AHEAD = 8 << 20  # bytes asked of a single connection ahead of what came; less where many share the end of the work
 FIRST_CHUNK = 1 << 18  # on a long line, as long as its speed is not known
+GAIN = 1.1  # so much faster new connections must make it
 STEP_SECONDS = 0.25  # between two decisions about the number of connections
 OPENING_AT_ONCE = 8  # sshd's MaxStartups refuses at random from ten on
 
@@ -38,10 +39,12 @@ class Line:
         self._schedule = schedule
         self._files = files
         self._bucket = bucket
+        self._door = threading.Lock()  # between us and who opens connections
+        self._over = False
         self._opening = 0
         self._most = 1
         self._count = 0
-        self._rates: list[float] = []  # of all connections, a step each
+        self._rate_before = 0.0  # of all connections, when there last were to be more
         self._rate: dict[int, float] = {}  # of each, bytes a second
         self._marks: dict[int, int] = {}  # its bytes at the last step
         self._out_of_order = 0
@@ -141,26 +144,42 @@ class Line:
                 carrier.session.end()
                 ending.append(carrier)
         self.carriers.clear()
+        with self._door:
+            self._over = True  # whoever is still opening closes again
         deadline = time.monotonic() + 1.0 + 4 * self.round_trip
-        while (ending or self._opening) and time.monotonic() < deadline:
+        while ending and time.monotonic() < deadline:
             try:
                 came = self.came.get(timeout=0.1)
             except queue.Empty:
                 continue
             if isinstance(came, Opened):
-                self._opening -= 1
-                if came.session is not None:
-                    self._store.further.append((came.connection, came.session))
+                self._keep(came)
             elif came[0] in ending and (came[1] is None or came[1].kind):
                 self._end(came[0], came[1])
                 ending.remove(came[0])
         for carrier in ending:
             carrier.close()
+        self._drain()
 
     def abandon(self) -> None:
+        with self._door:
+            self._over = True
         for carrier in self.carriers:
             carrier.close()
         self.carriers.clear()
+        self._drain()
+
+    def _drain(self) -> None:
+        """What was opened and not looked at any more."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                came = self.came.get_nowait()
+                if isinstance(came, Opened):
+                    self._keep(came)
+
+    def _keep(self, opened: Opened) -> None:
+        if opened.session is not None:
+            self._store.further.append((opened.connection, opened.session))
 
     def _end(self, carrier: Carrier, frame: Frame | None) -> None:
         if frame is None:
@@ -190,7 +209,12 @@ class Line:
             threading.Thread(target=self._open_one, name="tidemark-open", daemon=True).start()
 
     def _open_one(self) -> None:
-        self.came.put(open_another(self._store.connection, self._store.root))
+        opened = open_another(self._store.connection, self._store.root)
+        with self._door:
+            if not self._over:
+                self.came.put(opened)
+                return
+        opened.connection.drop()
 
     def _step(self, now: float) -> None:
         seconds = now - self._stepped
@@ -202,11 +226,12 @@ class Line:
             total += came / seconds
             before = self._rate.get(carrier.number, came / seconds)
             self._rate[carrier.number] = (before + came / seconds) / 2
-        self._rates.append(total)
         out_of_order = sum(c.connection.line()[1] for c in self.carriers)
         lossy, self._out_of_order = out_of_order > self._out_of_order, max(out_of_order, self._out_of_order)
         left = self._schedule.waiting_bytes / total if total else 60.0
         now_open = len(self.carriers) + self._opening  # one whose handshake loses packets takes its time
-        wanted = next_connections(now_open, self._most, self.round_trip, self._rates, lossy, left)
+        gained = total > GAIN * self._rate_before
+        wanted = next_connections(now_open, self._most, self.round_trip, lossy, gained, left)
         if wanted > now_open:
+            self._rate_before = total
             self._open(wanted - now_open)

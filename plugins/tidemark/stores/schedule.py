@@ -201,21 +201,19 @@ def chunk_bytes(rate: float, connections: int, waiting: int, most: int) -> int:
     return int(max(LEAST_CHUNK, min(most, rate / 4, fair)))
 
 
-def next_connections(
-    now: int, most: int, round_trip: float, rates: Sequence[float], lossy: bool, seconds_left: float
-) -> int:
-    """How many connections there should be, after each step's total `rates` (bytes a second, oldest first).
+def next_connections(now: int, most: int, round_trip: float, lossy: bool, gained: bool, seconds_left: float) -> int:
+    """How many connections there should be. `gained`: the last ones made it faster, or there were none yet.
 
-    On a short round trip one stream fills the line. On a long one they are doubled as long as that brings a tenth more
-    or packets are lost, unless what is left comes sooner than a new connection would be of use.
+    On a short round trip one stream fills the line. On a long one that loses packets a stream gets a share of it that falls
+    with both, so there are many; on one that loses none a few get through the slow start sooner. What is left must be worth
+    the eight round trips that opening takes.
     """
-    if now >= most or round_trip < SHORT_ROUND_TRIP or seconds_left < 8 * round_trip:
+    if now >= most or round_trip < SHORT_ROUND_TRIP or seconds_left < 8 * round_trip or not gained:
         return now
-    if len(rates) < 2 or lossy or rates[-1] > 1.1 * rates[-2]:
-        return min(most, 2 * now)
-    return now
+    return max(now, min(most, 4 * now if lossy else FEW))
 
 
+FEW = 4
 SHORT_ROUND_TRIP = 0.01  # seconds
 
 

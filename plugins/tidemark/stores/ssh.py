@@ -103,6 +103,8 @@ class SshConnection:
             self._transport = None
             self._further.clear()
         for transport in open_now:
+            with suppress(OSError):  # wakes its thread, for which `close` waits
+                transport.sock.shutdown(socket.SHUT_RDWR)
             transport.close()
 
     def alive(self, transport: paramiko.Transport) -> bool:
