@@ -101,8 +101,8 @@ class Pull:
         self._line = Line(self.source, self._schedule, self._asking, self.wire.bucket)
         self._sealer = Sealer(self.wire, self.target.disk, self.target.where, self._told.put)
         try:
+            self._prepare()  # asks through the session that the line takes then
             self._line.start(self.wire.options)
-            self._prepare()
             self._work()
             self._line.finish()
         except TidemarkError as error:

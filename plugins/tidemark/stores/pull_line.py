@@ -17,7 +17,7 @@ from tidemark.stores.carrier import Asking, Came, Carrier, Opened, open_another
 from tidemark.stores.far_session import FarSession
 from tidemark.stores.packets import Frame
 from tidemark.stores.python_store import PythonStore
-from tidemark.stores.schedule import SHORT_ROUND_TRIP, Schedule, chunk_bytes, next_connections
+from tidemark.stores.schedule import FEW, SHORT_ROUND_TRIP, Schedule, chunk_bytes, next_connections
 from tidemark.stores.ssh import SshConnection
 from tidemark.stores.transfer_items import SendOptions
 
@@ -25,7 +25,6 @@ FRAME, FRAMES = 1 << 20, 6  # bytes of a frame and buffers a connection, where o
 FAR_FRAME, FAR_FRAMES = 1 << 18, 3  # and where there may be many
 AHEAD = 8 << 20  # bytes asked of a single connection ahead of what came; less where many share the end of the work
 FIRST_CHUNK = 1 << 18  # on a long line, as long as its speed is not known
-GAIN = 1.1  # so much faster new connections must make it
 STEP_SECONDS = 0.25  # between two decisions about the number of connections
 OPENING_AT_ONCE = 8  # sshd's MaxStartups refuses at random from ten on
 
@@ -34,7 +33,7 @@ class Line:
     def __init__(self, store: PythonStore, schedule: Schedule, files: dict[int, Asking], bucket: TokenBucket) -> None:
         self.came: queue.SimpleQueue[Came] = queue.SimpleQueue()
         self.carriers: list[Carrier] = []
-        self.round_trip = 0.0
+        self.round_trip = store.connection.line()[0]
         self._store = store
         self._schedule = schedule
         self._files = files
@@ -44,7 +43,6 @@ class Line:
         self._opening = 0
         self._most = 1
         self._count = 0
-        self._rate_before = 0.0  # of all connections, when there last were to be more
         self._rate: dict[int, float] = {}  # of each, bytes a second
         self._marks: dict[int, int] = {}  # its bytes at the last step
         self._out_of_order = 0
@@ -55,7 +53,6 @@ class Line:
         """Take the connections there are. Raises UnreachableError."""
         self._block, self._digest = options.block_bytes, options.digest_at_source
         session = self._store.pool.take()
-        self.round_trip = self._store.connection.line()[0]
         self._most = max(1, options.connections) if self.long else 1
         self._stepped = time.monotonic()
         self._join(self._store.connection, session, own=False)
@@ -79,7 +76,7 @@ class Line:
     def top_up(self, carrier: Carrier, stopped: Callable[[], bool]) -> None:
         """Ask of `carrier` until enough is on its way."""
         rate = self._rate.get(carrier.number, 0.0)
-        ahead = max(AHEAD / len(self.carriers) ** 2, 2 * rate * self.round_trip)
+        ahead = max(AHEAD / len(self.carriers) ** (1 if len(self.carriers) <= FEW else 2), 2 * rate * self.round_trip)
         if self._bucket.rate:
             ahead = min(ahead, self._bucket.rate / 2)  # whoever asks waits for the bucket, and should not for long
         while not stopped() and not carrier.ended:
@@ -230,8 +227,7 @@ class Line:
         lossy, self._out_of_order = out_of_order > self._out_of_order, max(out_of_order, self._out_of_order)
         left = self._schedule.waiting_bytes / total if total else 60.0
         now_open = len(self.carriers) + self._opening  # one whose handshake loses packets takes its time
-        gained = total > GAIN * self._rate_before
-        wanted = next_connections(now_open, self._most, self.round_trip, lossy, gained, left)
+        window = total * self.round_trip / max(1, len(self.carriers))
+        wanted = next_connections(now_open, self._most, self.round_trip, lossy, window, left)
         if wanted > now_open:
-            self._rate_before = total
             self._open(wanted - now_open)

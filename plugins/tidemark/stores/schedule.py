@@ -201,19 +201,21 @@ def chunk_bytes(rate: float, connections: int, waiting: int, most: int) -> int:
     return int(max(LEAST_CHUNK, min(most, rate / 4, fair)))
 
 
-def next_connections(now: int, most: int, round_trip: float, lossy: bool, gained: bool, seconds_left: float) -> int:
-    """How many connections there should be. `gained`: the last ones made it faster, or there were none yet.
+def next_connections(now: int, most: int, round_trip: float, lossy: bool, window: float, seconds_left: float) -> int:
+    """How many connections there should be. `window`: bytes a connection has on its way, rate times round trip.
 
-    On a short round trip one stream fills the line. On a long one that loses packets a stream gets a share of it that falls
-    with both, so there are many; on one that loses none a few get through the slow start sooner. What is left must be worth
-    the eight round trips that opening takes.
+    On a short round trip one stream fills the line. On a long one that loses packets the window of a stream stays small
+    however wide the line is, so there are many; where it is large, a few get through the slow start sooner. What is left
+    must be worth the round trips that opening takes, eight and the starting of a process, and its own slow start.
     """
-    if now >= most or round_trip < SHORT_ROUND_TRIP or seconds_left < 8 * round_trip or not gained:
+    if now >= most or round_trip < SHORT_ROUND_TRIP or seconds_left < WORTH * round_trip:
         return now
-    return max(now, min(most, 4 * now if lossy else FEW))
+    return max(now, min(most, 4 * now if lossy and window < LOSSY_WINDOW else FEW))
 
 
+LOSSY_WINDOW = 256 << 10  # bytes; cubic keeps about 60 KB at 50 ms and a loss of 0.1 %
 FEW = 4
+WORTH = 20  # round trips
 SHORT_ROUND_TRIP = 0.01  # seconds
 
 
