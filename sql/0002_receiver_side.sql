@@ -16,6 +16,7 @@ CREATE TABLE landing (
     found DOUBLE PRECISION NOT NULL,       -- when the receiver first saw its manifest
     loaded DOUBLE PRECISION,               -- when its receipt was written
     receipt TEXT,                          -- the answer as written to receipt.json
+    folder_mtime BIGINT NOT NULL DEFAULT 0, -- its folder's, ns since 1970, when all was done in it; 0 before
     PRIMARY KEY (receiver, site_id, landing)
 );
 

@@ -13,7 +13,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 
 from tests.dags.conftest import Centre
-from tidemark.errors import GuardError, LeaseHeldError, NotFoundError, PartialError, PermanentError
+from tidemark.errors import CorruptionError, GuardError, LeaseHeldError, NotFoundError, PartialError, PermanentError
 from tidemark.orchestration import receiver_tasks, sync_tasks
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
@@ -268,6 +268,17 @@ def test_a_load_that_leaves_a_file_is_red_and_what_it_loaded_is_merged(centre: C
     outcomes = sorted(answer["outcome"] for receipt in receipts for answer in receipt["answers"])
     assert outcomes == ["loaded"] * 31 + ["quarantined"]
     assert run("tidemark_load")["run"] == ["success"], "again it finds only what is still open"
+
+
+def test_a_file_in_quarantine_makes_verify_red_with_its_name(centre: Centre) -> None:
+    Dag().whole()
+    victim = next(iter(sorted(centre.receiver.rglob("landing/**/*.tsfile"))))
+    victim.write_bytes(victim.read_bytes()[:-1])
+    with pytest.raises(CorruptionError):
+        receiver_tasks.load("centre")
+    with pytest.raises(PartialError, match=f"{victim.name} is held back: in quarantine") as red:
+        receiver_tasks.verify("centre", {})
+    assert red.value.hint.startswith("./tidemark why ") and red.value.hint.endswith(victim.name)
 
 
 def test_a_damaged_catalog_makes_verify_red_with_the_command_that_mends_it(centre: Centre) -> None:

@@ -96,7 +96,7 @@ class _Link:
     @staticmethod
     def _crawl(target: socket.socket, data: bytes) -> None:
         for start in range(0, len(data), 1024):
-            time.sleep(0.003)
+            time.sleep(0.006)
             target.sendall(data[start : start + 1024])
 
     def _break(self) -> None:

@@ -1,12 +1,16 @@
-"""One running Airflow for the whole session: it takes ten seconds to start."""
+"""One running Airflow for the whole session (it takes ten seconds to start), and limits of time that tests can wait for."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import pytest
 
 from tests.services.running_airflow import Deployment, RunningAirflow
+from tidemark.ledger import database
+from tidemark.stores import retrying, sftp
+from tidemark.stores.ssh import Limits
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +21,17 @@ def running_airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runnin
     airflow = RunningAirflow(deployment)
     yield airflow
     airflow.stop()
+
+
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrying, "FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(retrying, "LONGEST_PAUSE", 0.1)
+
+
+@pytest.fixture
+def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sftp, "Limits", functools.partial(Limits, 10, 20, 10))
+    monkeypatch.setattr(retrying, "FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(retrying, "LONGEST_PAUSE", 0.1)
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 300)

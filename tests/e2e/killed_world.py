@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.services.deployed import HOUSEKEEP, Deployed
+from tests.services.deployed import HOUSEKEEP, Deployed, read_csv
 from tests.services.filling_site import FillingSite
 from tidemark.stores.landing import MANIFEST, RECEIPT, landed_path
 
@@ -90,18 +90,24 @@ class KilledWorld:
             self.beside.run(*LOAD)
             self.deployed.run(*SYNC)  # the answers
         assert self.deployed.run(*SYNC)["state"] == "nothing"
-        assert keeper.read() == rows
-        before = (keeper.folder / "points.csv").read_bytes()
+        before = self.readings()
+        assert read_csv(keeper.folder / "points.csv") == rows
         assert keeper.run("coverage")["complete"] is True
         for one in {id(d): d for d in (keeper, self.deployed)}.values():
             assert one.run("verify", "--deep")["differences"] == []
         keeper.run(*MERGE)
         keeper.run(*HOUSEKEEP)
-        assert keeper.read() == rows
-        assert (keeper.folder / "points.csv").read_bytes() == before
+        assert self.readings() == before
         assert keeper.run("verify", "--deep")["differences"] == []
         self.check_landings()
         self.check_nothing_left()
+
+    def readings(self) -> tuple[bytes, ...]:
+        """The bytes of both forms of `read --tall`."""
+        names = ("points.csv", "points.parquet")
+        for name in names:
+            self.keeper.run("read", "--tall", "--out", str(self.keeper.folder / name))
+        return tuple((self.keeper.folder / name).read_bytes() for name in names)
 
     # invariants
 

@@ -97,7 +97,7 @@ def test_stopped_in_the_middle_of_a_sync_the_next_start_goes_on(deployment: Depl
     with RunningAirflow(deployment, AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=url) as airflow:
         airflow.wait_for_dag(dag)
         run = airflow.trigger(dag)
-        wait(lambda: any(deployment.receiver("plant1").glob("landing/*/*/**/*.tsfile")), "the first file")
+        wait(lambda: airflow.states(dag, run).get("transfer_files") == "running", "the transfer")
         assert airflow.stop() == 0
     assert deployment.landed("plant1") == []
     deployment.lines.clear()

@@ -71,7 +71,7 @@ def test_a_site_pushes(site: RealSite, tmp_path: Path, site_root: Path, sshd: Ss
     pushed_and_proved(pushing, Receiving(tmp_path / "at_centre", root).made())
 
 
-@pytest.mark.parametrize("tier", ["sshd_sftp_only", "sshd_chroot"])
+@pytest.mark.parametrize("tier", ["sshd_sftp_only", pytest.param("sshd_chroot", marks=pytest.mark.soak)])
 def test_a_receiver_with_less_than_a_shell(
     tier: str, tmp_path: Path, site_root: Path, request: pytest.FixtureRequest
 ) -> None:

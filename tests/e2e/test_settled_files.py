@@ -193,3 +193,18 @@ def test_points_that_only_the_centre_has_are_given_up_by_approval_alone(edge: Ca
     site.sync()
     assert site.rows() == {1: "91", 2: "12", 3: "13", 5: "95"}
     site.in_order()
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_settled_file_that_rots_is_replaced_by_its_sources(edge: Callable[..., Edge], twice: bool) -> None:
+    site = edge(twice=twice)
+    before = site.rows()
+    [merged] = site.folder.glob("centre/data/**/*-merged-*.tsfile")
+    data = bytearray(merged.read_bytes())
+    data[len(data) // 2] ^= 1
+    merged.write_bytes(data)
+    report = verify(site.app, site.receiver, repair=True)
+    assert [d.what for d in report.differences] == ["damaged"] and "sends it again" in report.differences[0].repaired
+    site.sync()
+    assert site.rows() == before
+    site.in_order()

@@ -1,12 +1,10 @@
-"""Whole runs among faults of disks, servers, networks, databases, clocks: each named, and the next run ends in step."""
+"""Whole runs among faults of disks, permissions, databases, clocks: each named, and the next run ends in step."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import os
-import random
 import shutil
 import signal
 import socket
@@ -25,16 +23,13 @@ import pytest
 from tests.commanded import Commanded
 from tests.crash.edge import path_of
 from tests.crash.sync_world import SyncWorld
-from tests.e2e.chaos_proxy import ChaosProxy, chaos
+from tests.e2e.edges import large_file
 from tests.services import postgres as postgres_service
 from tests.services.privileges import as_anybody
 from tests.services.processes import PartMissing, wait_until
-from tests.services.sshd import FarEnd, Sshd, make_key
-from tests.small_files import sealed
-from tidemark.ledger import database
-from tidemark.stores import retrying, sftp
-from tidemark.stores.ssh import Limits
+from tests.services.sshd import FarEnd, Sshd
 
+pytestmark = pytest.mark.usefixtures("short_limits")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -50,21 +45,6 @@ def anybody() -> Iterator[None]:
             yield
     except PartMissing as missing:
         pytest.skip(str(missing))
-
-
-@pytest.fixture(autouse=True)
-def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sftp, "Limits", functools.partial(Limits, 10, 20, 10))
-    monkeypatch.setattr(retrying, "FIRST_PAUSE", 0.02)
-    monkeypatch.setattr(retrying, "LONGEST_PAUSE", 0.1)
-    monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 300)
-
-
-def pulling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Sshd, port: int = 0, **link: Any) -> Commanded:
-    """A site behind an sshd, or behind a proxy at `port` before it."""
-    store = server.url(tmp_path / "site").replace(f":{server.port}/", f":{port or server.port}/")
-    keys = {"host_key": server.host_key, "key": str(server.key)}
-    return Commanded(tmp_path, monkeypatch, store=store, site_keys=keys, link_keys=link)
 
 
 # --- disks
@@ -448,12 +428,6 @@ def test_two_runs_at_once_the_second_names_the_first_and_both_end_well(edge: Com
     edge.assert_in_step()
 
 
-def large_file(edge: Commanded, number: int) -> None:
-    """Half a megabyte."""
-    chance = random.Random(number)
-    edge.put(edge.seal(number), sealed({f"root.sg.d{number}": {"s": [(t, chance.getrandbits(62)) for t in range(60_000)]}}))
-
-
 @pytest.mark.parametrize("jump", [-86_400.0, -3_600.0, 86_400.0 * 3650])
 def test_a_clock_that_jumps_between_runs_changes_no_order(jump: float) -> None:
     """Runs and landings go by their numbers, leases by the boot clock: a wall clock set back or on is only what is shown."""
@@ -478,114 +452,3 @@ def test_files_from_the_future_and_from_before_1970_are_files_like_others(edge: 
         os.utime(edge.site / path, (mtime, mtime))
     assert edge.sync().code == 0
     edge.assert_in_step()
-
-
-# --- servers and networks
-
-
-@pytest.mark.real("sshd")
-def test_a_host_key_that_changed_stops_the_link_until_somebody_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_sshd: Callable[..., Sshd]
-) -> None:
-    server = start_sshd()
-    edge = pulling(tmp_path, monkeypatch, server)
-    edge.seal(1)
-    assert edge.sync().code == 0
-    edge.seal(2)
-    old = server.host_key
-    server.stop()
-    (server.folder / "host_key").unlink()
-    make_key(server.folder / "host_key")
-    server.restart()
-
-    said = edge.sync()
-
-    said.refused(6, old, server.host_key)
-    assert "host_key" in said.json["hint"]
-    assert edge.devices() == ["root.sg.d1"]
-    edge.site_keys = {**edge.site_keys, "host_key": server.host_key}
-    edge.write_settings()
-    assert edge.sync().code == 0
-    edge.assert_in_step()
-
-
-@pytest.mark.real("sshd")
-@pytest.mark.parametrize(
-    "far_end",
-    [FarEnd.SHELL, pytest.param(FarEnd.POSIX, marks=pytest.mark.full), pytest.param(FarEnd.SFTP, marks=pytest.mark.full)],
-)
-def test_a_server_that_allows_one_session_is_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_sshd: Callable[..., Sshd], far_end: FarEnd
-) -> None:
-    server = start_sshd(far_end, {"MaxSessions": "1"})
-    edge = pulling(tmp_path, monkeypatch, server)
-    for number in range(1, 4):
-        edge.seal(number)
-    large_file(edge, 4)
-    said = edge.sync()
-    assert said.code == 0, said
-    edge.assert_in_step()
-
-
-@pytest.mark.real("sshd")
-@pytest.mark.parametrize("how", ["drop", pytest.param("stall", marks=pytest.mark.full)])
-def test_a_link_that_breaks_in_the_middle_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sshd: Sshd, how: str
-) -> None:
-    if how == "stall":
-        monkeypatch.setattr(sftp, "Limits", functools.partial(Limits, 5, 8, 1.5))
-    with chaos(sshd.port, *[(how, 120_000)] * 2) as proxy:
-        edge = pulling(tmp_path, monkeypatch, sshd, proxy.port, block_bytes=65_536)
-        for number in range(1, 4):
-            edge.seal(number)
-        large_file(edge, 4)
-        said = edge.sync()
-        assert said.code == 0, said
-        assert proxy.connections >= 3
-        proxy.breaks.clear()
-        edge.assert_in_step()
-
-
-@pytest.mark.full
-@pytest.mark.real("sshd")
-def test_a_link_that_is_only_slow_is_not_taken_for_a_stall(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sshd: Sshd
-) -> None:
-    monkeypatch.setattr(sftp, "Limits", functools.partial(Limits, 10, 20, 1))
-    with chaos(sshd.port, ("slow", 20_000)) as proxy:
-        edge = pulling(tmp_path, monkeypatch, sshd, proxy.port)
-        edge.seal(1)
-        large_file(edge, 2)
-        started = time.monotonic()
-        assert edge.sync().code == 0
-        assert time.monotonic() - started > 1.3  # the stall limit is a second
-        assert proxy.connections == 1
-        edge.assert_in_step()
-
-
-@pytest.mark.real("sshd")
-@pytest.mark.parametrize("how", ["drop", *(pytest.param(how, marks=pytest.mark.full) for how in ("stall", "refuse"))])
-def test_a_link_that_stays_broken_is_told_and_the_next_run_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sshd: Sshd, how: str
-) -> None:
-    if how == "stall":
-        monkeypatch.setattr(sftp, "Limits", functools.partial(Limits, 5, 8, 1.5))
-    with chaos(sshd.port) as proxy:
-        edge = pulling(tmp_path, monkeypatch, sshd, proxy.port, block_bytes=65_536, retries=1)
-        for number in range(1, 4):
-            edge.seal(number)
-        large_file(edge, 4)
-        break_for_ever(proxy, how)
-        said = edge.sync()
-        said.refused(5 if how == "refuse" else 23, f"127.0.0.1:{proxy.port}")  # 23: what is small enough came through
-        edge.assert_no_half_file()
-        assert edge.run("status").json["links"][0]["backlog_files"] == (0 if how == "refuse" else 1)
-        proxy.breaks.clear()
-        assert edge.sync().code == 0
-        assert len(edge.devices()) == 4
-        edge.assert_in_step()
-
-
-def break_for_ever(proxy: ChaosProxy, how: str) -> None:
-    proxy.for_ever = True
-    proxy.breaks[:] = [(how, 60_000)]

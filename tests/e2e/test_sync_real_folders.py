@@ -57,7 +57,12 @@ def test_a_folder_behind_ssh(site: RealSite, tmp_path: Path, sshd: Sshd) -> None
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("tier", "folder"), [("sshd_posix", "0.12.0"), ("sshd_sftp_only", "2.0.1-beta"), ("sshd_chroot", "0.12.0")]
+    ("tier", "folder"),
+    [
+        ("sshd_posix", "0.12.0"),
+        ("sshd_sftp_only", "2.0.1-beta"),
+        pytest.param("sshd_chroot", "0.12.0", marks=pytest.mark.soak),
+    ],
 )
 def test_a_folder_behind_less_than_a_shell(tier: str, folder: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     server, site = request.getfixturevalue(tier), SITES[folder]

@@ -51,6 +51,7 @@ class World:
     kept: dict[str, SiteFile] = field(default_factory=dict)  # what it dropped and the centre keeps
     dropped: dict[str, SiteFile] = field(default_factory=dict)  # what it dropped and the operator has to decide on
     asked: set[str] = field(default_factory=set)  # by receipts, to be sent again
+    lazy: bool = False  # what is asked for does not go with the next landing: it was left out, the link is slow
     value: int = 0
     days: float = 0.0
 
@@ -108,15 +109,16 @@ class World:
 
     def land(self, paths: set[str], mods: set[str] = frozenset(), **papers: object) -> None:  # type: ignore[assignment]
         """A sync with its load: what is asked for goes with it, and what the receipt asks for is remembered."""
-        paths = paths | self.asked
+        asked = set() if self.lazy else self.asked
+        paths = paths | asked
         whole = {p: sealed(_series(self.files[p].points), self.files[p].mods) for p in sorted(paths)}
         alone = {p: {".mods": self.files[p].mods.encode()} for p in sorted(mods - paths)}
         folder = self.sender.land({**whole, **alone}, **papers)
-        self.asked = set()
+        self.asked -= paths
         result = self.centre.load()
         assert result.exit_code == 0, result.troubles
         receipt = decode_receipt((folder / "receipt.json").read_bytes())
-        self.asked = {r.path for r in receipt.resend if self.sender.generations.get(r.path) == r.generation}
+        self.asked |= {r.path for r in receipt.resend if self.sender.generations.get(r.path) == r.generation}
         self.asked &= self.files.keys()
         self.pending = dict(receipt.pending)
         undecided = {path for (path,) in self.centre.sql("SELECT path FROM pending_drop WHERE state = 'waiting'")}
@@ -138,6 +140,7 @@ class World:
 
     def quiet(self) -> None:
         """Syncs until nothing is asked for, the operator agreeing to whatever waits for him."""
+        self.lazy = False
         for _ in range(8):
             self.land(set())
             runs = self.centre.sql("SELECT DISTINCT landing FROM pending_drop WHERE state = 'waiting'")
@@ -202,6 +205,7 @@ STEPS = st.one_of(
     st.just(("merge",)),
     st.just(("settle",)),
     st.just(("sync",)),
+    st.just(("lazy",)),
 )
 
 
@@ -212,6 +216,9 @@ def act(site: World, step: tuple, number: int) -> None:  # type: ignore[type-arg
         return getattr(site, what)()  # type: ignore[no-any-return]
     if what == "sync":
         return site.land(set())
+    if what == "lazy":
+        site.lazy = not site.lazy
+        return None
     if what == "write":
         return site.write(*more)
     if not paths:

@@ -218,6 +218,20 @@ def test_receivers_that_share_a_folder_are_refused(written: Path, store: str) ->
     load_text(written, f'{text}\n[receivers.two]\nstore = "/srv/tidemark2"\n')
 
 
+@pytest.mark.parametrize("store", ["/srv/tidemark", "/srv/tidemark/landing/", "/srv"])
+def test_a_site_that_shares_a_folder_with_a_receiver_is_refused(written: Path, store: str) -> None:
+    site = f'\n[sites.here]\nid = "0f8e0000-0000-4000-8000-000000000009"\nstore = "{store}"\n'
+    (found,) = problems(written, SOUND + site)
+    assert "sites.here.store" in found
+    assert "shares folders with the store of receiver centre (tidemark.toml:3)" in found
+
+
+@pytest.mark.parametrize("store", ["/data/iotdb", "/srv/tidemark-edge", "/"])
+def test_a_machine_may_be_site_and_receiver_in_folders_of_their_own(written: Path, store: str) -> None:
+    site = f'\n[sites.here]\nid = "0f8e0000-0000-4000-8000-000000000009"\nstore = "{store}"\n'
+    assert load_text(written, SOUND + site).sites["here"].store.startswith("file:///")
+
+
 @pytest.mark.parametrize(("section", "line"), [("sites.plant1", 'data = "data"'), ("links.plant1", 'retries = "5"')])
 def test_a_text_in_the_file_is_no_list_and_no_number(written: Path, section: str, line: str) -> None:
     (found,) = problems(written, SOUND.replace(f"[{section}]", f"[{section}]\n{line}"))

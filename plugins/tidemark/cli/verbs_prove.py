@@ -105,9 +105,12 @@ def _show_verify(screen: Screen, found: dict[str, Any]) -> None:
     if differences and isinstance(differences[0], dict):
         columns = list(differences[0])
         screen.table(columns, [[difference.get(key) for key in columns] for difference in differences[:SHOWN]])
-    for key, what in (("unreachable", "not verified"), ("held", "held"), ("not_read", "not read")):
+    kinds = (("unreachable", "not verified"), ("held", "held"), ("not_read", "not read"), ("elsewhere", "not from here"))
+    for key, what in kinds:
         for item in (found.get(key) or [])[:SHOWN]:
             screen.line(f"  {what}: " + "  ".join(str(value) for value in item.values()))
+    if found["adopted"]:
+        screen.line(f"  {found['adopted']:,} files were adopted: another tool brought them, they are not compared")
 
 
 def _why_arguments(parser: argparse.ArgumentParser) -> None:

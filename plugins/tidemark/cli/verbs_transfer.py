@@ -146,6 +146,8 @@ def _show_run(screen: Screen, run: dict[str, Any]) -> None:
     screen.pairs((key.replace("_", " "), size(run[key]) if key in sizes else run[key]) for key in (*keys, "quarantined"))
     for left in run["left_out"][:SHOWN]:
         screen.line("  left out: " + _item(left))
+    for note in run["notes"]:
+        screen.tell(f"  {note}")
 
 
 def _load_arguments(parser: argparse.ArgumentParser) -> None:

@@ -25,7 +25,7 @@ from tidemark.ledger.leases import Lease, Leases, check_in
 from tidemark.load import schema
 from tidemark.load.admit import Admission, Origin
 from tidemark.load.landing_record import record_landing
-from tidemark.load.manifests import Folder, Paper, landing_folders, read_paper
+from tidemark.load.manifests import Folder, Paper, folder_mtime, landing_folders, read_paper
 from tidemark.load.place import put
 from tidemark.load.sequence import Arrival, judge
 from tidemark.load.tidy import clean_landing, sweep_waiting, unnamed_files
@@ -45,7 +45,9 @@ class _Work:
     lease: Lease
     engine: str
     progress: Progress
-    rows: Mapping[tuple[str, str], LandingRow]  # (site, landing) → its row as the load began
+    rows: Mapping[tuple[str, str], LandingRow]  # (site, landing) → its row as the load began, of those not finished
+    finished: Mapping[tuple[str, str], int]  # (site, landing) → its folder's mtime when nothing was left to be done there
+    done: dict[tuple[str, str], int] = field(default_factory=dict)  # the same of those that this load finished
     tally: Tally = field(default_factory=Tally)
 
 
@@ -77,12 +79,14 @@ def load(
         app.receiver_store(receiver) as store,
     ):
         with app.ledger.read() as connection:
-            rows = landing_rows.landings(connection, receiver.name)
-        work = _Work(app, receiver, root, store, lease, engine, progress, rows)
+            rows = landing_rows.landings(connection, receiver.name, open_only=True)
+            finished = landing_rows.finished_landings(connection, receiver.name)
+        work = _Work(app, receiver, root, store, lease, engine, progress, rows, finished)
         require_current(app, receiver, store)
         sweep_waiting(app.ledger, store, receiver.name, lease)
         replay_refused(Bench(app, receiver, root, store, lease, engine))
-        failed = _load_sites(work, landing_folders(root, site_id))
+        failed = _load_sites(work, landing_folders(root, site_id, finished))
+        _note_finished(work)
     if failed:
         raise failed[0]
     return work.tally.result(receiver.name)
@@ -111,7 +115,7 @@ def _load_site(work: _Work, site_id: str, folders: Sequence[Folder]) -> None:
     papers: dict[str, Paper] = {}
     for folder in folders:
         row = work.rows.get((site_id, folder.landing))
-        if row is not None and row.state == "loaded":
+        if (site_id, folder.landing) in work.finished or (row is not None and row.state == "loaded"):
             _finish(work, folder)
             continue
         paper = read_paper(work.root, folder)
@@ -199,7 +203,9 @@ def _finish(work: _Work, folder: Folder) -> None:
 
     A folder that came again under the id of a loaded landing is answered the same way when its manifest is the same.
     """
+    key = (folder.site_id, folder.landing)
     if folder.answered and not folder.bulky:
+        work.done[key] = folder_mtime(work.root, *key)
         return
     with work.app.ledger.read() as connection:
         manifest_sha256, receipt = landing_rows.receipt_of(connection, work.receiver.name, folder.site_id, folder.landing)
@@ -212,6 +218,15 @@ def _finish(work: _Work, folder: Folder) -> None:
         work.store.publish(f"{folder.path}/{RECEIPT}", receipt.encode())
     # CRASH WINDOW: answered, bulky files still there: the next load removes them.
     clean_landing(work.store, folder, paper.manifest)
+    work.done[key] = folder_mtime(work.root, *key)
+
+
+def _note_finished(work: _Work) -> None:
+    """Remember the folders that need not be opened again. Whoever dies before it opens them once more."""
+    if work.done:
+        with work.app.ledger.write() as connection:
+            check_in(connection, work.lease)
+            landing_rows.note_finished(connection, work.receiver.name, work.done)
 
 
 def _reject(work: _Work, paper: Paper, reason: str) -> None:

@@ -102,6 +102,7 @@ def _desk(app: App, connection: Connection) -> Desk:
         names=names,
         left_out=LEFT_OUT,
         remote=frozenset(r.name for r in app.settings.receivers.values() if app.receiver_root(r) is None),
+        here={r.name: root for r in app.settings.receivers.values() if (root := app.receiver_root(r)) is not None},
         roots=[store.removeprefix("file://") for store in stores if store.startswith("file://")],
     )
 

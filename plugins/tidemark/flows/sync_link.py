@@ -160,7 +160,8 @@ def cleanup(app: App, run_id: str) -> Counts:
 
 def run_result(app: App, run_id: str) -> SyncResult:
     """What a run did, from the ledger; its `exit_code` says whether somebody has to act."""
-    return result_of(app.ledger, run_id)
+    result = result_of(app.ledger, run_id)
+    return with_receiver(app, app.link(result.link), result)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy.engine import Connection
 
-from tidemark.errors import PermanentError
+from tidemark.errors import PermanentError, UsageError
 from tidemark.flows.app import App
 from tidemark.ledger import events, link_rows, run_rows
 from tidemark.ledger.leases import Lease, Leases, check_in
@@ -24,7 +24,9 @@ from tidemark.sync.work import Options, Plan
 
 
 def open_lease(app: App, link: LinkSettings, external: str | None, options: Options) -> tuple[Lease, bool]:
-    """The lease of the run to work on, and whether that run had begun before."""
+    """The lease of the run to work on, and whether that run had begun before. Raises UsageError for options that
+    contradict each other."""
+    _require_one_choice(options)
     leases = Leases(app.ledger, app.identity)
     _introduce(app, link)
     while True:
@@ -50,6 +52,14 @@ def _write_run(connection: Connection, link: str, lease: Lease, external: str | 
         events.record(connection, "run.opened", link=link, run_id=run_id)
     if external is not None:
         run_rows.add_alias(connection, external, run_id)
+
+
+def _require_one_choice(options: Options) -> None:
+    """A plan says by itself what is sent, and `again` means all: neither can be narrowed. Raises UsageError."""
+    asked = (("--plan", options.plan), ("--only", options.only_paths), ("--again", options.send_all_again))
+    given = [name for name, value in asked if value]
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)} exclude each other: give one of them", hint="./tidemark sync --help")
 
 
 def require_same_ends(app: App, link: LinkSettings) -> None:

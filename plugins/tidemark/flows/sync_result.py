@@ -13,8 +13,9 @@ from tidemark.flows.load_result import Trouble, named
 from tidemark.ledger import link_rows, run_rows
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.proof_rows import report
-from tidemark.ledger.run_rows import DROP, FAILED, HELD, SUPERSEDE, VANISHED
+from tidemark.ledger.run_rows import DROP, FAILED, HELD, SUPERSEDE, VANISHED, RunRow
 from tidemark.settings import LinkSettings
+from tidemark.sync.plan import OUTSIDE
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class SyncResult:
     `pending`: drops that wait for approval, superseded files that wait for what covers them, files left to the next run.
     `left_out`: (path, reason) of the latter. `schema`: bytes of schema logs. `troubles` and `clashes`: what the load
     could not do, and series that two sources give different types. `waits`: (path, reason) of what landed and is not read
-    yet. `guard_run`: the run whose drops wait at the receiver.
+    yet. `guard_run`: the run whose drops wait at the receiver. `notes`: what the amounts do not say: `--only` that matched
+    nothing, known files below a data folder that was taken out of the settings.
     """
 
     run: str
@@ -48,6 +50,7 @@ class SyncResult:
     waiting_for_load: bool = False
     waits: tuple[tuple[str, str], ...] = ()
     guard_run: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -65,7 +68,7 @@ class SyncResult:
         if self.guard:
             return f"look at ./tidemark plan {self.link}; then ./tidemark approve {self.run}"
         if self.left_out:
-            return "they go with the next run"
+            return f"./tidemark sync {self.link} sends them; ./tidemark why FILE tells more"
         if self.waiting_for_load:
             return "./tidemark load"
         if self.troubles:
@@ -107,6 +110,7 @@ class SyncResult:
         )
         out |= {name: getattr(self, name) for name in names}
         out["left_out"] = [{"path": path, "reason": reason} for path, reason in self.left_out]
+        out["notes"] = list(self.notes)
         out["waits"] = [{"path": path, "reason": reason} for path, reason in self.waits]
         return out | {"troubles": [vars(trouble) for trouble in self.troubles], "clashes": list(self.clashes)}
 
@@ -121,6 +125,7 @@ def result_of(ledger: Ledger, run_id: str) -> SyncResult:
         counted = run_rows.count_items(connection, run_id)
         left = [(i.path, i.reason or "") for i in run_rows.items(connection, run_id, FAILED, VANISHED)]
         link = link_rows.get_link(connection, run.link)
+        outside = link_rows.count_skipped(connection, run.link, OUTSIDE)
     return SyncResult(
         run=run_id,
         link=run.link,
@@ -135,7 +140,20 @@ def result_of(ledger: Ledger, run_id: str) -> SyncResult:
         landings=len(landings),
         left_out=tuple(left),
         guard=(link.guard or "") if link and counted.get((DROP, HELD)) else "",
+        notes=_notes(run, bool(counted), outside),
     )
+
+
+def _notes(run: RunRow, selected: bool, outside: int) -> tuple[str, ...]:
+    """`selected`: whether the run had anything to send or to tell; `outside`: known files below no data folder."""
+    notes = []
+    only = json.loads(run.options).get("only_paths") or []
+    if only and run.inventory is not None and not selected:
+        lists = f"./tidemark plan {run.link} lists those that are"
+        notes.append(f"--only {' '.join(only)}: no such file is to be sent; {lists}")
+    if outside:
+        notes.append(f"{outside} known files are passed over: {OUTSIDE}; ./tidemark plan {run.link} lists them")
+    return tuple(notes)
 
 
 def total(results: Sequence[SyncResult]) -> SyncResult:

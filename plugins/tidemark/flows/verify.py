@@ -43,10 +43,12 @@ class _Tally:
     checked: int = 0
     series: int = 0
     pending: int = 0
+    adopted: int = 0
     differences: list[Difference] = field(default_factory=list)
     held: list[tuple[str, str]] = field(default_factory=list)
     unreachable: list[tuple[str, str]] = field(default_factory=list)
     not_read: dict[str, str] = field(default_factory=dict)
+    elsewhere: list[tuple[str, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -94,16 +96,19 @@ def verify(
         differences=tuple(tally.differences),
         held=tuple(tally.held),
         pending=tally.pending,
+        adopted=tally.adopted,
         unreachable=tuple(tally.unreachable),
         not_read=tuple(tally.not_read.items()),
+        elsewhere=tuple(tally.elsewhere),
     )
 
 
 def _verify_site(work: _Work, deep: bool) -> None:
     work.progress(Tick(f"verify {work.site.name}"))
     if not work.site.link:
-        work.tally.not_read[work.site.name] = "its files are sent by another Tidemark: run verify there for its source"
-        return _receiver_side(work, None, None)
+        work.tally.elsewhere.append((work.site.name, "its files are sent by another Tidemark: run verify there for them"))
+        _receiver_side(work, None, None)
+        return _held_here(work)
     settings = work.app.site(work.app.link(work.site.link).site)
     with work.app.ledger.read() as connection:
         acked = report(connection, "acked_files", link=work.site.link)
@@ -126,6 +131,7 @@ def _verify_site(work: _Work, deep: bool) -> None:
 def _source_side(work: _Work, source: SourceChecked) -> None:
     work.tally.checked += source.checked
     work.tally.pending += source.pending
+    work.tally.adopted += source.adopted
     for difference in source.differences:
         again = ""
         if work.repairs and difference.path in source.other_mods:
@@ -175,7 +181,9 @@ def _landed(work: _Work, loaded: Sequence[Row]) -> list[Damage]:
 
 def _present(work: _Work, source: SourceChecked, acked: Sequence[Row]) -> set[str]:
     """Paths whose acknowledged generation readers read; the others are named: held, pending, or missing."""
-    if work.root is None:
+    if work.root is None:  # what its receipts told
+        told = ("refused", "quarantined")
+        work.tally.held += [(r["path"], r["reason"]) for r in acked if r["reason"].startswith(told)]
         return set()
     with work.app.ledger.read() as connection:
         view = catalog_view(connection, work.receiver.name, work.site.site_id, {}, work.names)
@@ -206,6 +214,18 @@ def _present(work: _Work, source: SourceChecked, acked: Sequence[Row]) -> set[st
         following = f"./tidemark sync {work.site.link}"
         _differ(work, Difference(MISSING, work.site.name, path, "catalog", view.late[path], next=following))
     return present
+
+
+def _held_here(work: _Work) -> None:
+    """Files of a site that another Tidemark sends, which came and are kept out of the catalog."""
+    if work.root is None:
+        return
+    with work.app.ledger.read() as connection:
+        view = catalog_view(connection, work.receiver.name, work.site.site_id, {}, work.names)
+        for file in expected_files(connection, work.receiver.name, work.site.site_id):
+            rows = [h for h in view.by_path.get(file.path, ()) if h.generation >= file.generation]
+            if not rows and file.path in view.trouble:
+                work.tally.held.append((file.path, view.trouble[file.path]))
 
 
 def _on_its_way(work: _Work, path: str, unloaded: Sequence[Row]) -> bool:

@@ -7,7 +7,7 @@ derived from link tables, since the sender's Tidemark may be another machine (DE
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 
 import sqlalchemy as sa
@@ -112,13 +112,33 @@ def put_landing(connection: Connection, row: LandingRow) -> None:
     )
 
 
-def landings(connection: Connection, receiver: str, site_id: str | None = None) -> dict[tuple[str, str], LandingRow]:
-    """(site, landing) → its row, in sequence, of one site or of all. Receipts can be long: they are not among them."""
+def landings(
+    connection: Connection, receiver: str, site_id: str | None = None, open_only: bool = False
+) -> dict[tuple[str, str], LandingRow]:
+    """(site, landing) → its row, in sequence, of one site or of all; `open_only`: of those in which something is to be done.
+    Receipts can be long: they are not among them."""
     columns = ", ".join(c for c in _LANDING if c != "receipt")
     where = "receiver = :receiver" + (" AND site_id = :site" if site_id is not None else "")
+    where += " AND folder_mtime = 0" if open_only else ""
     query = sa.text(f"SELECT {columns} FROM landing WHERE {where} ORDER BY site_id, sequence, landing")
     rows = connection.execute(query, {"receiver": receiver, "site": site_id}).mappings()
     return {(r["site_id"], r["landing"]): LandingRow(**r) for r in rows}
+
+
+def finished_landings(connection: Connection, receiver: str) -> dict[tuple[str, str], int]:
+    """(site, landing) → its folder's mtime (ns) when nothing was left to be done in it."""
+    sql = "SELECT site_id, landing, folder_mtime FROM landing WHERE receiver = :receiver AND folder_mtime <> 0"
+    return {(r[0], r[1]): int(r[2]) for r in connection.execute(sa.text(sql), {"receiver": receiver})}
+
+
+def note_finished(connection: Connection, receiver: str, folders: Mapping[tuple[str, str], int]) -> None:
+    """Remember landings as `finished_landings` gives them."""
+    rows = [{"receiver": receiver, "site": s, "landing": name, "mtime": at} for (s, name), at in folders.items()]
+    if rows:
+        sql = (
+            "UPDATE landing SET folder_mtime = :mtime WHERE receiver = :receiver AND site_id = :site AND landing = :landing"
+        )
+        connection.execute(sa.text(sql), rows)
 
 
 def last_loaded(connection: Connection, receiver: str, site_id: str) -> tuple[int, str | None]:

@@ -293,6 +293,12 @@ def put_skipped(connection: Connection, link: str, skipped: Mapping[str, str]) -
         )
 
 
+def count_skipped(connection: Connection, link: str, reason: str) -> int:
+    """Files that the newest listing passed over for this reason."""
+    sql = sa.text("SELECT COUNT(*) FROM skipped_file WHERE link = :link AND reason = :reason")
+    return int(connection.execute(sql, {"link": link, "reason": reason}).scalar_one())
+
+
 def schema_positions(connection: Connection, link: str) -> Mapping[str, SchemaPosition]:
     sql = "SELECT path, position, mtime, prefix_sha256, epoch FROM schema_position WHERE link = :link"
     return {row[0]: SchemaPosition(*row) for row in connection.execute(sa.text(sql), {"link": link})}

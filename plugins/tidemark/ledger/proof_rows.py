@@ -36,7 +36,7 @@ def _lines(name: str) -> list[str]:
 
 @dataclass(frozen=True)
 class FileCheck:
-    """A data file whose digest was computed. Size, inode and the time (ns) of its last change are the same: the digest still holds."""
+    """A data file whose digest was computed. The same size, inode and time (ns) of its last change: it still holds."""
 
     location: str
     size: int

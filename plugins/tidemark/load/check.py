@@ -103,12 +103,19 @@ def _describe(task: ExamineTask) -> Examined:
     except TidemarkError as broken:
         if not isinstance(broken, CorruptionError):
             raise
-        return _troubled(task, broken.message, broken.kind)
+        return _troubled(task, _by_source_path(task, broken.message), broken.kind)
     except OSError as broken:
         raise RetryableError(f"cannot read {task.folder}: {file.path}: {broken}", subject=file.path) from broken
     except (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, RecursionError) as broken:
         # A decoder stumbled over bytes it did not expect: the file goes to quarantine with that, the rest goes on.
         return _troubled(task, f"cannot be read: {type(broken).__name__}: {broken}", CorruptionError.kind)
+
+
+def _by_source_path(task: ExamineTask, message: str) -> str:
+    """The message without the folder where its file was read: it goes to the quarantine from there."""
+    for part in parts(task.file):
+        message = message.replace(str(Path(task.folder, landed_path(part.path))), part.path)
+    return message
 
 
 def _troubled(task: ExamineTask, trouble: str, kind: int) -> Examined:

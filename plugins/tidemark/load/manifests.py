@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from tidemark.errors import CorruptionError, PermissionDeniedError
 from tidemark.load.check import plain_file
@@ -45,15 +47,31 @@ class Paper:
     trouble: str = ""
 
 
-def landing_folders(root: Path, site_id: str | None = None) -> Iterator[Folder]:
-    """The landings below a receiver's root, of one site or of all, by name; symlinks and arriving folders passed over."""
+def landing_folders(
+    root: Path, site_id: str | None = None, finished: Mapping[tuple[str, str], int] = MappingProxyType({})
+) -> Iterator[Folder]:
+    """The landings below a receiver's root, of one site or of all, by name; symlinks and arriving folders passed over.
+
+    `finished`: (site, landing) → its folder's mtime (ns). While that is the same nobody has put anything in or taken
+    anything out, and the folder is passed over without being opened: answered landings stay for ever, as papers.
+    """
     for site in _folders(root / "landing"):
         if site_id is not None and site != site_id:
             continue
-        for landing in _folders(root / "landing" / site):
+        for landing, mtime in _dated_folders(root / "landing" / site):
+            if finished.get((site, landing)) == mtime:
+                continue
             names = {entry.name: entry for entry in _entries(root / "landing" / site / landing)}
             if MANIFEST in names:
                 yield Folder(site, landing, RECEIPT in names, bool(names.keys() - {MANIFEST, RECEIPT}))
+
+
+def folder_mtime(root: Path, site_id: str, landing: str) -> int:
+    """When anything was last put into a landing's folder or taken out of it, ns since 1970; 0 where there is none."""
+    try:
+        return Path(root, landing_folder(site_id, landing)).stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
 
 
 def read_paper(root: Path, folder: Folder) -> Paper:
@@ -111,6 +129,16 @@ def _check_file(manifest: Manifest, path: str) -> None:
 
 def _folders(place: Path) -> list[str]:
     return sorted(entry.name for entry in _entries(place) if entry.is_dir(follow_symlinks=False))
+
+
+def _dated_folders(place: Path) -> list[tuple[str, int]]:
+    """(name, mtime in ns) of the folders in `place`, by name."""
+    found = []
+    for entry in _entries(place):
+        if entry.is_dir(follow_symlinks=False):
+            with suppress(FileNotFoundError):  # somebody took it away just now
+                found.append((entry.name, entry.stat(follow_symlinks=False).st_mtime_ns))
+    return sorted(found)
 
 
 def _entries(place: Path) -> list[os.DirEntry[str]]:

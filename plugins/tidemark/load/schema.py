@@ -1,7 +1,7 @@
 """Keep the sites' schema logs and the series they and the files declare; name where two of them disagree.
 
 Bytes of a log are appended durably first, its position is recorded with the landing. Nothing wrong with a schema log ever
-stops data: it is named in the result and the log goes on when its missing bytes come. Source: issue's part 7, seed 000
+stops data: it is named in the result and the log goes on when its missing bytes come. Source: DESIGN §3, §5, seed 000
 ("direct incremental synchronization"), research/iotdb.md §1.8.
 """
 

@@ -56,9 +56,9 @@ list`), files refused because another site owns their devices (`./tidemark owner
 
 VERIFY_DOC = f"""### Verify
 
-Compares source, landing and catalog by digest, with "Deep" by points. Red means *differences were found*, or a site did
-not answer and is not verified: the log lists them. `./tidemark why PATH` explains one, `./tidemark verify --repair` sends
-or derives again what differs.
+Compares source, landing and catalog by digest, with "Deep" by points. Red means *differences were found*, a site did not
+answer, or files are held back (in quarantine, refused, given up): what is not verified is never green. The log lists them.
+`./tidemark why PATH` explains one, `./tidemark verify --repair` sends or derives again what differs.
 {_RERUN}"""
 
 HOUSEKEEP_DOC = f"""### Housekeep

@@ -63,6 +63,8 @@ def verify(receiver: str, params: Mapping[str, Any] | None = None) -> dict[str, 
     raw = result.as_json()
     for difference in raw["differences"]:
         log.error("%s", difference)
+    for held in raw["held"]:
+        log.warning("held back: %s", held)
     for unread in raw["not_read"]:
         log.warning("not read: %s", unread)
     return _judged(result.exit_code, raw)

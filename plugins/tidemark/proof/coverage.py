@@ -55,13 +55,14 @@ class Stretch:
 class SiteCoverage:
     """`gaps`: what is missing without being known by device and day: landings that never came, papers unreadable.
 
-    `left_out`: files that the link's own patterns leave behind; they are not expected.
+    `notes`: what no cell shows: files that are not expected (the link's own patterns leave them behind, or they were
+    adopted), a link that never ran.
     """
 
     site: str
     stretches: tuple[Stretch, ...]
     gaps: tuple[str, ...] = ()
-    left_out: int = 0
+    notes: tuple[str, ...] = ()
 
     @property
     def cells(self) -> int:
@@ -108,7 +109,7 @@ class Coverage:
             "share": math.floor(self.share * 1e6) / 1e6,  # never rounded up to 1
             "red_cells": self.red_cells,
             "red": red[:RED_SHOWN],
-            "notes": [f"{s.site}: {s.left_out} files are left out by the link's patterns" for s in self.sites if s.left_out],
+            "notes": [f"{s.site}: {note}" for s in self.sites for note in s.notes],
         }
 
     @staticmethod

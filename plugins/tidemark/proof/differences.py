@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tidemark.errors import DIFFERENCES_FOUND, UnreachableError
+from tidemark.errors import DIFFERENCES_FOUND, PartialError, UnreachableError
 
 DAMAGED = "damaged"  # bytes at the receiver are not what was recorded
 MISSING = "missing"  # acknowledged, and not in the catalog
@@ -28,8 +29,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """`checked`: digests compared (and series, when deep). `held`: files that a quarantine or an owner keeps out; `pending`:
-    files that changed or came since the newest run; `unreachable`: sites that did not answer: not verified."""
+    """`checked`: digests compared (and series, when deep). `held`: files that a quarantine, an owner or the operator keeps
+    out; `pending`: files that changed or came since the newest run; `adopted`: files that another tool brought, which are
+    not compared; `unreachable`: sites that did not answer: not verified; `not_read`: files and series that could not be
+    compared; `elsewhere`: sites whose source another Tidemark verifies."""
 
     receiver: str
     checked: int = 0
@@ -39,13 +42,17 @@ class VerifyReport:
     pending: int = 0
     unreachable: tuple[tuple[str, str], ...] = ()
     not_read: tuple[tuple[str, str], ...] = ()
+    adopted: int = 0
+    elsewhere: tuple[tuple[str, str], ...] = ()
 
     @property
     def exit_code(self) -> int:
-        """20 while a difference stands; 5 where a site was not verified; else 0."""
+        """20 while a difference stands; 5 where a site was not verified; 23 where a file is held or was not read; else 0."""
         if any(not d.repaired for d in self.differences):
             return DIFFERENCES_FOUND
-        return UnreachableError.kind if self.unreachable else 0
+        if self.unreachable:
+            return UnreachableError.kind
+        return PartialError.kind if self.held or self.not_read else 0
 
     @property
     def told(self) -> dict[str, str]:
@@ -57,6 +64,11 @@ class VerifyReport:
         if self.unreachable:
             site, error = self.unreachable[0]
             return {"error": f"site {site} was not verified: {error}", "hint": "./tidemark doctor, then verify again"}
+        for found, what in ((self.held, "held back"), (self.not_read, "not compared")):
+            if found:
+                more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+                subject = shlex.quote(found[0][0].partition(" ")[0])
+                return {"error": f"{found[0][0]} is {what}: {found[0][1]}{more}", "hint": f"./tidemark why {subject}"}
         return {}
 
     def as_json(self) -> dict[str, Any]:
@@ -70,6 +82,8 @@ class VerifyReport:
             "repaired": sum(bool(d.repaired) for d in self.differences),
             "held": [{"path": path, "reason": reason} for path, reason in self.held],
             "pending": self.pending,
+            "adopted": self.adopted,
             "unreachable": [{"site": site, "error": error} for site, error in self.unreachable],
             "not_read": [{"what": what, "reason": reason} for what, reason in self.not_read],
+            "elsewhere": [{"site": site, "reason": reason} for site, reason in self.elsewhere],
         }

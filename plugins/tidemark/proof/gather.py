@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -146,5 +147,6 @@ def _held(r: Row) -> Held:
 def _trouble(r: Row, names: Mapping[str, str]) -> str:
     why: str = r["why"]
     for site_id, name in names.items():
-        why = why.replace(site_id, name)
+        word = rf"(?<![\w/-]){re.escape(site_id)}(?![\w/-])"  # in a path it is the name of a folder
+        why = re.sub(word, name.replace("\\", r"\\"), why)
     return f"{why} (since {datetime.fromtimestamp(r['at'], UTC):%Y-%m-%d %H:%M} UTC)"

@@ -123,6 +123,7 @@ def _site(site: SiteCoverage) -> str:
     share = 1.0 if not site.cells else 1.0 - site.red_cells / site.cells
     head = f"<h2>{escape(site.site)} <span class='faint'>{_percent(share)} of {site.cells:,} device-days</span></h2>"
     gaps = "".join(f"<div class='gap'>{escape(gap)}</div>" for gap in site.gaps)
+    gaps += "".join(f"<p class='faint'>{escape(note)}</p>" for note in site.notes)
     if not site.stretches:
         return f"{head}{gaps}<p class='faint'>Nothing is expected of this site.</p>"
     by_device = {d: list(group) for d, group in groupby(site.stretches, key=lambda s: s.device)}

@@ -9,11 +9,12 @@ from pathlib import Path
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import CorruptionError
+from tidemark.ledger.link_rows import get_link
 from tidemark.ledger.proof_rows import report
 from tidemark.proof.coverage import SiteCoverage, claims, stretches, unplaced
 from tidemark.proof.days import day_of, parse_time
 from tidemark.proof.gather import catalog_view, expected_files, waiting_files
-from tidemark.proof.presence import Expected
+from tidemark.proof.presence import CatalogView, Expected
 from tidemark.stores.landing import MANIFEST, Manifest, decode_manifest, landing_folder
 
 
@@ -46,11 +47,11 @@ def cover_site(connection: Connection, scene: Scene, site: Site) -> SiteCoverage
     view = catalog_view(connection, scene.receiver, site.site_id, scene.broken, scene.names)
     trouble = dict(view.trouble)
     gaps: list[str] = []
-    left_out = _left_out(scene, site, [e for e in expected.values() if not e.generation])
+    apart = _set_apart(scene, site, [e for e in expected.values() if not e.generation or _changed(e, view)])
     for manifest in _not_loaded(connection, scene, site, gaps):
         why = f"landing {manifest.landing} (sequence {manifest.sequence}) is not loaded yet"
-        left_out |= {entry.path for entry in manifest.added if entry.reason}
         for entry in manifest.added:
+            apart |= {entry.path: entry.reason} if entry.reason else {}
             expected[entry.path] = Expected(entry.path, entry.size, 0, entry.extent, manifest.landing)
             trouble.setdefault(entry.path, why)
         for path in manifest.removed:
@@ -58,9 +59,9 @@ def cover_site(connection: Connection, scene: Scene, site: Site) -> SiteCoverage
     for file, why in waiting_files(connection, site.link, expected) if site.link else ():
         expected[file.path] = file
         trouble.setdefault(file.path, why)
-        left_out |= {file.path} if why.startswith(scene.left_out) else set()
-    left_out &= expected.keys()
-    for path in left_out:
+        apart |= {file.path: why} if why.startswith(scene.left_out) else {}
+    apart = {path: why for path, why in apart.items() if path in expected}
+    for path in apart:
         del expected[path]
     gaps += _missing_landings(connection, scene, site)
     view = view.knowing(trouble)
@@ -68,35 +69,74 @@ def cover_site(connection: Connection, scene: Scene, site: Site) -> SiteCoverage
     found = claims(expected.values(), view, site.unit)
     first = None if scene.since is None else day_of(parse_time(scene.since, site.unit), site.unit)
     last = None if scene.until is None else day_of(parse_time(scene.until, site.unit) - 1, site.unit)
-    return SiteCoverage(site.name, stretches(found, first, last), tuple(gaps), len(left_out))
+    return SiteCoverage(
+        site.name, stretches(found, first, last), tuple(gaps), _notes(apart, view, scene, _never_ran(connection, site))
+    )
 
 
-def _left_out(scene: Scene, site: Site, never_carried: Sequence[Expected]) -> set[str]:
-    """Which of these the manifests that listed them call left out by the link's own patterns: not expected at all."""
-    told: dict[str, set[str]] = {}
-    for file in never_carried:
+def _notes(apart: Mapping[str, str], view: CatalogView, scene: Scene, never_ran: str) -> tuple[str, ...]:
+    """What a reader of the report must know though no cell shows it. `apart`: {path: why it is not expected}."""
+    left_out = [path for path, why in apart.items() if why.startswith(scene.left_out)]
+    older = sum(any(h.state == "live" for h in view.by_path.get(path, ())) for path in left_out)
+    adopted = len(apart) - len(left_out)
+    notes = [never_ran] if never_ran else []
+    if left_out:
+        notes.append(f"{len(left_out)} files are left out by the link's patterns")
+    if older:
+        notes.append(f"{older} of them changed since they were sent: the catalog keeps what they were before")
+    if adopted:
+        notes.append(f"{adopted} files were adopted: another tool brought them, they are not in the catalog")
+    return tuple(notes)
+
+
+def _never_ran(connection: Connection, site: Site) -> str:
+    """A link without a run has listed nothing: no cell is expected, and none is proved."""
+    link = get_link(connection, site.link) if site.link else None
+    if not site.link or (link is not None and link.last_run):
+        return ""
+    return f"link {site.link} never ran: nothing is known of what the site has"
+
+
+def _changed(file: Expected, view: CatalogView) -> bool:
+    """Whether the site's file is not what the catalog took of it."""
+    rows = view.by_path.get(file.path, ())
+    return bool(rows) and max(rows, key=lambda h: h.file_id).size != file.size
+
+
+def _set_apart(scene: Scene, site: Site, not_carried: Sequence[Expected]) -> dict[str, str]:
+    """Which of these the manifests that listed them told not to expect, with the reason: the link's own patterns leave
+    them out, or they were adopted."""
+    told: dict[str, dict[str, str]] = {}
+    for file in not_carried:
         if file.landing not in told:
             paper = scene.root / landing_folder(site.site_id, file.landing) / MANIFEST
             try:
                 added = decode_manifest(paper.read_bytes()).added
             except (CorruptionError, OSError):
                 added = ()  # without the paper the file counts as expected
-            told[file.landing] = {entry.path for entry in added if entry.reason}
-    return {file.path for file in never_carried if file.path in told[file.landing]}
+            told[file.landing] = {entry.path: entry.reason for entry in added if entry.reason}
+    return {file.path: told[file.landing][file.path] for file in not_carried if file.path in told[file.landing]}
 
 
 def _not_loaded(connection: Connection, scene: Scene, site: Site, gaps: list[str]) -> Iterator[Manifest]:
-    """Manifests on disk that no load has taken, in sequence; what cannot be read goes to `gaps`."""
-    loaded = {r["landing"] for r in report(connection, "loaded_landings", receiver=scene.receiver, site=site.site_id)}
+    """Manifests on disk that a load has yet to take, in sequence; what cannot be read goes to `gaps`.
+
+    One that was rejected, or that a load has gone past, tells nothing of what the site has: a copy of an old landing.
+    """
+    place = {"receiver": scene.receiver, "site": site.site_id}
+    loaded = report(connection, "loaded_landings", **place)
+    newest = max((int(r["sequence"]) for r in loaded), default=0)
+    rejected = [r for r in report(connection, "unloaded_landings", **place) if r["state"] == "rejected"]
+    passed_over = {r["landing"] for r in (*loaded, *rejected)}
     found = []
     for paper in sorted((scene.root / "landing" / site.site_id).glob(f"*/{MANIFEST}")):
-        if paper.parent.name in loaded:
+        if paper.parent.name in passed_over:
             continue
         try:
             found.append(decode_manifest(paper.read_bytes()))
         except (CorruptionError, OSError) as broken:
             gaps.append(f"the manifest of landing {paper.parent.name} cannot be read: {broken}")
-    yield from sorted(found, key=lambda m: (m.sequence, m.landing))
+    yield from sorted((m for m in found if m.sequence > newest), key=lambda m: (m.sequence, m.landing))
 
 
 def _missing_landings(connection: Connection, scene: Scene, site: Site) -> Sequence[str]:

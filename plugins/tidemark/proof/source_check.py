@@ -31,13 +31,15 @@ class SourceFile:
 @dataclass(frozen=True)
 class SourceChecked:
     """`same`: path → file, verified; `pending`: files that changed or came since the newest run, and those that went;
-    `other_mods`: differing files whose TsFile is the acknowledged one: only their deletions were written anew."""
+    `other_mods`: differing files whose TsFile is the acknowledged one: only their deletions were written anew; `adopted`:
+    files known without ever being sent, of which there is no digest."""
 
     same: Mapping[str, SourceFile]
     differences: tuple[Difference, ...]
     checked: int
     pending: int
     other_mods: frozenset[str] = frozenset()
+    adopted: int = 0
 
 
 def check_source(store: Store, site: str, data: Sequence[str], acked: Sequence[Row]) -> SourceChecked:
@@ -46,7 +48,8 @@ def check_source(store: Store, site: str, data: Sequence[str], acked: Sequence[R
     sealed = {f.entry.path: f for f in classify(listing.entries, data).sealed}
     known = {r["path"]: r for r in acked}
     unchanged = [path for path, r in known.items() if path in sealed and _unchanged(sealed[path], r)]
-    asked = [_source_file(sealed[path], known[path]) for path in unchanged]
+    sent = [path for path in unchanged if int(known[path]["generation"])]
+    asked = [_source_file(sealed[path], known[path]) for path in sent]
     ranges = [Range(f.path, 0, f.size) for f in asked]
     ranges += [Range(f.mods_path, 0, f.mods_size) for f in asked if f.mods_size]
     found = dict(zip(ranges, store.digests(ranges), strict=True))
@@ -64,7 +67,8 @@ def check_source(store: Store, site: str, data: Sequence[str], acked: Sequence[R
         else:
             same[file.path] = file
     pending = len(sealed.keys() - set(unchanged)) + len(known.keys() - sealed.keys())
-    return SourceChecked(same, tuple(differences), len(ranges), pending, frozenset(other_mods))
+    adopted = len(unchanged) - len(sent)
+    return SourceChecked(same, tuple(differences), len(ranges), pending, frozenset(other_mods), adopted)
 
 
 def _unchanged(file: SealedFile, row: Row) -> bool:

@@ -6,6 +6,7 @@ import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -17,6 +18,7 @@ from tidemark.proof.gather import late_paths
 from tidemark.proof.status import LinkStatus
 from tidemark.proof.why_file import explain_file
 from tidemark.proof.why_others import explain_device, explain_landing, explain_link, explain_run, explain_site
+from tidemark.stores.landing import landing_folder
 from tidemark.tsfiles.sealed import MODS_SUFFIXES
 
 _EVENTS = 8  # newest events shown
@@ -25,7 +27,8 @@ _NAMES = 5_000  # of each sort, looked through for what was meant
 
 @dataclass(frozen=True)
 class Desk:
-    """What every lookup needs. `roots`: folders of local stores, cut off from paths that somebody pastes whole."""
+    """What every lookup needs. `roots`: folders of local stores, cut off from paths that somebody pastes whole; `here`:
+    receiver → its folder, of those on this machine."""
 
     connection: Connection
     links: Mapping[str, LinkStatus]
@@ -33,6 +36,7 @@ class Desk:
     left_out: str
     remote: frozenset[str] = frozenset()
     roots: Sequence[str] = field(default=())
+    here: Mapping[str, Path] = field(default_factory=dict)
 
 
 def explain(desk: Desk, subject: str) -> Explanation | None:
@@ -120,7 +124,18 @@ def _holder(desk: Desk, subject: str) -> Explanation | None:
 def _landing(desk: Desk, subject: str) -> Explanation | None:
     name = subject.rstrip("/").rpartition("/")[2] if subject.startswith("landing/") else subject
     rows = report(desk.connection, "landing_story", landing=name)
-    return explain_landing(name, rows, desk.names) if rows else None
+    return explain_landing(name, rows, desk.names, _taken_away(desk, name, rows)) if rows else None
+
+
+def _taken_away(desk: Desk, landing: str, rows: Sequence[Row]) -> str:
+    """The folder of a landing that is not loaded yet and is not at its receiver any more, '' where it is there."""
+    row = rows[0]
+    status = desk.links.get(row["place"]) if row["side"] == "sender" else None
+    root = desk.here.get(status.facts.receiver if status else row["place"])
+    if root is None or row["state"] not in ("landed", "waiting", "found", "loading"):
+        return ""
+    folder = landing_folder(row["site_id"], landing)
+    return "" if (root / folder).is_dir() else folder
 
 
 def _file(desk: Desk, subject: str) -> Explanation | None:

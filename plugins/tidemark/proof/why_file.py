@@ -40,6 +40,7 @@ _RULES: Sequence[Callable[[FileStory], Told | None]] = (
     why_file_at_site.waiting,
     why_file_at_receiver.given_up,
     why_file_at_site.told_by_receipt,
+    why_file_at_site.adopted,
     why_file_at_receiver.landed,
     why_file_at_receiver.in_catalog,
     why_file_at_receiver.retired,

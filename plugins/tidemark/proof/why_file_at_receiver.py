@@ -176,7 +176,7 @@ def retired(story: FileStory) -> Told | None:
             why = (
                 f"other files of the site cover it now: {listed(by)}"
                 if by
-                else "the site dropped it, and the link applies drops"
+                else 'the site dropped it, and the drop took effect (deletes = "apply", or approved)'
             )
             return Told(word, f"{why}; {gone}", final=True)
     return Told("replaced", f"a newer generation took its place; {gone}", final=True)

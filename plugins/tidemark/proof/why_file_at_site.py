@@ -60,6 +60,10 @@ _ADVICE_SKIPPED = {
         "wait; if it stays after a restart of IoTDB, look at the disk of the site",
         "the first run that finds a whole .resource sends it",
     ),
+    "its data folder is not in the settings any more: neither sent again nor dropped": (
+        "put its folder back into data of [sites.NAME] in tidemark.toml",
+        "what the catalog has of it stays; no run looks at it",
+    ),
     "zero length": ("look at the disk of the site", "it is passed over by every run until it has content"),
 }
 
@@ -108,6 +112,20 @@ def waiting(story: FileStory) -> Told | None:
         reason or (f"the link is {status.state}: {status.reason}" if status and blocked else "no run has sent it yet"),
         f"./tidemark sync {link['link']}",
         "the next run of the link sends it",
+    )
+
+
+def adopted(story: FileStory) -> Told | None:
+    """Known without ever being sent: generation 0 is acknowledged by `adopt` alone."""
+    link = story.link
+    if link is None or link["state"] != "acked" or int(link["generation"]) or story.newest is not None:
+        return None
+    return Told(
+        "adopted",
+        link["reason"] or "brought to the receiving end before Tidemark, by another tool",
+        "to have it in the catalog, adopt the folder at the receiver that holds it: ./tidemark adopt LINK DIR",
+        "it is not sent and not in the catalog; a later change of it is sent whole",
+        final=True,
     )
 
 

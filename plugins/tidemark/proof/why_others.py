@@ -73,8 +73,9 @@ def explain_run(run: Row, items: Sequence[Row], status: LinkStatus | None, event
     return Explanation(run["run_id"], "run", state, cause, (*facts, *events), following, wait, final)
 
 
-def explain_landing(landing: str, rows: Sequence[Row], names: Mapping[str, str]) -> Explanation:
-    """One landing as its receivers and its sender in this ledger know it; at least one row."""
+def explain_landing(landing: str, rows: Sequence[Row], names: Mapping[str, str], taken_away: str = "") -> Explanation:
+    """One landing as its receivers and its sender in this ledger know it; at least one row. `taken_away`: its folder,
+    where that is not at the receiver any more though nothing of it was loaded."""
     facts = [
         f"{r['side']} {r['place']}: {r['state']}, sequence {r['sequence']} after {r['previous'] or 'nothing'}, "
         f"{r['files']} files, {r['bytes']} bytes, since {when(r['at'])}"
@@ -85,10 +86,11 @@ def explain_landing(landing: str, rows: Sequence[Row], names: Mapping[str, str])
     receipt = json.loads(row["receipt"]) if row["receipt"] else {}
     outcomes = Counter(a.get("outcome") for a in receipt.get("answers", ()))
     facts += [f"{n} files {outcome}" for outcome, n in sorted(outcomes.items())]
-    state, cause, following, wait = _LANDING.get(row["state"], (row["state"], "", "", ""))
+    state, cause, following, wait = _LANDING.get("gone" if taken_away else row["state"], (row["state"], "", "", ""))
     following = following.format(site=site, link=row["place"])
     final = row["state"] in ("loaded", "answered")
-    return Explanation(landing, "landing", state, row["reason"] or cause, tuple(facts), following, wait, final)
+    cause = cause.format(folder=taken_away) if taken_away else row["reason"] or cause
+    return Explanation(landing, "landing", state, cause, tuple(facts), following, wait, final)
 
 
 # state: (in words, cause, next, if you wait)
@@ -100,6 +102,12 @@ _LANDING = {
     "found": ("not loaded", "it has not been loaded yet", "./tidemark load --site {site}", "the load DAG takes it"),
     "loading": ("loading", "a load has it, or died in it", "./tidemark load --site {site}", "the next load continues it"),
     "landed": ("landed", "the receiver has not answered yet", "./tidemark load", "the load there takes it"),
+    "gone": (
+        "gone",
+        "it was whole and not loaded, and its folder {folder} is not at the receiver any more",
+        "put the folder back from a backup or from where it was moved; then ./tidemark load --site {site}",
+        "landings load in sequence: the later ones of the site wait for it",
+    ),
     "closing": ("closing", "a run stopped while it closed it", "./tidemark sync {link}", "the next run finishes it"),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import combinations
 from typing import Any
+from urllib.parse import urlsplit
 
 from tidemark.settings_file.document import Document
 from tidemark.settings_file.keys import nearest
@@ -24,6 +25,7 @@ def check(document: Document, sections: Sections, single: Mapping[str, dict[str,
     _check_ids(sections["sites"], problems)
     _check_pairs(sections["links"], problems)
     _check_receivers(sections["receivers"], problems)
+    _check_ends(sections["sites"], sections["receivers"], problems)
     for section in ("receivers", "sites", "nodes"):
         for name, table in sections[section].items():
             _check_login(section, name, table, problems)
@@ -80,6 +82,21 @@ def _check_receivers(receivers: Mapping[str, dict[str, Any]], problems: Problems
             where = problems.document.place("receivers", one, "store")
             message = f"shares folders with the store of receiver {one} ({where}): give each its own"
             problems.add(message, "receivers", other, "store", value=second)
+
+
+def _check_ends(sites: Mapping[str, dict[str, Any]], receivers: Mapping[str, dict[str, Any]], problems: Problems) -> None:
+    """No site in a receiver's folder, no receiver in a site's: what one keeps would pass for what the other has. One machine
+    may be both, in folders of their own; a site whose store is `/` names its data folders by their absolute paths."""
+    for name, site in sites.items():
+        own = site.get("store", "").rstrip("/")
+        for receiver, table in receivers.items():
+            other = table.get("store", "").rstrip("/")
+            inside = bool(own and other) and f"{own}/".startswith(f"{other}/")
+            around = bool(other) and urlsplit(own).path != "" and f"{other}/".startswith(f"{own}/")
+            if inside or around:
+                where = problems.document.place("receivers", receiver, "store")
+                message = f"shares folders with the store of receiver {receiver} ({where}): give each its own"
+                problems.add(message, "sites", name, "store", value=site["store"])
 
 
 def _check_login(section: str, name: str, table: dict[str, Any], problems: Problems) -> None:

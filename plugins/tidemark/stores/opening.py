@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
-from tidemark.errors import UsageError
+from tidemark.errors import PermanentError, UsageError
 from tidemark.stores.protocol import Store, Tier
 
 
@@ -24,7 +24,7 @@ def open_store(address: StoreAddress, tier: Tier | None = None) -> Store:
     """Open `address`; an sftp store is connected, its host key compared, its far end probed once (or `tier` taken).
 
     Opening it and its calls are tried again while the end is unreachable (`retrying`). Raises UsageError for an address
-    that cannot be, HostKeyError, PermissionDeniedError (login), UnreachableError.
+    that cannot be, PermanentError for one that is a file, HostKeyError, PermissionDeniedError (login), UnreachableError.
     """
     parts = urlsplit(address.url)
     if parts.scheme == "file":
@@ -44,7 +44,14 @@ def open_store(address: StoreAddress, tier: Tier | None = None) -> Store:
 def _local(url: str) -> Store:
     from tidemark.stores.local import LocalStore
 
-    return LocalStore(local_root(url))
+    root = Path(local_root(url))
+    if root.exists() and not root.is_dir():
+        raise PermanentError(
+            f"store {url} is a file, not a folder",
+            hint="move the file away, or name a folder as store in the settings; ./tidemark doctor checks every store",
+            subject=url,
+        )
+    return LocalStore(str(root))
 
 
 def local_root(url: str) -> str:

@@ -38,6 +38,10 @@ class KnownFile(NamedTuple):
     mods_mtime: int = 0
 
 
+OUTSIDE = "its data folder is not in the settings any more: neither sent again nor dropped"
+"""Why a known file is passed over whose data folder was taken out of the settings."""
+
+
 @dataclass
 class Compared:
     """Outcome of the first pass. `differing`: listed TsFiles that are not simply unchanged, with their row if any."""
@@ -48,6 +52,7 @@ class Compared:
     prefixes: set[str] = field(default_factory=set)  # folders, with their slash, that hold any file
     listed: int = 0  # TsFiles in the listing, whatever their state
     known: int = 0  # rows waiting or acked
+    outside: list[str] = field(default_factory=list)  # known, and below no data folder: nobody looked for them
 
 
 class Kind(enum.StrEnum):
@@ -101,6 +106,15 @@ def compare(
     return out
 
 
+def set_outside(compared: Compared, data_folders: Sequence[str]) -> None:
+    """Take what lies below no data folder out of what is absent: it was not looked for, so it has not vanished."""
+    below = tuple(folder.rstrip("/") + "/" for folder in data_folders)
+    compared.outside = [row.path for row in compared.absent if not row.path.startswith(below)]
+    if compared.outside:
+        compared.absent = [row for row in compared.absent if row.path.startswith(below)]
+        compared.folders -= {path.rpartition("/")[0] for path in compared.outside}
+
+
 def changes(
     compared: Compared,
     entries: Iterable[Entry],
@@ -123,8 +137,8 @@ def changes(
         changed=tuple(changed),
         live=tuple(file for file in classified.sealed if file.entry.path not in moving),
         vanished=tuple(row for row in compared.absent if row.path not in unseen),
-        unjudged=tuple(sorted([*unseen, *open_again])),
-        skipped=tuple(classified.skipped),
+        unjudged=tuple(sorted([*unseen, *open_again, *compared.outside])),
+        skipped=(*classified.skipped, *((path, OUTSIDE) for path in compared.outside)),
     )
 
 

@@ -20,7 +20,7 @@ from tidemark.stores.protocol import Listing, Range, Tier
 from tidemark.sync import snapshot
 from tidemark.sync.choice import Facts, Selection, choose, left_out_reason, without
 from tidemark.sync.guard import View
-from tidemark.sync.plan import Change, Changes, Compared, Kind, changes, compare
+from tidemark.sync.plan import Change, Changes, Compared, Kind, changes, compare, set_outside
 from tidemark.sync.snapshot import SnapshotFolders
 from tidemark.sync.vanished import LATELY
 from tidemark.sync.work import Options, Site, Work
@@ -124,7 +124,9 @@ def _compared(site: Site, everything: bool) -> tuple[Listing, Compared]:
 def _compare(site: Site, listing: Listing, everything: bool) -> Compared:
     with site.ledger.read() as connection:
         rows = link_rows.stream_files(connection, site.link.name)
-        return compare(listing.entries, rows, left_out_reason(site.link), everything)
+        compared = compare(listing.entries, rows, left_out_reason(site.link), everything)
+    set_outside(compared, site.site.data)
+    return compared
 
 
 def _require_folders(site: Site, listing: Listing) -> None:
@@ -149,7 +151,7 @@ def _look_closer(site: Site, glanced: Listing, compared: Compared) -> tuple[List
     again = compare(entries, rows, left_out_reason(site.link))
     in_them = [files for files in folders_of(glanced.entries) if files.folder in folders]
     again.listed += compared.listed - sum(name.endswith(SUFFIX) for files in in_them for name in files.names)
-    again.known = compared.known
+    again.known, again.outside = compared.known, compared.outside
     again.prefixes |= compared.prefixes - {files.prefix for files in in_them}
     odd = sorted({**dict(glanced.odd), **dict(closer.odd)}.items())
     return Listing(entries, glanced.missing, odd), again

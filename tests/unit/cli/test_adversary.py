@@ -64,6 +64,7 @@ WORDS = [
     # files
     (("sync", "plant1", "--plan", "nope.json"), 3, "nope.json"),
     (("sync", "plant1", "--plan", "tidemark.toml"), 2, "plan"),
+    (("sync", "plant1", "--only", "*", "--again"), 2, "--only and --again exclude each other"),
     (("sync", "plant1", "--plan", "site"), 2, "site"),
     (("plan", "plant1", "--out", "site"), 2, "site"),
     (("plan", "plant1", "--out", f"{NO_PLACE}/p.json"), 2, NO_PLACE),
@@ -98,6 +99,29 @@ def test_an_empty_catalog_is_read_as_an_empty_file(tidemark: Command, deployment
     said = tidemark("read", "--tall", "--out", "empty.csv", "--json")
     assert (said.code, said.json["rows"]) == (0, 0)
     assert (deployment / "empty.csv").read_text().strip() == '"device","measurement","time","type","value"'
+
+
+def test_a_plan_is_run_whole_and_nothing_else(tidemark: Command) -> None:
+    assert tidemark("plan", "plant1", "--out", "plan.json").code == 0
+    refused(tidemark("sync", "plant1", "--plan", "plan.json", "--only", "*", "--json"), 2, "--plan and --only exclude")
+    refused(tidemark("sync", "plant1", "--plan", "plan.json", "--again", "--json"), 2, "--plan and --again exclude")
+    assert tidemark("status", "--json").json["links"][0]["state"] == "new"
+
+
+def test_paths_that_nothing_matches_are_no_error_and_said(tidemark: Command) -> None:
+    said = tidemark("sync", "plant1", "--only", "zzz*", "--json")
+    assert (said.code, said.json["files"]) == (0, 0)
+    assert said.json["notes"] == ["--only zzz*: no such file is to be sent; ./tidemark plan plant1 lists those that are"]
+    assert "no such file is to be sent" in tidemark("sync", "plant1", "--only", "zzz*").err
+    assert tidemark("sync", "plant1", "--only", "*.tsfile", "--json").json["notes"] == []
+
+
+def test_a_receiver_whose_store_is_a_file_is_told(tidemark: Command, deployment: Path) -> None:
+    (deployment / "centre").write_text("")
+    for words in (("sync", "plant1"), ("load",)):
+        refused(tidemark(*words, "--json"), 6, "centre is a file, not a folder")
+    (deployment / "centre").unlink()
+    assert tidemark("sync", "plant1", "--json").json["loaded"] > 0
 
 
 @pytest.mark.parametrize("glob", ["zzz.**", "[", "", "root.**.nothing", "\\"])

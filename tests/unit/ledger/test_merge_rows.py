@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tidemark.ledger import merge_rows
+from tidemark.ledger import merge_rows, standing_rows
 from tidemark.ledger.catalog_rows import (
     CatalogDevice,
     CatalogFile,
@@ -182,3 +182,61 @@ def test_sources_that_cannot_be_merged_are_remembered_until_they_are(ledger: Led
     publish(ledger, [a, b], "m", 0, 15)
     with ledger.read() as connection:
         assert merge_rows.kept_groups(connection, "centre") == {}
+
+
+class TestStands:
+    """Merged files that stand alone, and what they stand for to the very sources."""
+
+    @staticmethod
+    def settle(ledger: Ledger, *merged: int) -> None:
+        with ledger.write() as connection:
+            assert set(merge_rows.settle_due(connection, "centre", 1e9)) == set(merged)
+            merge_rows.settle(connection, merged, 10.0)
+
+    def test_settled_twice_it_stands_for_the_first_sources_too(self, ledger: Ledger) -> None:
+        a, b = add(ledger, "a", 1, 0, 9), add(ledger, "b", 2, 5, 15)
+        (first,) = publish(ledger, [a, b], "m1", 0, 15) or ()
+        self.settle(ledger, first)
+        late = add(ledger, "c", 3, 8, 20)
+        (second,) = publish(ledger, [first, late], "m2", 0, 20) or ()
+        self.settle(ledger, second)
+        with ledger.read() as connection:
+            assert standing_rows.made_from(connection, [a]) == {second}
+            [stand] = standing_rows.stands(connection, [second])
+        assert [file.file_id for file in stand.merged] == [second]
+        assert {root.file_id for root in stand.roots} == {a, b, late}
+
+    def test_what_waits_to_be_replaced_is_neither_merged_nor_settled_into_anything(self, ledger: Ledger) -> None:
+        a, b = add(ledger, "a", 1, 0, 9), add(ledger, "b", 2, 5, 15)
+        (first,) = publish(ledger, [a, b], "m1", 0, 15) or ()
+        self.settle(ledger, first)
+        late = add(ledger, "c", 3, 8, 20)
+        (second,) = publish(ledger, [first, late], "m2", 0, 20) or ()
+        with ledger.write() as connection:
+            standing_rows.set_waits(connection, [first], {"data/a": "its deletion"})
+            assert standing_rows.waiting(connection, "centre") == {first: {"data/a": "its deletion"}}
+            assert merge_rows.settle_due(connection, "centre", 1e9) == ()
+        assert unmerge(ledger, first).retired == (second,)
+        assert publish(ledger, [first, late], "m3", 0, 20) is None
+        with ledger.write() as connection:
+            standing_rows.set_waits(connection, [first], {})
+            assert standing_rows.waiting(connection, "centre") == {}
+        assert publish(ledger, [first, late], "m4", 0, 20) is not None
+
+    def test_merged_files_of_the_same_sources_are_one_stand(self, ledger: Ledger) -> None:
+        a, b = add(ledger, "a", 1, 0, 9), add(ledger, "b", 2, 5, 15)
+        with ledger.write() as connection:
+            rows = files_by_id(connection, [a, b])
+            outputs = [
+                MergedFile(a_file(name, 2, role="merged"), devices(start, start + 9), Account(10, 10, 0, 0))
+                for name, start in (("m1", 0), ("m2", 10))
+            ]
+            made = merge_rows.publish(connection, "centre", rows, outputs, "batch", 5.0) or ()
+        self.settle(ledger, *made)
+        late = add(ledger, "c", 3, 12, 20)
+        (above,) = publish(ledger, [made[1], late], "m3", 10, 20) or ()
+        self.settle(ledger, above)
+        with ledger.read() as connection:
+            [stand] = standing_rows.stands(connection, [made[0], above])
+        assert {file.file_id for file in stand.merged} == {made[0], above}
+        assert {root.file_id for root in stand.roots} == {a, b, late}

@@ -185,7 +185,8 @@ def test_the_page_is_whole_and_needs_nothing_else() -> None:
     found = stretches(
         [Claim(name, 5, 6, "a", ""), Claim(name, 6, 6, "b", "torn <page>"), Claim("works.r0", 900, 901, "a", "")]
     )
-    text = page(Coverage((SiteCoverage("plant <1>", found, ("landing 3 has not come",)),), "centre"))
+    site = SiteCoverage("plant <1>", found, ("landing 3 has not come",), ("2 files & more were adopted",))
+    text = page(Coverage((site, SiteCoverage("new", (), notes=("link new never ran",))), "centre"))
     tags = _Tags()
     tags.feed(text)
     assert tags.open == []
@@ -194,4 +195,5 @@ def test_the_page_is_whole_and_needs_nothing_else() -> None:
     assert "root.&lt;b&gt;&amp;`x`" in text
     assert "torn &lt;page&gt;" in text
     assert "landing 3 has not come" in text
+    assert "2 files &amp; more were adopted" in text and "link new never ran" in text
     assert text.count("class='cut'") >= 2  # one in the legend, one where the days between are left out

@@ -21,6 +21,8 @@ IDLE = LinkFacts("plant1", "plant1", "centre", run="r1", run_state="finished", s
         ({"run_state": "failed", "error_kind": 10, "error": "window over at 06:00"}, "window", "06:00"),
         ({"run_state": "failed", "error_kind": 5, "error": "no route", "hint": "./tidemark doctor"}, "failed", "no route"),
         ({"guard": "the source looks empty", "guard_run": "r1"}, "guard", "looks empty"),
+        ({"asking": "b was dropped after its points had settled", "asking_run": "r7"}, "guard", "settled"),
+        ({"late": (("a", "its deletion waits"), ("b", "it waits"))}, "pending", "a: its deletion waits (and 1 more)"),
         ({"behind_gap": 2, "landing_reason": "landing 3 has not come"}, "gap", "landing 3"),
         ({"rejected": 1, "landing_reason": "two landings 3"}, "gap", "two landings"),
         ({"refused": 1}, "partial", "1 refused"),
@@ -48,3 +50,4 @@ def test_lag_is_how_long_the_oldest_unsent_file_waits() -> None:
 
 def test_a_guard_names_the_command_that_decides() -> None:
     assert link_status(replace(IDLE, guard="x", guard_run="r9"), 0.0).next == "./tidemark approve r9"
+    assert link_status(replace(IDLE, asking="x", asking_run="r7"), 0.0).next == "./tidemark approve r7"

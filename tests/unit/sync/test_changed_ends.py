@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.crash.edge import path_of
 from tests.crash.sync_world import LINK, RECEIVER, SITE, SyncWorld
 from tests.unit.sync.link_runs import opened, seal
 from tidemark.errors import PermanentError
@@ -15,6 +16,7 @@ from tidemark.flows import sync_link
 from tidemark.flows.app import App
 from tidemark.flows.plan_link import plan
 from tidemark.settings import Settings
+from tidemark.sync.plan import OUTSIDE
 
 OTHER = replace(RECEIVER, name="dr", store="memory://dr")
 
@@ -71,6 +73,31 @@ def test_another_site_id_is_told_by_plan_as_by_sync(world: SyncWorld) -> None:
         assert planned.as_json() == synced.as_json()
         assert f"belongs to site {SITE.id}, the settings say {renewed.id}" in planned.message
         assert f'site = "{SITE.name}"' in planned.hint
+    world.check()
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_data_folder_taken_out_of_the_settings_is_named_and_drops_nothing(world: SyncWorld, gone: bool) -> None:
+    (path,) = seal(world, 1)
+    late = world.edge.seal(path_of(2, unsequence=True), extent={"root.sg.d1": (0, 5)})
+    world.sync()
+    if gone:
+        world.edge.drop(path)
+    world.site_settings = replace(SITE, data=("data/unsequence",))
+    with opened(world) as app:
+        planned = plan(app, LINK.name)
+        assert (planned.send, planned.drop) == ((), ())
+        assert planned.skipped == ((path, OUTSIDE),)
+    result = world.sync()
+    assert (result.state, result.dropped, result.exit_code) == ("nothing", 0, 0)
+    assert result.notes == (f"1 known files are passed over: {OUTSIDE}; ./tidemark plan {LINK.name} lists them",)
+    world.edge.drop(late)
+    world.edge.seal(path_of(3, unsequence=True), extent={"root.sg.d1": (0, 5)})
+    assert world.sync().dropped == 1, "the folders that are left are judged as ever"
+    seal(world, 4)
+    world.site_settings = SITE
+    result = world.sync()
+    assert (result.dropped, result.notes) == (int(gone), ())
     world.check()
 
 

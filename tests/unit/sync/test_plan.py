@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tidemark.stores.protocol import Entry
-from tidemark.sync.plan import Changes, Kind, KnownFile, changes, compare
+from tidemark.sync.plan import OUTSIDE, Changes, Kind, KnownFile, changes, compare, set_outside
 
 DATA = ("data/sequence", "data/unsequence")
 FOLDER = "data/sequence/root.sg/0/0"
@@ -126,3 +126,15 @@ def test_order_is_that_of_bytes() -> None:
     entries = sorted((e for n in names for e in listed(n)), key=lambda e: e.path.encode())
     compared = compare(entries, sorted((row(n) for n in names), key=lambda r: r.path.encode()))
     assert compared.differing == {} and compared.absent == []
+
+
+def test_what_lies_below_no_data_folder_any_more_is_named_and_not_judged() -> None:
+    elsewhere = "old/sequence/root.sg/0/0/1-1-0-0.tsfile"
+    ordered = sorted([*listed(A)])
+    compared = compare(ordered, sorted([row(A), row(elsewhere), row(B)]))
+    set_outside(compared, DATA)
+    found = changes(compared, ordered, DATA)
+    assert [r.path for r in found.vanished] == [B]
+    assert found.unjudged == (elsewhere,)
+    assert found.skipped == ((elsewhere, OUTSIDE),)
+    assert compared.known == 3

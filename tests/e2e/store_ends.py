@@ -1,0 +1,38 @@
+"""Two ends of a transfer: what the specifications of faults between them share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.services.sshd import Sshd
+from tidemark.stores.opening import StoreAddress
+from tidemark.stores.protocol import Tier
+from tidemark.stores.ssh import Limits
+from tidemark.stores.transfer import SendItem, SendOptions
+
+TIERS = [Tier.PYTHON, Tier.POSIX, Tier.SFTP]
+FASTEST_FIRST = [Tier.PYTHON, *(pytest.param(tier, marks=pytest.mark.full) for tier in TIERS[1:])]
+QUICK = Limits(connect=10, handshake=20, stall=10)  # a busy machine keeps them too
+IMPATIENT = Limits(connect=5, handshake=8, stall=1.5)  # where the limit itself is waited for
+BLOCK = 1 << 20
+OPTIONS = SendOptions(block_bytes=BLOCK, retries=5)
+MAC_ROOM = 400_000  # bytes of handshakes, packets and answers in a proxy's count
+
+
+def address(server: Sshd, folder: Path | None = None, port: int = 0, **changes: str) -> StoreAddress:
+    url = server.url(folder).replace(f":{server.port}/", f":{port or server.port}/")
+    return StoreAddress(**{"url": url, "host_key": server.host_key, "key": str(server.key), **changes})
+
+
+def write(folder: Path, *sizes: int) -> list[SendItem]:
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, size in enumerate(sizes):
+        (folder / f"{number}.tsfile").write_bytes(os.urandom(size))
+    return [SendItem(f"{number}.tsfile", f"l/{number}.tsfile", size) for number, size in enumerate(sizes)]
+
+
+def same(items: list[SendItem], source: Path, target: Path) -> bool:
+    return all((source / i.source_path).read_bytes() == (target / i.target_path).read_bytes() for i in items)

@@ -1,0 +1,198 @@
+"""What can go wrong when a store is opened: host keys, logins, servers that limit, talk or lack what we need."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.store_ends import IMPATIENT, QUICK, address
+from tests.services.sshd import FarEnd, Sshd, make_key
+from tidemark.errors import (
+    HostKeyError,
+    PermanentError,
+    PermissionDeniedError,
+    UnreachableError,
+    UsageError,
+)
+from tidemark.stores.opening import StoreAddress, open_store
+from tidemark.stores.protocol import Tier
+from tidemark.stores.sftp import open_sftp
+
+pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
+
+
+def test_a_missing_host_key_is_asked_for_and_shown(sshd: Sshd) -> None:
+    with pytest.raises(HostKeyError) as caught:
+        open_store(address(sshd, host_key=""))
+    assert sshd.host_key in caught.value.message and sshd.host_key in caught.value.hint
+    assert f"127.0.0.1:{sshd.port}" in caught.value.message
+
+
+def test_a_changed_host_key_is_refused_and_named(sshd: Sshd) -> None:
+    other = "SHA256:" + "A" * 43
+    started = time.monotonic()
+    with pytest.raises(HostKeyError) as caught:
+        open_store(address(sshd, host_key=other))
+    assert other in caught.value.message and sshd.host_key in caught.value.message
+    assert time.monotonic() - started < 10  # one look, not five
+    assert caught.value.kind == 6
+
+
+def test_a_host_key_that_changes_while_we_work_is_refused(start_sshd: Callable[..., Sshd]) -> None:
+    server = start_sshd()
+    store = open_store(address(server))
+    server.stop()
+    (server.folder / "host_key").unlink()
+    make_key(server.folder / "host_key")
+    server.restart()
+    with pytest.raises(HostKeyError):
+        store.list_files([""])
+
+
+def test_a_login_that_is_refused_names_user_host_and_keys(sshd: Sshd, tmp_path: Path) -> None:
+    stranger = make_key(tmp_path / "stranger")
+    with pytest.raises(PermissionDeniedError) as caught:
+        open_store(address(sshd, key=str(stranger)))
+    assert str(stranger) in caught.value.message and f"@127.0.0.1:{sshd.port}" in caught.value.message
+    with pytest.raises(UsageError, match="no-such-key"):
+        open_store(address(sshd, key=str(tmp_path / "no-such-key")))
+    (tmp_path / "text").write_text("not a key")
+    with pytest.raises(PermanentError, match="text"):
+        open_store(address(sshd, key=str(tmp_path / "text")))
+
+
+@pytest.mark.parametrize(
+    "url", ["sftp:///path", "ftp://host/x", "sftp://h:port/x", "sftp://h/a/../b", "file://relative/x", "file:///a/../b", "x"]
+)
+def test_an_address_that_cannot_be_is_a_usage_error(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        open_store(StoreAddress(url))
+    assert url in caught.value.message
+
+
+def test_an_airflow_connection_without_its_key_says_who_knows_it() -> None:
+    with pytest.raises(UsageError, match="plant1_ssh"):
+        open_store(StoreAddress("sftp://h/x", "SHA256:x", connection="plant1_ssh"))
+
+
+def test_nobody_listens(sshd: Sshd) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        with pytest.raises(UnreachableError, match=f"127.0.0.1:{port} refuses connections"):
+            open_store(address(sshd, port=port))
+
+
+@pytest.mark.full
+def test_a_server_that_never_greets_is_given_up() -> None:
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        started = time.monotonic()
+        with pytest.raises(UnreachableError):
+            open_sftp(StoreAddress(f"sftp://u@127.0.0.1:{mute.getsockname()[1]}/x", "SHA256:x", "k"), limits=IMPATIENT)
+        assert time.monotonic() - started < 3 * IMPATIENT.handshake
+
+
+def test_a_server_of_one_session_a_connection_gets_a_connection_a_session(start_sshd: Callable[..., Sshd]) -> None:
+    server = start_sshd(FarEnd.SHELL, {"MaxSessions": "1"})
+    content = os.urandom(5_000_000)
+    (server.files / "f").write_bytes(content)
+    store = open_sftp(address(server), limits=QUICK)
+    stream = store.chunks("f", 0, len(content), 100_000)
+    first = next(stream)
+    assert store.stat("f") is not None
+    assert first + b"".join(stream) == content
+    store.close()
+
+
+def test_a_server_without_sessions_is_told(start_sshd: Callable[..., Sshd]) -> None:
+    server = start_sshd(FarEnd.SHELL, {"MaxSessions": "0"})
+    with pytest.raises(UnreachableError, match="refuses another session") as caught:
+        open_sftp(address(server), limits=QUICK)
+    assert "MaxSessions" in caught.value.hint
+
+
+@contextmanager
+def login_under_way(server: Sshd) -> Iterator[None]:
+    """Someone who is greeted and says nothing. Whoever looked before may still count, so it takes a few tries."""
+    for _ in range(100):
+        with socket.create_connection(("127.0.0.1", server.port)) as waiting:
+            if waiting.recv(4) == b"SSH-":
+                yield
+                return
+        time.sleep(0.05)
+    raise AssertionError("sshd greets nobody")
+
+
+@pytest.mark.full
+def test_a_server_that_limits_logins_lets_us_in_later(start_sshd: Callable[..., Sshd]) -> None:
+    server = start_sshd(FarEnd.SHELL, {"MaxStartups": "1:100:1"})
+    with login_under_way(server):
+        with pytest.raises(UnreachableError):
+            open_sftp(address(server), limits=QUICK)
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            open_store(address(server)).close()
+            break
+        except UnreachableError:
+            assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("far_end", [FarEnd.SHELL, pytest.param(FarEnd.POSIX, marks=pytest.mark.full)])
+def test_a_login_script_that_talks_does_not_disturb(start_sshd: Callable[..., Sshd], far_end: FarEnd) -> None:
+    server = start_sshd(far_end)
+    inner = "sh -c" if far_end is FarEnd.SHELL else str(server.folder / "posix_shell") + " -c"
+    script = server.folder / "talks"
+    script.write_text(
+        "#!/bin/sh\n"
+        'case "$SSH_ORIGINAL_COMMAND" in *sftp-server*|internal-sftp) ;; *) echo "Welcome, tidemark of this house";; esac\n'
+        f'exec {inner} "$SSH_ORIGINAL_COMMAND"\n'
+    )
+    script.chmod(0o755)
+    server.stop()
+    config = (server.folder / "sshd_config").read_text()
+    kept = [line for line in config.splitlines() if not line.startswith("ForceCommand")]
+    (server.folder / "sshd_config").write_text("\n".join([*kept, f"ForceCommand {script}"]) + "\n")
+    server.restart()
+
+    store = open_store(address(server))
+
+    assert store.properties.tier is (Tier.PYTHON if far_end is FarEnd.SHELL else Tier.POSIX)
+    store.publish("a", b"1")
+    assert [entry.path for entry in store.list_files([""]).entries] == ["a"]
+    store.close()
+
+
+def test_an_account_without_shell_and_sftp_is_told_so(start_sshd: Callable[..., Sshd]) -> None:
+    server = start_sshd(FarEnd.SHELL, {"ForceCommand": "/bin/echo This account is not available."})
+    with pytest.raises(PermissionDeniedError, match="gives no SFTP"):
+        open_store(address(server))
+
+
+def test_a_tier_that_is_not_there_cannot_be_forced(sshd_posix: Sshd, sshd_sftp_only: Sshd) -> None:
+    for server, tier in ((sshd_posix, Tier.PYTHON), (sshd_sftp_only, Tier.PYTHON), (sshd_sftp_only, Tier.POSIX)):
+        with pytest.raises(PermanentError, match=tier.value):
+            open_store(address(server), tier)
+
+
+def test_an_sftp_server_without_openssh_extensions_is_declared_and_still_works(start_sshd: Callable[..., Sshd]) -> None:
+    server = start_sshd(FarEnd.SFTP, {"ForceCommand": "internal-sftp -P hardlink,fsync,posix-rename,statvfs,limits"})
+    store = open_store(address(server))
+    (server.files / "f").write_bytes(b"old")
+
+    store.write_part("f.part", 0, [b"new"])
+    store.seal_parts([("f.part", "f")])
+
+    assert (server.files / "f").read_bytes() == b"new"
+    with pytest.raises(PermanentError) as caught:
+        store.link([("f", "snap/f")])
+    assert "snapshot" in caught.value.hint or "hard link" in caught.value.message
+    store.close()
