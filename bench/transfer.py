@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -67,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     asked = parser.parse_args(arguments)
     wanted = set(filter(None, asked.only.split(","))) or {*SETS, "push", "wan", "wan_loss", "wan_bbr", "resume"}
+    os.environ["PYTHONPATH"] = f"{REPOSITORY / 'plugins'}{os.pathsep}{REPOSITORY}"  # of `bench.engine`
     rounds, far_rounds = (1, 1) if asked.quick else (5, 3)
     ours: dict[str, Contender] = {}
     peers: dict[str, Contender] = {}
@@ -159,13 +159,12 @@ def _resume(server: Sshd, folder: Path, line: Wan, rounds: int, books: Books) ->
     source = _make(folder, "wan_resume", 1, 100_000_000)
     way = Way(server, source, folder / "target", SITE, line.known_hosts, line.prefix)
     whole, cut, rest = _engine(way), _engine(way, "--stop-after", "60000000"), _engine(way)
-    cut.allow = (0, 1)
     for _ in range(rounds):
         _fresh(way)
-        whole.run(REPOSITORY, _environ())
+        whole.run(REPOSITORY)
         _fresh(way)
-        cut.run(REPOSITORY, _environ())
-        rest.run(REPOSITORY, _environ())
+        cut.run(REPOSITORY)
+        rest.run(REPOSITORY)
         _check(way)
     books[0].update({"resume whole": whole, "resume cut": cut, "resume rest": rest})
     return rest.median_seconds / whole.median_seconds
@@ -177,7 +176,7 @@ def _engine(way: Way, *more: str) -> Contender:
     ends = [end if end.startswith("sftp:") else f"file://{end}" for end in (source, target)]
     login = ["--host-key", way.server.host_key, "--key", str(way.server.key)]
     command = [*way.prefix, sys.executable, "-m", "bench.engine", *ends, *login, *more]
-    return Contender(" ".join(("engine", *more)), command)
+    return Contender(" ".join(("engine", *more)), command, way.server.pid)
 
 
 def _peers(way: Way) -> dict[str, Contender]:
@@ -222,8 +221,8 @@ def _alternate(contenders: Sequence[Contender], way: Way, rounds: int) -> None:
             if turn >= 2 and contender.samples and contender.median_seconds > 3 * _best(contenders):
                 continue
             _fresh(way)
-            sample = contender.run(REPOSITORY, _environ())
-            print(f"{way.source.name} {contender.name}: {sample.seconds:.2f} s", file=sys.stderr)
+            contender.run(REPOSITORY)
+            print(f"{way.source.name} {contender.name}: {contender.samples[-1].seconds:.2f} s", file=sys.stderr)
             if turn == 0 and contender.name.startswith("engine"):
                 _check(way)
 
@@ -247,15 +246,7 @@ def _best(contenders: Iterable[Contender]) -> float:
 
 
 def _papers(contenders: dict[str, Contender]) -> dict[str, object]:
-    return {
-        name: {**contender.as_json(), "cpu_seconds": round(statistics.median(s.cpu_seconds for s in contender.samples), 2)}
-        for name, contender in contenders.items()
-        if contender.samples
-    }
-
-
-def _environ() -> dict[str, str]:
-    return {"PYTHONPATH": f"{REPOSITORY / 'plugins'}{os.pathsep}{REPOSITORY}"}
+    return {name: contender.as_json() for name, contender in contenders.items() if contender.samples}
 
 
 @contextmanager
