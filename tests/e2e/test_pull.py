@@ -19,11 +19,12 @@ from tidemark.errors import CorruptionError, DiskFullError, PermissionDeniedErro
 from tidemark.stores import packets, pull_line, retrying
 from tidemark.stores.block_journal import journal_of, part_of
 from tidemark.stores.local import LocalStore
+from tidemark.stores.login import Limits
 from tidemark.stores.opening import StoreAddress
 from tidemark.stores.protocol import Store, Tier
 from tidemark.stores.python_store import PythonStore
 from tidemark.stores.sftp import login_of, open_on
-from tidemark.stores.ssh import Limits, SshConnection
+from tidemark.stores.ssh import SshConnection
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 
 pytestmark = pytest.mark.real("sshd")

@@ -24,11 +24,11 @@ from tidemark.errors import (
     UnreachableError,
 )
 from tidemark.stores.local import LocalStore
+from tidemark.stores.login import Limits
 from tidemark.stores.opening import open_store
 from tidemark.stores.protocol import Store, Tier
 from tidemark.stores.retrying import RetryingStore
 from tidemark.stores.sftp import open_sftp
-from tidemark.stores.ssh import Limits
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
@@ -157,7 +157,7 @@ def test_a_dead_server_fails_the_whole_send_soon_and_the_next_send_goes_on(
     again = list(send(store, LocalStore(str(tmp_path)), items, OPTIONS))
 
     assert [type(one) for one in again] == [Sent] * 30
-    assert {one.item for one in again if not one.wire_bytes} == arrived
+    assert {one.item for one in again if not one.wire_bytes} >= arrived  # or whole in its part, only not confirmed any more
     assert same(items, far, tmp_path)
     store.close()
 
