@@ -1,8 +1,9 @@
 """The block journal `<target>.part.blocks`: which blocks of a large file have arrived, and what their digests are.
 
-A header line with the source's identity, then one line a block: offset, length, SHA-256. It lies beside the `.part` at
-the target, so whoever sends next finds it. It claims nothing by itself: a block counts only after its bytes in the
-`.part` were digested again, so a torn line, a lost block or a journal that outlived its part costs bytes, never truth.
+A header line with the source's identity, then one line a block: offset, length, SHA-256. A block may hold others: one from
+offset 0 is the file so far. It lies beside the `.part` at the target, so whoever sends next finds it. It claims nothing by
+itself: a block counts only after its bytes in the `.part` were digested again, so a torn line, a lost block or a journal
+that outlived its part costs bytes, never truth.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ _MAGIC = "tidemark-blocks 1 "
 def part_of(target_path: str) -> str:
     """Where the bytes of a file that is under way lie."""
     return target_path + ".part"
+
+
+def part_at(place: bytes) -> bytes:
+    """As `part_of`, of a place on a disk."""
+    return place + b".part"
 
 
 def journal_of(target_path: str) -> str:
@@ -66,7 +72,7 @@ def header(identity: Identity) -> bytes:
 
 
 def decode(data: bytes) -> BlockJournal | None:
-    """The journal up to its first torn or out-of-order line; None where not even the header is whole or known."""
+    """The journal up to its first torn or impossible line; None where not even the header is whole or known."""
     lines = data.split(b"\n")[:-1]  # what follows the last newline is a torn line, or nothing
     if not lines or not lines[0].startswith(_MAGIC.encode()):
         return None
@@ -80,10 +86,20 @@ def decode(data: bytes) -> BlockJournal | None:
         if len(words) != 3 or len(words[2]) != 64 or not (words[0].isdigit() and words[1].isdigit()):
             break
         block = Block(int(words[0]), int(words[1]), words[2].decode("ascii", "replace"))
-        if block.offset != (blocks[-1].end if blocks else 0) or block.end > identity.wanted:
+        if block.end > identity.wanted:
             break
         blocks.append(block)
     return BlockJournal(identity, tuple(blocks))
+
+
+def in_order(blocks: Sequence[Block]) -> tuple[Block, ...]:
+    """The leading blocks that follow one another from offset 0."""
+    kept: list[Block] = []
+    for block in blocks:
+        if block.offset != (kept[-1].end if kept else 0):
+            break
+        kept.append(block)
+    return tuple(kept)
 
 
 def verified_prefix(blocks: Sequence[Block], digests: Sequence[str | None]) -> tuple[Block, ...]:

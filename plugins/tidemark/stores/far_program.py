@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 from tidemark.stores import durable
 from tidemark.stores.disk import PIECE, Disk, pack_rows
+from tidemark.stores.far_stream import Ranges, widen, write_all
 
 HEAD = struct.Struct(">BII")
 ASK, DATA, LAST, STOP, DONE, FAILED = range(6)
@@ -94,7 +95,7 @@ class Server:
         return self.disk.names(folder)
 
     def do_stat(self, paths: list[str]) -> list[Any]:
-        return [self.disk.stat(path) for path in paths]
+        return self.disk.stat_all(paths)
 
     def do_read(self, path: str, offset: int, length: int | None, size: int) -> None:
         for piece in self.disk.pieces(path, offset, length, size):
@@ -126,6 +127,19 @@ class Server:
                 sizes, held, total = [], [], 0
         if sizes:
             self.send(DATA, sizes, b"".join(held))
+
+    def do_stream(self, frame: int, digest: bool) -> None:
+        """Frames of `far_stream` RECORDs instead of JSON, and bytes, for the requests that come as DATA."""
+        sink = self.sink.fileno()
+        self.sink.flush()
+        widen(sink)
+
+        def send(records: bytes, data: Any) -> None:
+            write_all(sink, [HEAD.pack(DATA, len(records), len(data)), records, data])
+
+        ranges = Ranges(self.disk, send, frame, digest)
+        for asked in self.incoming():
+            ranges.answer(asked)
 
     def do_digests(self, ranges: list[list[Any]]) -> list[str | None]:
         return [self.disk.digest(path, offset, length) for path, offset, length in ranges]

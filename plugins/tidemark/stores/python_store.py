@@ -25,9 +25,11 @@ class PythonStore:
     def __init__(self, url: str, root: str, connection: SshConnection, first: FarSession) -> None:
         self.url = url
         self.properties = StoreProperties(tier=Tier.PYTHON, hard_links=True, fsync=True, inodes=True)
-        self._connection = connection
-        self._pool = FarPool(connection, root, first)
-        self._where = Where(connection.login.name, root)
+        self.connection = connection
+        self.root = root
+        self.pool = FarPool(connection, root, first)
+        self.further: list[tuple[SshConnection, FarSession]] = []  # opened by a transfer, idle now
+        self.where = Where(connection.login.name, root)
 
     def list_files(self, folders: Sequence[str]) -> Listing:
         return self._list(folders, "")
@@ -93,7 +95,7 @@ class PythonStore:
     def sha256(self, path: str, length: int | None = None) -> str:
         digest = self.digests([Range(path, 0, length)])[0]
         if digest is None:
-            raise gone(self._where, path, length)
+            raise gone(self.where, path, length)
         return digest
 
     def digests(self, ranges: Sequence[Range]) -> Sequence[str | None]:
@@ -152,13 +154,16 @@ class PythonStore:
             return int(far.ask("free", check_folder(folder)))
 
     def close(self) -> None:
-        self._pool.close()
-        self._connection.drop()
+        self.pool.close()
+        for connection, _ in self.further:
+            connection.drop()
+        self.further.clear()
+        self.connection.drop()
 
     @contextmanager
     def _far(self, path: str, *, reading: bool = False) -> Iterator[FarSession]:
-        with translated(self._where, path, reading=reading):
-            with self._pool.session() as far:
+        with translated(self.where, path, reading=reading):
+            with self.pool.session() as far:
                 yield far
 
 

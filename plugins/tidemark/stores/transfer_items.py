@@ -31,6 +31,8 @@ class SendOptions:
     retries: int = 5  # tries after the first
     bandwidth: float = 0.0  # bytes a second, 0: no cap
     should_stop: Callable[[], bool] | None = None  # asked between blocks and bundles; True ends the send there
+    connections: int = 16  # to a remote end, at most
+    digest_at_source: bool = True  # False: of the bytes as they come alone, "not verified at the source"
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class Wire:
             yield piece
 
     def sent(self, item: SendItem, sha256: str) -> Sent:
-        verified = "source" if self.proven_at_source else "target"
+        verified = "source" if self.proven_at_source and self.options.digest_at_source else "target"
         return Sent(item, sha256, self.spent.pop(item.target_path, 0), verified)
 
     def failed(self, item: SendItem, error: TidemarkError) -> Failed:
@@ -111,12 +113,16 @@ def require(item: SendItem, entry: Entry | None) -> Entry:
             f"{item.source_path} is gone at the source", hint="the next run lists again", subject=item.source_path
         )
     if entry.size < item.size:
-        raise SourceVanishedError(
-            f"{item.source_path} has {entry.size} bytes, {item.size} were selected",
-            hint="the next run lists again",
-            subject=item.source_path,
-        )
+        raise shorter(item, entry.size)
     return entry
+
+
+def shorter(item: SendItem, size: int) -> SourceVanishedError:
+    return SourceVanishedError(
+        f"{item.source_path} has {size} bytes, {item.size} were selected",
+        hint="the next run lists again",
+        subject=item.source_path,
+    )
 
 
 def changed(item: SendItem) -> TryAgain:

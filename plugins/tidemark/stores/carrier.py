@@ -1,0 +1,126 @@
+"""One connection of a pull: asks ranges of a far end's files, hands on the frames that answer, in whatever order it can.
+
+Where the packet layer is ours (`packets`) frames come straight from the connection's thread, else a thread of our own reads
+them through paramiko. Both put (carrier, frame) into one queue; (carrier, None) says that nothing more will come.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from typing import NamedTuple, Union
+
+from tidemark.errors import TidemarkError, UnreachableError
+from tidemark.stores.far_program import DATA
+from tidemark.stores.far_session import FarSession, start_far_end
+from tidemark.stores.far_stream import ANY, RANGE
+from tidemark.stores.packets import BulkSink, Frame
+from tidemark.stores.schedule import Span
+from tidemark.stores.ssh import SshConnection
+
+RECORDS_ROOM = 1 << 16  # bytes of a frame that are records
+
+Came = Union[tuple["Carrier", Frame | None], "Opened"]
+
+
+class Asking:
+    """What the far end must be told of a file: its path, the bytes wanted of it, what it was when it was looked at."""
+
+    __slots__ = ("inode", "mtime", "path", "wanted")
+
+    def __init__(self, path: str, wanted: int, mtime: int = ANY, inode: int = 0) -> None:
+        self.path = path.encode()
+        self.wanted = wanted
+        self.mtime = mtime
+        self.inode = inode
+
+
+class Opened(NamedTuple):
+    """A further connection with python3 at its end; no session where the server does not let us have one."""
+
+    connection: SshConnection
+    session: FarSession | None
+
+
+class Carrier:
+    def __init__(
+        self,
+        number: int,
+        connection: SshConnection,
+        session: FarSession,
+        own: bool,
+        came: queue.SimpleQueue[Came],
+    ) -> None:
+        self.number = number
+        self.connection = connection
+        self.session = session
+        self.own = own  # opened for this pull: closed with it
+        self.bytes = 0  # that came
+        self._came = came
+        self._sink: BulkSink | None = None
+        self._heard = time.monotonic()
+        self._seen = 0
+        self.ended = False  # DONE was read, or it is lost
+
+    def start(self, frame: int, slabs: int, digest: bool) -> None:
+        self._sink = self.session.pipe.take_over(frame + RECORDS_ROOM, slabs, self._deliver)
+        self.session.begin("stream", frame, digest)
+        if self._sink is None:
+            threading.Thread(target=self._read, name=f"tidemark-pull-{self.number}", daemon=True).start()
+
+    def ask(self, spans: Sequence[Span], files: dict[int, Asking]) -> None:
+        """Raises UnreachableError when the connection is gone."""
+        words = []
+        for number, offset, length in spans:
+            file = files[number]
+            words.append(RANGE.pack(number, offset, length, file.wanted, file.mtime, file.inode, len(file.path)))
+            words.append(file.path)
+        self.session.feed(b"".join(words))
+
+    def give_back(self, frame: Frame) -> None:
+        """Nothing of the frame's bytes is needed any more."""
+        if self._sink is not None:
+            self._sink.free.put(frame.slab)
+
+    def silent(self, now: float, asked: bool) -> float:
+        """Seconds for which nothing has come though something is asked; 0 when it is us who are slow to take it."""
+        moved = self._sink.received if self._sink is not None else self.bytes
+        if moved != self._seen or not asked or (self._sink is not None and self._sink.waiting):
+            self._seen, self._heard = moved, now
+        return now - self._heard
+
+    def close(self) -> None:
+        """End its session in the middle; a connection of its own too."""
+        if self._sink is not None:
+            self._sink.abandon()
+        with contextlib.suppress(UnreachableError, OSError):
+            self.session.close()
+        if self.own:
+            self.connection.drop()
+
+    def _deliver(self, frame: Frame | None) -> None:
+        self._came.put((self, frame))
+
+    def _read(self) -> None:
+        try:
+            while True:
+                kind, words, data = self.session.take()
+                self._deliver(Frame(kind, memoryview(words), memoryview(data), bytearray()))
+                if kind != DATA:
+                    return
+        except (UnreachableError, OSError):
+            self._deliver(None)
+
+
+def open_another(first: SshConnection, root: str) -> Opened:
+    connection = SshConnection(first.login, first.limits)
+    try:
+        session, _ = start_far_end(connection, root)
+    except TidemarkError:  # refused, or the way is down: what is open goes on
+        session = None
+    if session is None:
+        connection.drop()
+    return Opened(connection, session)

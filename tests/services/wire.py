@@ -1,0 +1,110 @@
+"""A TCP line between a client and a server on this machine that tests can cut, silence, slow down or refuse."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from types import TracebackType
+
+
+class Wire:
+    """Listens on `port`, forwards to `server_port`. Counts bytes from the server to the client."""
+
+    def __init__(self, server_port: int) -> None:
+        self._server = server_port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self.cuts = 0
+        self.open = 0
+        self.most_at_once = 0
+        self._lock = threading.Lock()
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._cut_at = self._cut_every = self._times = self._came = 0
+        self._stall_at = 0
+        self._stalled = threading.Event()
+        self._rate = 0.0
+        self._refusing = False
+        self._closed = False
+
+    def __enter__(self) -> Wire:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._closed = True
+        self._listener.close()
+        self._stalled.set()
+        for pair in list(self._pairs):
+            self._end(pair)
+
+    def cut_after(self, count: int, times: int = 1) -> None:
+        """Close the connection that brings the `count`-th byte from now on; `times` times, `count` bytes apart."""
+        with self._lock:
+            self._cut_at, self._cut_every, self._times = self._came + count, count, times
+
+    def stall_after(self, count: int) -> None:
+        """From the `count`-th byte on the connection that brings it carries nothing more, but stays open."""
+        self._stall_at = self._came + count
+
+    def pace(self, rate: float) -> None:
+        """Bytes a second a connection."""
+        self._rate = rate
+
+    def refuse(self) -> None:
+        """Accept nobody from now on."""
+        self._refusing = True
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            if self._refusing:
+                client.close()
+                continue
+            pair = (client, socket.create_connection(("127.0.0.1", self._server)))
+            self._pairs.append(pair)
+            self.open += 1
+            self.most_at_once = max(self.most_at_once, self.open)
+            threading.Thread(target=self._carry, args=(pair, 0), daemon=True).start()
+            threading.Thread(target=self._carry, args=(pair, 1), daemon=True).start()
+
+    def _carry(self, pair: tuple[socket.socket, socket.socket], way: int) -> None:
+        source, sink = pair[way], pair[1 - way]
+        with contextlib.suppress(OSError):
+            while data := source.recv(65_536):
+                if way == 1 and not self._passes(len(data)):
+                    break
+                sink.sendall(data)
+                if way == 1 and self._rate:
+                    time.sleep(len(data) / self._rate)
+        self._end(pair)
+
+    def _passes(self, count: int) -> bool:
+        with self._lock:
+            self._came += count
+            cut = bool(self._times) and self._came >= self._cut_at
+            stall = bool(self._stall_at) and self._came >= self._stall_at
+            if cut:
+                self.cuts += 1
+                self._times -= 1
+                self._cut_at += self._cut_every
+            if stall:
+                self._stall_at = 0
+        if stall:
+            self._stalled.wait()
+        return not cut
+
+    def _end(self, pair: tuple[socket.socket, socket.socket]) -> None:
+        with self._lock:
+            if pair not in self._pairs:
+                return
+            self._pairs.remove(pair)
+            self.open -= 1
+        for end in pair:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
