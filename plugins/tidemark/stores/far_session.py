@@ -114,6 +114,9 @@ class FarSession:
     def feed(self, data: bytes) -> None:
         self._send(DATA, None, data)
 
+    def feed_bulk(self, words: bytes, data: memoryview) -> None:
+        self.pipe.send_bulk([HEAD.pack(DATA, len(words), len(data)), words, data])
+
     def end(self) -> None:
         """No more DATA; the far end's DONE or FAILED follows what it still sends."""
         self._send(LAST, None)

@@ -11,10 +11,11 @@ import logging
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from tidemark.errors import UnreachableError
+from tidemark.stores.bulk_sending import BulkSender
 from tidemark.stores.lean_paramiko import paramiko
 from tidemark.stores.login import Limits, Login, connect
 from tidemark.stores.packets import BulkPacketizer, BulkSink, Frame
@@ -22,7 +23,8 @@ from tidemark.stores.packets import BulkPacketizer, BulkSink, Frame
 WINDOW = 1 << 25  # bytes in flight towards us before the far end waits
 PACKET = 1 << 15
 _RECEIVE = 1 << 18
-_TCP_INFO, _MIN_RTT, _OUT_OF_ORDER = 11, 148, 224  # and offsets into struct tcp_info of Linux
+_TCP_INFO = 11
+_TOLD = (148, 224, 100)  # offsets into struct tcp_info of Linux: min_rtt, rcv_ooopack, total_retrans
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its tracebacks are our errors' business
 
@@ -113,14 +115,17 @@ class SshConnection:
         return not asking.is_alive() and transport.is_active()
 
     def line(self) -> tuple[float, int]:
-        """(round trip in seconds, packets that came out of order so far), by the kernel; zeros where it does not tell."""
+        """(round trip in seconds, packets lost so far, either way), by the kernel; zeros where it does not tell.
+
+        What was lost towards us shows as packets that came out of order, what was lost from us was sent again.
+        """
         transport = self._transport
         try:
             info = transport.sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 256) if transport is not None else b""
         except OSError:
             info = b""
-        round_trip = struct.unpack_from("=I", info, _MIN_RTT)[0] if len(info) >= _MIN_RTT + 4 else 0
-        return round_trip / 1e6, struct.unpack_from("=I", info, _OUT_OF_ORDER)[0] if len(info) >= _OUT_OF_ORDER + 4 else 0
+        known = [struct.unpack_from("=I", info, at)[0] if len(info) >= at + 4 else 0 for at in _TOLD]
+        return known[0] / 1e6, known[1] + known[2]
 
     @contextmanager
     def speaking(self, doing: str) -> Iterator[None]:
@@ -163,6 +168,7 @@ class Pipe:
         self._transport = transport
         self._channel = channel
         self._buffer = bytearray()
+        self._bulk: BulkSender | None = None
 
     @property
     def host(self) -> str:
@@ -188,6 +194,17 @@ class Pipe:
     def write(self, data: bytes | bytearray | memoryview) -> None:
         with self._connection.speaking("sending"):
             self._channel.sendall(data)
+
+    def send_bulk(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """All bytes of `pieces`, without joining them where the packet layer is ours. From one thread at a time."""
+        with self._connection.speaking("sending"):
+            packetizer = self._channel.transport.packetizer
+            if isinstance(packetizer, BulkPacketizer) and packetizer.fast_out:
+                self._bulk = self._bulk or BulkSender(self._channel, packetizer)
+                self._bulk.send(pieces)
+            else:
+                for piece in pieces:
+                    self._channel.sendall(piece)
 
     def end_input(self) -> None:
         with self._connection.speaking("sending"):
