@@ -106,7 +106,7 @@ def _sync(call: Call) -> Answer:
     options = Options(
         only_paths=tuple(asked.only), send_all_again=asked.again, plan=_read_plan(asked.plan), no_load=asked.no_load
     )
-    with progress.shown(call.screen) as beat:
+    with progress.shown(call.screen, asked.link) as beat:
         result = run_sync(call.app, asked.link, options, beat)
     found = result.as_json()
     code = result.exit_code
