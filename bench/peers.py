@@ -131,12 +131,13 @@ BOTH_CIPHERS: dict[str, Callable[[Way, bool], Contender]] = {
     "rclone": rclone,
     "lftp": lftp,
 }
+_PACKAGES = {"scp": "openssh-client", "sftp": "openssh-client"}
 
 
 def absent() -> dict[str, str]:
     """The peers that this machine lacks, each with the reason and what would bring it."""
     return {
-        name: f"there is no {name} here: apt-get install {name}, or ./tidemark bench transfer --install"
+        name: f"there is no {name} here: apt-get install {_PACKAGES.get(name, name)}, or ./tidemark bench transfer --install"
         for name in BOTH_CIPHERS
         if shutil.which(name) is None
     }
