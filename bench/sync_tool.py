@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tests.services import maven
@@ -85,7 +86,7 @@ def start(folder: Path) -> Server:
     server = Server(folder, port, sync_port, process)
     try:
         for each in (port, sync_port):
-            wait_until(lambda each=each: _listens(each), process, START_SECONDS, f"IoTDB {VERSION} (log: {folder})")
+            wait_until(partial(_listens, each), process, START_SECONDS, f"IoTDB {VERSION} (log: {folder})")
     except BaseException:
         server.close()
         raise

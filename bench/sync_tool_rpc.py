@@ -104,7 +104,8 @@ def _packed(kind: int, value: Any) -> bytes:
     if kind in _FIXED:
         return struct.pack(_FIXED[kind], value)
     if kind == _STRING:
-        return struct.pack(">i", len(value)) + value
+        text: bytes = value
+        return struct.pack(">i", len(text)) + text
     if kind == _LIST:
         inner, items = value
         return struct.pack(">bi", inner, len(items)) + b"".join(_packed(inner, item) for item in items)
@@ -123,7 +124,7 @@ class _Reader:
         return found
 
     def bytes(self) -> bytes:
-        size = self.number(">i")
+        size: int = self.number(">i")
         self.at += size
         return self.data[self.at - size : self.at]
 
