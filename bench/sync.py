@@ -26,7 +26,7 @@ from pathlib import Path
 
 from bench import sync_tool, sync_tool_data
 from bench.measure import Contender
-from bench.rows import REPOSITORY, Book, say
+from bench.rows import REPOSITORY, Book, leave_nothing, say
 from bench.sync_tool_data import EdgeSet
 from tests.services import sshd
 from tests.services.processes import PartMissing
@@ -46,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     wanted = set(filter(None, asked.only.split(","))) or {edge.name for edge in SETS}
     os.environ["PYTHONPATH"] = f"{REPOSITORY / 'plugins'}{os.pathsep}{REPOSITORY}"  # of `bench.sync_tool_run`
+    leave_nothing()
     book = Book("sync")
     try:
         sync_tool.jars()

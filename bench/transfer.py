@@ -27,7 +27,7 @@ from pathlib import Path
 
 from bench import far, near, sets, sync
 from bench.peers import absent
-from bench.rows import REPOSITORY, Book, say
+from bench.rows import REPOSITORY, Book, leave_nothing, say
 from tests.services import sshd
 from tests.services.processes import PartMissing
 from tests.services.sshd import Sshd
@@ -46,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help=f"parts, with commas: {', '.join(PARTS)}")
     parser.add_argument("--scale", type=float, default=1.0, help="of the sets' sizes, to try the benchmark itself")
     asked = parser.parse_args(arguments)
+    leave_nothing()
     wanted = _wanted(parser, asked.only)
     os.environ["PYTHONPATH"] = f"{REPOSITORY / 'plugins'}{os.pathsep}{REPOSITORY}"  # of `bench.engine`
     book = Book("transfer", absent=absent())
