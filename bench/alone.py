@@ -9,13 +9,17 @@ and a benchmark that just made a million files is no small parent. The standard 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
 EVERY = 0.02  # seconds between two looks at the memory
 PATIENCE = 2.0  # seconds for the server's sessions to end after the command
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -71,11 +75,18 @@ def reaped_seconds(pid: int, patience: float = 0.0) -> float:
     return (int(children_user) + int(children_system)) / TICKS
 
 
+def end_with_us() -> None:
+    """The command ends when the benchmark does, however that ends."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 def measure(out: str, far: int, command: list[str]) -> None:
     far_before = reaped_seconds(far)
     with open(out, "wb") as output:
         began = time.monotonic()
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE)
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE, preexec_fn=end_with_us
+        )
         watches = [Watch(child.pid, itself=True), *([Watch(far, itself=False)] if far else [])]
         for watch in watches:
             watch.start()
