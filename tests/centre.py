@@ -16,6 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.landing_maker import SITE_A, Sender
+from tests.small_files import sealed
 from tidemark.errors import TidemarkError
 from tidemark.flows import admitting
 from tidemark.flows.app import App, open_app
@@ -102,3 +103,13 @@ def inline_centre(folder: Path, monkeypatch: pytest.MonkeyPatch, **facts: Any) -
 @pytest.fixture
 def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Centre:
     return inline_centre(tmp_path, monkeypatch)
+
+
+def d1(*points: tuple[int, int], mods: str = "") -> dict[str, bytes]:
+    """A small file of one device with one INT64 series."""
+    return sealed({"root.sg.d1": {"s": points}}, mods)
+
+
+def rows(*points: tuple[int, int]) -> list[Row]:
+    """What a tall read gives of `d1`'s points."""
+    return [("root.sg.d1", "s", time, "INT64", str(value)) for time, value in points]

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.centre import Centre, inline_centre
-from tests.crash.explorer import CrashingLedger, CrashingStore, Effects, explore, explore_double, identity
+from tests.crash.dying_centre import dying
+from tests.crash.explorer import Effects, explore, explore_double
 from tests.landing_maker import SITE_B
 from tests.small_files import deletion, sealed, source
-from tidemark.flows.app import App
 from tidemark.flows.operate import owners_transfer
-from tidemark.stores.opening import open_store
 from tidemark.tsfiles.schema_log import decode_log
 
 LOG = b"2,root.sg\n0,root.sg.d1.s,2,2,1,,,-1\n0,root.sg.d9.t,1,2,1,,,-1\n"
@@ -60,19 +59,10 @@ class LoadWorld:
 
     def live(self, effects: Effects) -> None:
         centre = self.centre
-        ledger = CrashingLedger(centre.app.ledger.url, effects)
-        centre.app = App(
-            settings=centre.app.settings,
-            ledger=ledger,
-            identity=identity(),
-            opener=lambda address: CrashingStore(open_store(address), effects, "receiver"),
-        )
-        try:
+        with dying(centre, effects):
             centre.load()
             if self.transfer:
                 owners_transfer(centre.app, centre.receiver, "root.sg.d1", "plant2")
-        finally:
-            ledger.close()
 
     def check(self) -> None:
         centre = self.centre

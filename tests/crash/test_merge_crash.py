@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from tests.centre import Centre, InlineEngine, inline_centre
-from tests.crash.explorer import CrashingLedger, CrashingStore, Effects, explore, explore_double, identity
+from tests.crash.dying_centre import dying
+from tests.crash.explorer import Effects, explore, explore_double
 from tests.small_files import deletion, sealed, source
 from tidemark.flows import merge_catalog
-from tidemark.flows.app import App
 from tidemark.flows.engines import Outcome
 from tidemark.flows.merge_catalog import merge
-from tidemark.stores.opening import open_store
 from tidemark.tsfiles.codes import DataType
 
 WEEK = 604_800_000
@@ -62,19 +61,10 @@ class MergeWorld:
 
     def live(self, effects: Effects) -> None:
         centre = self.centre
-        ledger = CrashingLedger(centre.app.ledger.url, effects)
-        centre.app = App(
-            settings=centre.app.settings,
-            ledger=ledger,
-            identity=identity(),
-            opener=lambda address: CrashingStore(open_store(address), effects, "receiver"),
-        )
         self.monkeypatch.setattr(merge_catalog, "choose_engine", lambda *_: CrashingEngine(effects))
-        try:
+        with dying(centre, effects):
             result = merge(centre.app, centre.receiver)
             assert result.exit_code == 0
-        finally:
-            ledger.close()
 
     def lose_power(self) -> None:
         self.centre.reopen()

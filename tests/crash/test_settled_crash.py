@@ -11,15 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.centre import Centre, InlineEngine, Row, inline_centre
-from tests.crash.explorer import CrashingLedger, CrashingStore, Effects, explore, explore_double, identity
+from tests.crash.dying_centre import dying
+from tests.crash.explorer import Effects, explore, explore_double
 from tests.small_files import deletion, sealed, source
 from tidemark.errors import NotFoundError
 from tidemark.flows import merge_catalog
-from tidemark.flows.app import App
 from tidemark.flows.operate import approve
 from tidemark.ledger import merge_rows
 from tidemark.stores.landing import decode_receipt
-from tidemark.stores.opening import open_store
 
 BEFORE = {1: 10, 2: 21, 3: 30}
 DELETED = deletion("root.sg.d1.s", 1, 1)
@@ -64,20 +63,11 @@ class SettledWorld:
 
     def live(self, effects: Effects) -> None:
         centre = self.centre
-        ledger = CrashingLedger(centre.app.ledger.url, effects)
-        centre.app = App(
-            settings=centre.app.settings,
-            ledger=ledger,
-            identity=identity(),
-            opener=lambda address: CrashingStore(open_store(address), effects, "receiver"),
-        )
-        try:
+        with dying(centre, effects):
             centre.load()
             if self.drop:
                 with contextlib.suppress(NotFoundError):  # it was approved before the crash
                     approve(centre.app, "20260101T000000-000003")
-        finally:
-            ledger.close()
             centre.reopen()
             assert centre.rows() in (rows(BEFORE), rows(self.after)), "a reader after the crash"
 

@@ -139,6 +139,25 @@ def test_send_all_again_sends_all_again(centre: Centre) -> None:
     assert centre.landed() == sorted(centre.sealed() * 2)
 
 
+def test_a_cleared_run_that_sent_all_again_does_not_send_it_once_more(centre: Centre) -> None:
+    Dag("manual__1").whole()
+    again = Dag("manual__2", send_all_again=True)
+    assert again.whole() == again.whole()
+    assert centre.landed() == sorted(centre.sealed() * 2)
+
+
+def test_a_second_trigger_while_a_run_is_open_continues_that_run(centre: Centre) -> None:
+    first, second = Dag("manual__1"), Dag("manual__2")
+    run = first.recover()
+    assert second.recover() == run
+    first.transfer(run)
+    second.transfer(run)
+    for dag in (second, first):
+        dag.finish(run)
+        sync_tasks.cleanup(run)
+    assert centre.landed() == centre.sealed()
+
+
 def test_any_task_of_a_finished_run_may_be_cleared(centre: Centre) -> None:
     dag = Dag()
     finished = dag.whole()

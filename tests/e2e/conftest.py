@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.centre import Centre, inline_centre
 from tests.services.running_airflow import Deployment, RunningAirflow
 from tidemark.ledger import database
 from tidemark.stores import retrying, sftp
-from tidemark.stores.ssh import Limits
+from tidemark.stores.login import Limits
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +37,12 @@ def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retrying, "FIRST_PAUSE", 0.02)
     monkeypatch.setattr(retrying, "LONGEST_PAUSE", 0.1)
     monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 300)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.real("postgresql"))])
+def centre(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Centre]:
+    """A receiver with its ledger on either database."""
+    facts = {"ledger_url": request.getfixturevalue("postgres_url")} if request.param == "postgresql" else {}
+    made = inline_centre(tmp_path, monkeypatch, **facts)
+    yield made
+    made.app.ledger.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -9,6 +10,7 @@ import stat
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -33,12 +35,20 @@ def nobody_left(airflow: RunningAirflow, leaders: set[int]) -> None:
     assert airflow.deployment.tidemark("down", expect=(3,))["hint"] == "./tidemark up"
 
 
+def listened_at(pid: int) -> set[Any]:
+    """The addresses at which descendants of a process listen; a parser may end while it is asked."""
+    found = set()
+    for process in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found |= {c.laddr for c in process.net_connections("inet") if c.status == psutil.CONN_LISTEN}
+    return found
+
+
 def test_on_loopback_with_a_login_and_alone_until_ctrl_c(deployment: Deployment) -> None:
     with RunningAirflow(deployment) as airflow:
         leaders = airflow.sessions()
         assert len(leaders) == 5, "the starter, API server, scheduler, DAG processor, triggerer"
-        family = psutil.Process(airflow.process.pid).children(recursive=True)
-        listening = {c.laddr for p in family for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN}
+        listening = listened_at(airflow.process.pid)
         assert [(address.ip, address.port) for address in listening] == [("127.0.0.1", int(airflow.ui.rsplit(":", 1)[1]))]
 
         for token in ("", "guess"):

@@ -19,7 +19,8 @@ def examine(folder: Path, server: Sshd, **change: str) -> DoctorReport:
     (store / "data" / "sequence" / "root.a" / "1-1-0-0.tsfile").write_bytes(b"TsFile")
     keys = {"store": server.url(store), "host_key": server.host_key, "key": str(server.key)} | change
     told = "".join(f'{key} = "{value}"\n' for key, value in keys.items())
-    (folder / "tidemark.toml").write_text(f"{SITE}{told}[receivers.centre]\n{told}")
+    centre = told.replace(f'"{keys["store"]}"', f'"{server.url(server.new_folder())}"')
+    (folder / "tidemark.toml").write_text(f"{SITE}{told}[receivers.centre]\n{centre}")
     return doctor(str(folder / "tidemark.toml"), {})
 
 

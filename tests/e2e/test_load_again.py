@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.centre import Centre, inline_centre
+from tests.centre import Centre
 from tests.landing_maker import SITE_A
 from tests.small_files import sealed, source
 from tidemark.load.manifests import landing_folders
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.real("postgresql"))])
-def centre(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Centre]:
-    facts = {"ledger_url": request.getfixturevalue("postgres_url")} if request.param == "postgresql" else {}
-    made = inline_centre(tmp_path, monkeypatch, **facts)
-    yield made
-    made.app.ledger.close()
 
 
 @pytest.fixture

@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from tests.centre import Centre, Row, inline_centre
+from tests.centre import Centre, d1, rows
 from tests.landing_maker import SITE_A, SITE_B
 from tests.small_files import deletion, sealed, source
 from tidemark.errors import NotFoundError, OwnershipError
 from tidemark.flows.operate import owners_list, owners_transfer, quarantine_list, quarantine_release
 from tidemark.flows.read_catalog import Query
 from tidemark.stores.landing import decode_receipt
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.real("postgresql"))])
-def centre(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Centre]:
-    """A receiver with its ledger on either database."""
-    facts = {"ledger_url": request.getfixturevalue("postgres_url")} if request.param == "postgresql" else {}
-    made = inline_centre(tmp_path, monkeypatch, **facts)
-    yield made
-    made.app.ledger.close()
-
-
-def d1(*points: tuple[int, int], mods: str = "") -> dict[str, bytes]:
-    return sealed({"root.sg.d1": {"s": points}}, mods)
-
-
-def rows(*points: tuple[int, int]) -> list[Row]:
-    return [("root.sg.d1", "s", time, "INT64", str(value)) for time, value in points]
 
 
 class TestOwners:

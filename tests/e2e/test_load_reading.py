@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import Centre, Row, inline_centre
+from tests.centre import Centre, d1, inline_centre
 from tests.small_files import sealed, source
 from tidemark.errors import RetryableError
 from tidemark.flows.read_catalog import Query, read
@@ -16,14 +16,6 @@ from tidemark.tsfiles.codes import DataType
 @pytest.fixture
 def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Centre:
     return inline_centre(tmp_path, monkeypatch)
-
-
-def d1(*points: tuple[int, int], mods: str = "") -> dict[str, bytes]:
-    return sealed({"root.sg.d1": {"s": points}}, mods)
-
-
-def rows(*points: tuple[int, int]) -> list[Row]:
-    return [("root.sg.d1", "s", time, "INT64", str(value)) for time, value in points]
 
 
 class TestReading:

@@ -24,11 +24,11 @@ from tidemark.errors import (
     UnreachableError,
 )
 from tidemark.stores.local import LocalStore
+from tidemark.stores.login import Limits
 from tidemark.stores.opening import open_store
 from tidemark.stores.protocol import Store, Tier
 from tidemark.stores.retrying import RetryingStore
 from tidemark.stores.sftp import open_sftp
-from tidemark.stores.ssh import Limits
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
@@ -125,7 +125,7 @@ def test_a_push_into_a_stalled_link_is_given_up_in_time(sshd: Sshd, tmp_path: Pa
 def test_single_calls_survive_drops_and_refusals(sshd: Sshd) -> None:
     far = sshd.new_folder("far")
     write(far, *[100] * 50)
-    with chaos(sshd.port, ("drop", 16_000), ("refuse", 0), ("drop", 16_000)) as proxy:
+    with chaos(sshd.port, ("drop", 24_000), ("refuse", 0), ("drop", 24_000)) as proxy:
         store = RetryingStore(open_sftp(address(sshd, far, proxy.port), Tier.PYTHON, QUICK))
         for number in range(50):
             assert store.sha256(f"{number}.tsfile") == hashlib.sha256((far / f"{number}.tsfile").read_bytes()).hexdigest()
@@ -157,7 +157,7 @@ def test_a_dead_server_fails_the_whole_send_soon_and_the_next_send_goes_on(
     again = list(send(store, LocalStore(str(tmp_path)), items, OPTIONS))
 
     assert [type(one) for one in again] == [Sent] * 30
-    assert {one.item for one in again if not one.wire_bytes} == arrived
+    assert {one.item for one in again if not one.wire_bytes} >= arrived  # or whole in its part, only not confirmed any more
     assert same(items, far, tmp_path)
     store.close()
 

@@ -31,6 +31,7 @@ from tests.services.sshd import FarEnd, Sshd
 
 pytestmark = pytest.mark.usefixtures("short_limits")
 ROOT = Path(__file__).resolve().parents[2]
+SLOW = {"bandwidth": "150 KB/s", "block_bytes": 65_536}  # the large file takes three seconds, block by block
 
 
 @pytest.fixture
@@ -346,7 +347,7 @@ def test_a_database_that_stops_in_the_middle_of_a_run_and_comes_back(
     except PartMissing as missing:
         pytest.skip(str(missing))
     try:
-        edge = Commanded(tmp_path, monkeypatch, ledger=base.url, link_keys={"bandwidth": "1 MB/s"})
+        edge = Commanded(tmp_path, monkeypatch, ledger=base.url, link_keys=SLOW)
         edge.seal(1)
         large_file(edge, 2)
         stopping = threading.Thread(target=once_sending, args=(edge, base.stop))
@@ -409,7 +410,7 @@ def test_a_receipt_that_rots_stops_the_link_until_the_receiver_writes_it_again(e
 
 
 def test_two_runs_at_once_the_second_names_the_first_and_both_end_well(edge: Commanded) -> None:
-    edge.link_keys = {"bandwidth": "1 MB/s"}
+    edge.link_keys = SLOW
     edge.write_settings()
     edge.seal(1)
     large_file(edge, 2)

@@ -10,10 +10,11 @@ from types import TracebackType
 
 
 class Wire:
-    """Listens on `port`, forwards to `server_port`. Counts bytes from the server to the client."""
+    """Listens on `port`, forwards to `server_port`. Counts bytes from the server to the client, or `upwards`."""
 
-    def __init__(self, server_port: int) -> None:
+    def __init__(self, server_port: int, upwards: bool = False) -> None:
         self._server = server_port
+        self._counted = 0 if upwards else 1
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self.cuts = 0
@@ -76,10 +77,10 @@ class Wire:
         source, sink = pair[way], pair[1 - way]
         with contextlib.suppress(OSError):
             while data := source.recv(65_536):
-                if way == 1 and not self._passes(len(data)):
+                if way == self._counted and not self._passes(len(data)):
                     break
                 sink.sendall(data)
-                if way == 1 and self._rate:
+                if way == self._counted and self._rate:
                     time.sleep(len(data) / self._rate)
         self._end(pair)
 

@@ -18,9 +18,8 @@ LONGEST_TEST = 500
 NAMELESS = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers", "tools", "stuff"}
 
 
-def modules(*folders: str) -> Iterator[Path]:
-    for folder in folders:
-        yield from sorted((ROOT / folder).rglob("*.py"))
+def modules(*folders: str) -> list[Path]:
+    return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
 def run(*words: str) -> None:

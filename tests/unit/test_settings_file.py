@@ -218,12 +218,31 @@ def test_receivers_that_share_a_folder_are_refused(written: Path, store: str) ->
     load_text(written, f'{text}\n[receivers.two]\nstore = "/srv/tidemark2"\n')
 
 
-@pytest.mark.parametrize("store", ["/srv/tidemark", "/srv/tidemark/landing/", "/srv"])
-def test_a_site_that_shares_a_folder_with_a_receiver_is_refused(written: Path, store: str) -> None:
-    site = f'\n[sites.here]\nid = "0f8e0000-0000-4000-8000-000000000009"\nstore = "{store}"\n'
-    (found,) = problems(written, SOUND + site)
+def here(store: str, data: str) -> str:
+    return f'\n[sites.here]\nid = "0f8e0000-0000-4000-8000-000000000009"\nstore = "{store}"\ndata = ["{data}"]\n'
+
+
+@pytest.mark.parametrize(
+    ("store", "data"),
+    [
+        ("/srv/tidemark", "data/sequence"),
+        ("/srv/tidemark/landing/", "data/sequence"),
+        ("/srv", "tidemark/data"),
+        ("/iotdb", "/srv/tidemark/data/more"),
+        ("/", "srv"),
+    ],
+)
+def test_a_site_whose_data_lies_among_a_receivers_own_folders_is_refused(written: Path, store: str, data: str) -> None:
+    (found,) = problems(written, SOUND + here(store, data))
     assert "sites.here.store" in found
     assert "shares folders with the store of receiver centre (tidemark.toml:3)" in found
+
+
+@pytest.mark.parametrize(
+    ("store", "data"), [("/srv", "iotdb/data"), ("/srv/tidemark", "iotdb/data"), ("/srv/tidemark2", "data")]
+)
+def test_a_site_beside_a_receiver_is_welcome(written: Path, store: str, data: str) -> None:
+    load_text(written, SOUND + here(store, data))
 
 
 @pytest.mark.parametrize("store", ["/data/iotdb", "/srv/tidemark-edge", "/"])

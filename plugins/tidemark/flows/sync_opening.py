@@ -55,11 +55,11 @@ def _write_run(connection: Connection, link: str, lease: Lease, external: str | 
 
 
 def _require_one_choice(options: Options) -> None:
-    """A plan says by itself what is sent, and `again` means all: neither can be narrowed. Raises UsageError."""
-    asked = (("--plan", options.plan), ("--only", options.only_paths), ("--again", options.send_all_again))
+    """A plan says by itself what is sent: nothing can narrow or widen it. Raises UsageError."""
+    asked = (("--only", options.only_paths), ("--again", options.send_all_again))
     given = [name for name, value in asked if value]
-    if len(given) > 1:
-        raise UsageError(f"{' and '.join(given)} exclude each other: give one of them", hint="./tidemark sync --help")
+    if options.plan and given:
+        raise UsageError(f"--plan and {given[0]} exclude each other: give one of them", hint="./tidemark sync --help")
 
 
 def require_same_ends(app: App, link: LinkSettings) -> None:

@@ -11,6 +11,9 @@ from tidemark.settings_file.document import Document
 from tidemark.settings_file.keys import nearest
 from tidemark.settings_file.problems import Problems
 
+RECEIVERS_OWN = ("landing", "data", "quarantine", "refused", "schema", "staging", "decided", "settled")
+"""What a receiver keeps below its store (CONTRACT §3, docs/formats)."""
+
 Sections = Mapping[str, Mapping[str, dict[str, Any]]]
 
 
@@ -85,18 +88,25 @@ def _check_receivers(receivers: Mapping[str, dict[str, Any]], problems: Problems
 
 
 def _check_ends(sites: Mapping[str, dict[str, Any]], receivers: Mapping[str, dict[str, Any]], problems: Problems) -> None:
-    """No site in a receiver's folder, no receiver in a site's: what one keeps would pass for what the other has. One machine
-    may be both, in folders of their own; a site whose store is `/` names its data folders by their absolute paths."""
+    """No data folder of a site among a receiver's own, no receiver in one: what one keeps would pass for what the other has.
+    One machine, one disk, one parent folder may serve both."""
     for name, site in sites.items():
-        own = site.get("store", "").rstrip("/")
+        folders = [_address(site["store"], folder) for folder in site.get("data", ())] if site.get("store") else []
         for receiver, table in receivers.items():
-            other = table.get("store", "").rstrip("/")
-            inside = bool(own and other) and f"{own}/".startswith(f"{other}/")
-            around = bool(other) and urlsplit(own).path != "" and f"{other}/".startswith(f"{own}/")
-            if inside or around:
+            store = table.get("store", "")
+            own = [_address(store, folder) for folder in RECEIVERS_OWN] if store else []
+            among = any(folder.startswith(mine) or mine.startswith(folder) for folder in folders for mine in own)
+            if among:
                 where = problems.document.place("receivers", receiver, "store")
                 message = f"shares folders with the store of receiver {receiver} ({where}): give each its own"
                 problems.add(message, "sites", name, "store", value=site["store"])
+
+
+def _address(store: str, folder: str) -> str:
+    """A folder of a store (relative, or absolute on another disk) as an address that ends in a slash."""
+    parts = urlsplit(store)
+    path = folder if folder.startswith("/") else f"{parts.path.rstrip('/')}/{folder}"
+    return f"{parts.scheme}://{parts.netloc}{path.rstrip('/')}/"
 
 
 def _check_login(section: str, name: str, table: dict[str, Any], problems: Problems) -> None:

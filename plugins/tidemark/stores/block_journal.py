@@ -3,14 +3,14 @@
 A header line with the source's identity, then one line a block: offset, length, SHA-256. A block may hold others: one from
 offset 0 is the file so far. It lies beside the `.part` at the target, so whoever sends next finds it. It claims nothing by
 itself: a block counts only after its bytes in the `.part` were digested again, so a torn line, a lost block or a journal
-that outlived its part costs bytes, never truth.
+that outlived its part costs bytes, never truth. Runs at the far end too (see `far_program`): Python 3.6, no annotations.
 """
 
 from __future__ import annotations
 
 import json
+from collections import namedtuple
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 
 _MAGIC = "tidemark-blocks 1 "
 
@@ -24,44 +24,58 @@ def part_at(place: bytes) -> bytes:
     return place + b".part"
 
 
+def copy_at(place: bytes) -> bytes:
+    """As `part_at`, for a small file that is sent a second time while the first copy is on its way."""
+    return place + b".again.part"
+
+
+def copy_of(target_path: str) -> str:
+    return target_path + ".again.part"
+
+
 def journal_of(target_path: str) -> str:
     return target_path + ".part.blocks"
 
 
-@dataclass(frozen=True)
-class Identity:
-    """What the source was when its blocks were read. `mtime` is -1 for a prefix of a growing file: it says nothing."""
-
-    wanted: int  # bytes to send
-    mtime: int
-    inode: int
+def journal_at(place: bytes) -> bytes:
+    """As `journal_of`, of a place on a disk."""
+    return place + b".part.blocks"
 
 
-@dataclass(frozen=True)
-class Block:
-    offset: int
-    length: int
-    sha256: str
+class Identity(namedtuple("Identity", "wanted mtime inode")):
+    """What the source was when its blocks were read. `wanted`: bytes to send. `mtime`: -1 for a prefix of a growing file."""
+
+    __slots__ = ()
+
+
+class Block(namedtuple("Block", "offset length sha256")):
+    __slots__ = ()
 
     @property
     def end(self) -> int:
-        return self.offset + self.length
+        return int(self.offset + self.length)
 
     def line(self) -> bytes:
         return f"{self.offset} {self.length} {self.sha256}\n".encode()
 
 
-@dataclass(frozen=True)
 class BlockJournal:
-    identity: Identity
-    blocks: tuple[Block, ...] = ()
+    def __init__(self, identity: Identity, blocks: Sequence[Block] = ()) -> None:
+        self.identity = identity
+        self.blocks = tuple(blocks)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BlockJournal) and (self.identity, self.blocks) == (other.identity, other.blocks)
+
+    def __hash__(self) -> int:
+        return hash((self.identity, self.blocks))
 
     def encode(self) -> bytes:
         return header(self.identity) + b"".join(block.line() for block in self.blocks)
 
 
 def header(identity: Identity) -> bytes:
-    return (_MAGIC + json.dumps(asdict(identity)) + "\n").encode()
+    return (_MAGIC + json.dumps(identity._asdict()) + "\n").encode()
 
 
 def decode(data: bytes) -> BlockJournal | None:
@@ -98,7 +112,7 @@ def in_order(blocks: Sequence[Block]) -> tuple[Block, ...]:
 def verified_prefix(blocks: Sequence[Block], digests: Sequence[str | None]) -> tuple[Block, ...]:
     """The leading blocks whose digest is the one recorded."""
     kept = []
-    for block, digest in zip(blocks, digests, strict=True):
+    for block, digest in zip(blocks, digests):  # noqa: B905 Python 3.6
         if digest != block.sha256:
             break
         kept.append(block)

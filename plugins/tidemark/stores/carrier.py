@@ -1,4 +1,4 @@
-"""One connection of a pull: asks ranges of a far end's files, hands on the frames that answer, in whatever order it can.
+"""One connection of a transfer: asks ranges of a far end's files, hands on the frames that answer, in whatever order it can.
 
 Where the packet layer is ours (`packets`) frames come straight from the connection's thread, else a thread of our own reads
 them through paramiko. Both put (carrier, frame) into one queue; (carrier, None) says that nothing more will come.
@@ -78,11 +78,28 @@ class Carrier:
             file = files[number]
             words.append(RANGE.pack(number, offset, length, file.wanted, file.mtime, file.inode, len(file.path)))
             words.append(file.path)
-        self.session.feed(b"".join(words))
+        self.request(b"".join(words))
+
+    def request(self, ranges: bytes) -> None:
+        """The far end is to read them."""
+        self.session.feed(ranges)
+
+    def end(self) -> None:
+        """Nothing more will be asked; the far end's last frame follows."""
+        self.session.end()
+
+    @property
+    def busy(self) -> bool:
+        """Something is asked of it that the schedule does not count."""
+        return False
+
+    def excused(self) -> bool:
+        """Whether it may be silent for longer than the stall limit."""
+        return False
 
     def give_back(self, frame: Frame) -> None:
         """Nothing of the frame's bytes is needed any more."""
-        if self._sink is not None:
+        if self._sink is not None and frame.slab:
             self._sink.free.put(frame.slab)
 
     def silent(self, now: float, asked: bool) -> float:

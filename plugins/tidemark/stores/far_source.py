@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import ast
 import functools
+import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-MODULES = ("durable", "disk", "far_stream", "far_program")
+MODULES = ("durable", "disk", "far_stream", "block_journal", "part_file", "resuming", "far_receive", "far_program")
 TOOLS = ("find", "stat", "sha256sum", "head", "tail", "rm", "sync")
+
+_PARSING = threading.Lock()
+"""Two threads in `ast.parse` at once make Python 3.11 fail with "AST constructor recursion depth mismatch"."""
 
 _LOAD = "import sys,zlib;r=sys.stdin.buffer;exec(zlib.decompress(r.read(int(r.readline()))))"
 
@@ -51,7 +55,7 @@ def program(root: str) -> bytes:
 def _bare(name: str) -> str:
     text = (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")
     lines = text.encode().split(b"\n")
-    for cut in sorted(_cuts(ast.parse(text).body), reverse=True):
+    for cut in sorted(_cuts(_parsed(text).body), reverse=True):
         first, last = lines[cut.line - 1], lines[cut.end_line - 1]
         lines[cut.line - 1 : cut.end_line] = [
             first[: cut.column] + cut.instead + last[cut.end_column :],
@@ -59,6 +63,14 @@ def _bare(name: str) -> str:
         ]
     kept = [b"" if line.lstrip().startswith(b"#") else line for line in lines]  # no text of ours spans lines
     return b"\n".join(kept).decode()
+
+
+def _parsed(text: str) -> ast.Module:
+    with _PARSING:
+        try:
+            return ast.parse(text)
+        except SystemError:  # somebody else's thread was parsing
+            return ast.parse(text)
 
 
 class _Cut(NamedTuple):

@@ -1,4 +1,4 @@
-"""paramiko's packet layer with another way in for AES-GCM: few copies, and a channel's bytes decrypted where they belong.
+"""paramiko's packet layer with another way in and out for AES-GCM: few copies, bytes decrypted where they belong.
 
 paramiko goes on doing what must be right: handshake, keys, host key, login, channels, rekeying. Replaced is how packets are
 read: cut from one large receive buffer, decrypted in place; those of a channel with a `BulkSink` never leave the loop.
@@ -11,7 +11,8 @@ from __future__ import annotations
 import queue
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -29,8 +30,11 @@ _RECEIVE = 1 << 19
 _WINDOW_STEP = 1 << 22  # bytes taken before the far end hears that it may send as many more
 _CHANNEL_DATA, _CHANNEL_WINDOW_ADJUST, _CHANNEL_EOF, _CHANNEL_CLOSE = 94, b"\x5d", 96, 97
 _PACKET_HEAD = struct.Struct(">BBII")  # padding, type; of channel data: channel, bytes
-_PRIVATE = ("iv_in", "aead_in", "block_engine_in", "compress_engine_in", "remainder", "sequence_number_in", "received_bytes")
-_PRIVATE_CALLS = ("_check_keepalive", "_trigger_rekey", "need_rekey", "handshake_timed_out", "read_message")
+_PRIVATE = (
+    *("iv_in", "aead_in", "block_engine_in", "compress_engine_in", "remainder", "sequence_number_in", "received_bytes"),
+    *("iv_out", "aead_out", "block_engine_out", "compress_engine_out", "sequence_number_out", "sent_bytes", "write_lock"),
+)
+_PRIVATE_CALLS = ("write_all", "_check_keepalive", "_trigger_rekey", "need_rekey", "handshake_timed_out", "read_message")
 
 
 class Frame(NamedTuple):
@@ -121,6 +125,10 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
     _Packetizer__iv_in: bytes
     _Packetizer__sequence_number_in: int
     _Packetizer__remainder: bytes
+    _Packetizer__iv_out: bytes
+    _Packetizer__sequence_number_out: int
+    _Packetizer__sent_bytes: int
+    _Packetizer__sent_packets: int
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock)
@@ -130,6 +138,41 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
         self._view = memoryview(self._buffer)
         self._from = self._to = 0
         self._plain = bytearray(PACKET_ROOM)
+
+    @property
+    def fast_out(self) -> bool:
+        return bool(self._Packetizer__aead_out) and self._Packetizer__compress_engine_out is None
+
+    @contextmanager
+    def writing(self) -> Iterator[Callable[[memoryview, memoryview, memoryview], None]]:
+        """Nobody else writes meanwhile. Yields what encrypts one packet: its plain text, its length field, where it goes."""
+        with self._Packetizer__write_lock:
+            if not self.fast_out:
+                raise SSHException("the cipher is not AES-GCM any more")
+            engine, iv = self._Packetizer__block_engine_out, self._Packetizer__iv_out
+            fixed, count = iv[:4], int.from_bytes(iv[4:], "big")
+
+            def encrypt(plain: memoryview, length: memoryview, out: memoryview) -> None:
+                nonlocal count
+                engine.encrypt_into(fixed + count.to_bytes(8, "big"), plain, length, out)
+                count += 1
+
+            try:
+                yield encrypt
+            finally:
+                self._Packetizer__iv_out = fixed + count.to_bytes(8, "big")
+
+    def write_packets(self, out: memoryview, packets: int) -> None:
+        """Hand encrypted packets to the kernel, while `writing`."""
+        self._Packetizer__sequence_number_out = (self._Packetizer__sequence_number_out + packets) & 0xFFFFFFFF
+        self.write_all(out)
+        self._Packetizer__sent_bytes += len(out)
+        self._Packetizer__sent_packets += packets
+        if not self.need_rekey() and (
+            self._Packetizer__sent_bytes >= self.REKEY_BYTES or self._Packetizer__sent_packets >= self.REKEY_PACKETS
+        ):
+            self._Packetizer__received_bytes_overflow = self._Packetizer__received_packets_overflow = 0
+            self._trigger_rekey()
 
     @property
     def fast(self) -> bool:
@@ -273,5 +316,6 @@ def packetizer_class() -> type[Packetizer]:
         and all(hasattr(plain, f"_Packetizer__{name}") for name in _PRIVATE)
         and all(callable(getattr(plain, name, None)) for name in _PRIVATE_CALLS)
         and hasattr(AESGCM, "decrypt_into")
+        and hasattr(AESGCM, "encrypt_into")
     )
     return BulkPacketizer if fits else Packetizer

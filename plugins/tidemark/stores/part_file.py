@@ -1,8 +1,9 @@
-"""The near end of a pull: what comes is checked, written into the `.part`, journaled; a large file's digest runs along.
+"""The parts of files while they come: what comes is checked, written, journaled; a large file's digest runs along.
 
 A small file is one write. Of a large one every piece is digested as it comes: pieces in order by the hash of the file so
-far, which the far end's record must equal (nothing is hashed twice), others by their own, and the hash of the file catches
-up from the part. A piece is journaled after its bytes were written. Every call is made by one thread.
+far, which the sender's record must equal (nothing is hashed twice), others by their own, and the hash of the file catches
+up from the part. A piece is journaled after its bytes were written. Every call is made by one thread; several processes
+may write to one part, each with a hash of its own. At this end of a pull, at the far end of a push: Python 3.6.
 """
 
 from __future__ import annotations
@@ -10,16 +11,16 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 from tidemark.stores import durable
-from tidemark.stores.block_journal import Block, Identity, header, journal_of, part_of
+from tidemark.stores.block_journal import Block, Identity, header, journal_at, part_at
 from tidemark.stores.disk import Disk
 from tidemark.stores.far_stream import BARE, BLOCK, PREFIX
-from tidemark.stores.transfer_items import SendItem
 
-_WRITE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_WRITE = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = _WRITE | os.O_CREAT | os.O_EXCL
 _BACK = 1 << 20  # bytes read back at once
 SYNC_BYTES = 64 << 20  # so much of a large file is made durable while more comes: a power loss costs at most this
 
@@ -33,44 +34,76 @@ class Differs(Exception):
         self.length = length
 
 
-@dataclass
 class Resumed:
     """What an earlier try left in the part, digested again: the file's hash up to `prefix`, and blocks behind it."""
 
-    prefix: int = 0
-    running: Any = field(default_factory=hashlib.sha256)
-    blocks: list[Block] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.prefix = 0
+        self.running: Any = hashlib.sha256()
+        self.blocks: list[Block] = []
+
+    def known(self) -> list[Block]:
+        first = [Block(0, self.prefix, self.running.copy().hexdigest())] if self.prefix else []
+        return first + self.blocks
 
     def spans(self) -> list[tuple[int, int]]:
-        return [(0, self.prefix), *((block.offset, block.end) for block in self.blocks)]
+        return spans_of(self.known())
+
+
+def spans_of(blocks: Sequence[Block]) -> list[tuple[int, int]]:
+    return [(block.offset, block.end) for block in blocks]
+
+
+def begin_part(disk: Disk, path: str, identity: Identity, resumed: Resumed) -> None:
+    """Make part and journal for `PartFile`. With nothing to go on from the part is a new file: nobody else has it open."""
+    place = disk.locate(path)
+    durable.remove_quietly(journal_at(place))
+    known = resumed.known()
+    if not known:
+        durable.remove_quietly(part_at(place))
+        os.close(os.open(part_at(place), _NEW, 0o644))
+    # CRASH WINDOW: a part without a journal: the rerun begins it anew.
+    paper = os.open(journal_at(place), _NEW, 0o644)
+    try:
+        os.write(paper, header(identity) + b"".join(block.line() for block in known))
+    finally:
+        os.close(paper)
 
 
 class PartFile:
-    """The `.part` of one large file while it comes."""
+    """The `.part` of one large file that `begin_part` made. ENOENT where there is none, ESTALE for another source's."""
 
-    def __init__(self, disk: Disk, item: SendItem, identity: Identity, resumed: Resumed) -> None:
-        self.item = item
+    def __init__(self, disk: Disk, path: str, identity: Identity, resumed: Resumed | None) -> None:
+        place = disk.locate(path)
+        resumed = resumed or Resumed()
+        self.size = identity.wanted
         self.running = resumed.running
         self.hashed = resumed.prefix  # the hash covers the file up to here
         self.later = {block.offset: block.end for block in resumed.blocks}  # whole pieces behind it
         self.synced = self.got = sum(end - offset for offset, end in resumed.spans())
-        self._handle = _open(disk.locate(part_of(item.target_path)), bool(self.got))
+        self._handle = os.open(part_at(place), _WRITE)
         self._paper = -1
         try:
-            self._paper = _open(disk.locate(journal_of(item.target_path)), False)
-            known = [Block(0, resumed.prefix, resumed.running.copy().hexdigest())] if resumed.prefix else []
-            lines = b"".join(block.line() for block in [*known, *resumed.blocks])
-            os.write(self._paper, header(identity) + lines)
+            self._paper = os.open(journal_at(place), _WRITE | os.O_APPEND)
+            begun = header(identity)
+            if os.pread(self._paper, len(begun), 0) != begun:
+                raise OSError(errno.ESTALE, "was begun for another source")
         except BaseException:
             self.close()
             raise
 
     @property
     def complete(self) -> bool:
-        return self.hashed == self.item.size
+        return bool(self.hashed == self.size)
 
     def digest(self) -> str:
         return str(self.running.hexdigest())
+
+    def finish(self) -> bytes:
+        """The digest of the whole file, all of whose pieces are in the part, whoever wrote them."""
+        self._hash_back(self.running, self.hashed, self.size)
+        self.hashed = self.size
+        return bytes(self.running.digest())
 
     def take(self, offset: int, data: memoryview, kind: int, digest: bytes) -> None:
         """Check, write, journal one piece. Raises Differs, and OSError of the disk."""
@@ -142,18 +175,15 @@ class PartFile:
 
 def write_small(place: bytes, data: memoryview) -> None:
     """A small file's `.part`, whole; durable only once it is sealed."""
-    handle = os.open(place, durable.PART, 0o644)
+    try:
+        handle = os.open(place, _NEW, 0o644)
+    except FileExistsError:  # of an earlier try; never the same file, which may be getting its name just now
+        durable.remove_quietly(place)
+        handle = os.open(place, _NEW, 0o644)
     try:
         _write(handle, data, 0)
     finally:
         os.close(handle)
-
-
-def _open(place: bytes, keep: bool) -> int:
-    handle = os.open(place, _WRITE, 0o644)
-    if not keep:
-        os.ftruncate(handle, 0)
-    return handle
 
 
 def _write(handle: int, data: memoryview, offset: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from tidemark.stores.block_journal import Identity
 from tidemark.stores.far_session import FarPool, FarSession
 from tidemark.stores.landing import check_path
 from tidemark.stores.listing import Frame, PackedEntries
@@ -121,6 +122,14 @@ class PythonStore:
         for batch in _batches([(check_path(part), check_path(final)) for part, final in renames]):
             with self._far(batch[0][1]) as far:
                 far.ask("seal", batch)
+
+    def begin_parts(self, files: Sequence[tuple[str, Identity, bool]]) -> Sequence[tuple[int, Any]]:
+        """Make the parts of large files, see `far_receive.begin`: (path, identity, whether to go on from what is there)."""
+        found: list[tuple[int, Any]] = []
+        for batch in _batches([[check_path(path), *identity, keep] for path, identity, keep in files]):
+            with self._far(str(batch[0][0])) as far:
+                found += [(number, said) for number, said in far.ask("begin", batch)]
+        return found
 
     def link(self, pairs: Sequence[tuple[str, str]]) -> Sequence[str]:
         missing: list[str] = []

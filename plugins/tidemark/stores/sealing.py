@@ -35,6 +35,7 @@ class Whole(NamedTuple):
     sha256: str
     large: bool
     confirm: Callable[[], None] | None = None
+    number: int = 0
 
 
 @dataclass

@@ -34,11 +34,11 @@ def send(
     """
     options = options or SendOptions()
     wire = Wire(plain(source), plain(target), options, on_bytes)
-    if wire.source.properties.tier is Tier.PYTHON and wire.target.properties.tier is Tier.LOCAL:
-        from tidemark.stores.pulling import can_pull, pull_all
+    if {wire.source.properties.tier, wire.target.properties.tier} == {Tier.PYTHON, Tier.LOCAL}:
+        from tidemark.stores.streaming import can_stream, stream_all
 
-        if can_pull(wire):
-            yield from pull_all(wire, items)
+        if can_stream(wire):
+            yield from stream_all(wire, items)
             return
     sending = _Sending(wire)
     limit = min(SMALL, options.block_bytes)

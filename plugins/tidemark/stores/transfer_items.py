@@ -67,6 +67,8 @@ class Wire:
     bucket: TokenBucket = field(init=False)
     spent: dict[str, int] = field(default_factory=dict)  # wire bytes by target path, all tries of the item at hand
 
+    litter: list[str] = field(default_factory=list)  # files at the target that nobody has a use for any more
+
     def __post_init__(self) -> None:
         self.bucket = TokenBucket(self.options.bandwidth)
 

@@ -90,6 +90,8 @@ def wanted(extent: Extent, include: Sequence[str], exclude: Sequence[str]) -> bo
 def choose(facts: Facts, link: LinkSettings, data: Sequence[str], options: Options) -> Selection:
     """The selection of a run. Raises PlanOutOfDateError where a given plan does not fit the site any more."""
     changes = [_settled(change, facts) for change in facts.changes.changed]
+    if options.send_all_again:  # of the others nobody knows whether they changed: the next run looks
+        changes = [change for change in changes if _asked(change.file.entry.path, options)]
     left_out = left_out_reason(link)
     seen: list[Seen] = []
     adopted: list[tuple[Seen, int]] = []

@@ -64,7 +64,6 @@ WORDS = [
     # files
     (("sync", "plant1", "--plan", "nope.json"), 3, "nope.json"),
     (("sync", "plant1", "--plan", "tidemark.toml"), 2, "plan"),
-    (("sync", "plant1", "--only", "*", "--again"), 2, "--only and --again exclude each other"),
     (("sync", "plant1", "--plan", "site"), 2, "site"),
     (("plan", "plant1", "--out", "site"), 2, "site"),
     (("plan", "plant1", "--out", f"{NO_PLACE}/p.json"), 2, NO_PLACE),

@@ -229,9 +229,11 @@ def test_a_fault_of_ours_exits_1_and_keeps_the_traceback(
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_closes_what_is_open_and_tells(
-    tidemark: Command, monkeypatch: pytest.MonkeyPatch, number: int, code: int
+    request: pytest.FixtureRequest, tidemark: Command, monkeypatch: pytest.MonkeyPatch, number: int, code: int
 ) -> None:
     closed = []
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs have it ignored
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
 
     def run(_call: Call) -> Answer:
         try:

@@ -16,6 +16,7 @@ from tidemark.errors import (
     CorruptionError,
     PermanentError,
     RetryableError,
+    UsageError,
 )
 from tidemark.flows import sync_link
 from tidemark.flows.app import App
@@ -123,7 +124,18 @@ def test_send_all_again(world: SyncWorld) -> None:
     seal(world, 1, 2)
     world.sync()
     assert world.sync(Options(send_all_again=True, no_load=True)).files == 2
+    assert world.sync(Options(only_paths=(path_of(2),), send_all_again=True, no_load=True)).files == 1
     world.check()
+
+
+def test_a_plan_is_neither_narrowed_nor_widened(world: SyncWorld) -> None:
+    seal(world, 1, 2)
+    with opened(world) as app:
+        paper = read_plan(json.dumps(plan(app, "plant1").as_json()).encode())
+    for options in (Options(plan=paper, only_paths=(path_of(1),)), Options(plan=paper, send_all_again=True)):
+        with pytest.raises(UsageError, match="--plan and --"):
+            world.sync(options)
+    assert world.sync(Options(plan=paper, no_load=True)).files == 2
 
 
 def test_only_these_paths(world: SyncWorld) -> None:

@@ -1,4 +1,4 @@
-"""The connections of a pull: how many, how much is asked of each and when, which one is given up.
+"""The connections of a transfer: how many, how much is asked of each and when, which one is given up.
 
 For the hand's thread alone; what happens on connections comes to it through the queue `came`.
 """
@@ -30,7 +30,20 @@ OPENING_AT_ONCE = 8  # sshd's MaxStartups refuses at random from ten on
 
 
 class Line:
-    def __init__(self, store: PythonStore, schedule: Schedule, files: dict[int, Asking], bucket: TokenBucket) -> None:
+    """`make` gives the carrier for a connection with python3 at its end.
+
+    `sends`: what is asked goes onto its line, where a cut loses it; so that is never more than a block.
+    """
+
+    def __init__(
+        self,
+        store: PythonStore,
+        schedule: Schedule,
+        files: dict[int, Asking],
+        bucket: TokenBucket,
+        make: Callable[..., Carrier] = Carrier,
+        sends: bool = False,
+    ) -> None:
         self.came: queue.SimpleQueue[Came] = queue.SimpleQueue()
         self.carriers: list[Carrier] = []
         self.round_trip = store.connection.line()[0]
@@ -38,6 +51,8 @@ class Line:
         self._schedule = schedule
         self._files = files
         self._bucket = bucket
+        self._make = make
+        self._sends = sends
         self._door = threading.Lock()  # between us and who opens connections
         self._over = False
         self._opening = 0
@@ -45,7 +60,7 @@ class Line:
         self._count = 0
         self._rate: dict[int, float] = {}  # of each, bytes a second
         self._marks: dict[int, int] = {}  # its bytes at the last step
-        self._out_of_order = 0
+        self._losses = 0
         self._stepped = 0.0
         self._slow: frozenset[int] = frozenset()
 
@@ -66,6 +81,10 @@ class Line:
             self._open(min(self._most, 2) - len(self.carriers))
 
     @property
+    def name(self) -> str:
+        return self._store.url
+
+    @property
     def long(self) -> bool:
         return self.round_trip >= SHORT_ROUND_TRIP
 
@@ -79,6 +98,8 @@ class Line:
         ahead = max(AHEAD / len(self.carriers) ** (1 if len(self.carriers) <= FEW else 2), 2 * rate * self.round_trip)
         if self._bucket.rate:
             ahead = min(ahead, self._bucket.rate / 2)  # whoever asks waits for the bucket, and should not for long
+        if self._sends:
+            ahead = min(ahead, self._block)
         while not stopped() and not carrier.ended:
             chunk = self._chunk(rate)
             if self._schedule.outstanding(carrier.number) + chunk > max(ahead, 2 * chunk):
@@ -109,14 +130,19 @@ class Line:
             self.carriers.remove(carrier)
         self._schedule.lost(carrier.number)
 
-    def tick(self, stopped: Callable[[], bool]) -> None:
-        """Look for silent connections, and once a step at the speed. Raises UnreachableError when no connection is left."""
+    def tick(self, stopped: Callable[[], bool]) -> list[Carrier]:
+        """Look for silent connections, and once a step at the speed; the connections that were given up.
+
+        Raises UnreachableError when no connection is left.
+        """
+        given_up = []
         now = time.monotonic()
         silent = {c: c.silent(now, self._schedule.outstanding(c.number) > 0) for c in self.carriers}
         for carrier, seconds in silent.items():
-            if seconds > self._store.connection.limits.stall:
+            if seconds > self._store.connection.limits.stall and not carrier.excused():
                 carrier.connection.drop()  # the line is silent, not the session alone
                 self.lost(carrier)
+                given_up.append(carrier)
         self._slow = frozenset(c.number for c, seconds in silent.items() if seconds > max(0.3, 4 * self.round_trip))
         if not self.carriers and not self._opening:
             name = self._store.connection.login.name
@@ -129,6 +155,17 @@ class Line:
             self._step(now)
             for carrier in list(self.carriers):
                 self.top_up(carrier, stopped)
+        return given_up
+
+    def idle(self, since: float) -> None:
+        """Nothing came since then. Raises UnreachableError when nothing is asked of anybody either, for too long."""
+        asked = any(self._schedule.outstanding(carrier.number) or carrier.busy for carrier in self.carriers)
+        if not asked and time.monotonic() - since > self._store.connection.limits.stall:
+            raise UnreachableError(
+                f"{self.name}: nothing moves any more",
+                hint="run again; it goes on from what is here",
+                subject=self._store.connection.login.host,
+            )
 
     def finish(self) -> None:
         """Give the sessions that are at the end of their answers back to the store, close the others."""
@@ -138,7 +175,7 @@ class Line:
                 carrier.close()
                 continue
             with contextlib.suppress(TidemarkError):
-                carrier.session.end()
+                carrier.end()
                 ending.append(carrier)
         self.carriers.clear()
         with self._door:
@@ -187,7 +224,8 @@ class Line:
             self._store.pool.give(carrier.session)
 
     def _chunk(self, rate: float) -> int:
-        most = min(self._block, int(self._bucket.rate / 8) or self._block)
+        block = self._block // 4 if self._sends else self._block
+        most = min(block, int(self._bucket.rate / 8) or block)
         if not self.long:
             return most
         if not rate:
@@ -196,7 +234,7 @@ class Line:
 
     def _join(self, connection: SshConnection, session: FarSession, own: bool) -> None:
         self._count += 1
-        carrier = Carrier(self._count, connection, session, own, self.came)
+        carrier = self._make(self._count, connection, session, own, self.came)
         carrier.start(self.frame, FAR_FRAMES if self.long else FRAMES, self._digest)
         self.carriers.append(carrier)
 
@@ -223,8 +261,8 @@ class Line:
             total += came / seconds
             before = self._rate.get(carrier.number, came / seconds)
             self._rate[carrier.number] = (before + came / seconds) / 2
-        out_of_order = sum(c.connection.line()[1] for c in self.carriers)
-        lossy, self._out_of_order = out_of_order > self._out_of_order, max(out_of_order, self._out_of_order)
+        losses = sum(c.connection.line()[1] for c in self.carriers)
+        lossy, self._losses = losses > self._losses, max(losses, self._losses)
         left = self._schedule.waiting_bytes / total if total else 60.0
         now_open = len(self.carriers) + self._opening  # one whose handshake loses packets takes its time
         window = total * self.round_trip / max(1, len(self.carriers))

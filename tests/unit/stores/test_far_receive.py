@@ -1,0 +1,197 @@
+"""What the far end of a push does with frames, whoever sends them, however late, over however many connections."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tidemark.stores.disk import Disk
+from tidemark.stores.far_receive import COPY, DIFFERS, FILE, LARGE, PIECES, SEALED, SEALS, SHARED, WORDS, Receiver, begin
+from tidemark.stores.far_stream import BARE, BLOCK, NOTHING, PREFIX, RECORD
+
+KNOWN = (1_600_000_000, 7)  # mtime and inode of a source
+CONTENT = bytes(range(256)) * 40
+PATH = "landing/x.tsfile"
+
+
+class Answer(NamedTuple):
+    number: int
+    offset: int
+    length: int
+    trouble: int
+    kind: int
+    size: int
+    digest: bytes
+
+
+def sha(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+class End:
+    """One connection's far end."""
+
+    def __init__(self, root: Path, resumed: dict[str, Any] | None = None) -> None:
+        self.answers: list[Answer] = []
+        self.receiver = Receiver(Disk(str(root)), self._take, resumed if resumed is not None else {})
+
+    def _take(self, records: bytes) -> None:
+        self.answers += [Answer(*record) for record in RECORD.iter_unpack(records)]
+
+    def send(self, asked: int, record: bytes, data: bytes, flags: int, known: tuple[int, int]) -> None:
+        file = FILE.pack(1, len(CONTENT), *known, flags, len(PATH)) + PATH.encode()
+        self.receiver.take(WORDS.pack(asked, len(file)) + file + record, memoryview(data))
+
+    def piece(self, start: int, end: int, kind: int = BLOCK, flags: int = LARGE, known: tuple[int, int] = KNOWN) -> Answer:
+        data = CONTENT[start:end]
+        digest = NOTHING if kind == BARE else sha(CONTENT[:end] if kind == PREFIX else data)
+        self.send(PIECES, RECORD.pack(1, start, len(data), 0, kind, 0, digest), data, flags, known)
+        return self.answers[-1]
+
+    def seal(self, digest: bytes = NOTHING, flags: int = LARGE) -> Answer:
+        kind = BARE if digest == NOTHING else PREFIX
+        self.send(SEALS, RECORD.pack(1, 0, 0, 0, kind, 0, digest), b"", flags, KNOWN)
+        self.receiver.finish()
+        return self.answers[-1]
+
+
+@pytest.fixture
+def another(tmp_path: Path) -> Iterator[Callable[..., End]]:
+    ends: list[End] = []
+
+    def start(resumed: dict[str, Any] | None = None) -> End:
+        ends.append(End(tmp_path, resumed))
+        return ends[-1]
+
+    yield start
+    for end in ends:
+        end.receiver.finish()
+
+
+def made(root: Path, known: tuple[int, int] = KNOWN, keep: bool = True) -> tuple[list[Any], dict[str, Any]]:
+    """The part of the file, as `begin` makes it; what it found there."""
+    resumed: dict[str, Any] = {}
+    ((trouble, claims),) = begin(Disk(str(root)), [[PATH, len(CONTENT), *known, keep]], resumed)
+    assert trouble == 0
+    return claims, resumed
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_two_connections_bring_a_file_in_any_order(tmp_path: Path, another: Callable[..., End]) -> None:
+    made(tmp_path)
+    one, two = another(), another()
+    assert one.piece(0, 3000, PREFIX).trouble == 0
+    assert two.piece(6000, len(CONTENT)).trouble == 0
+    assert two.piece(2000, 6500).trouble == 0
+    assert one.seal(sha(CONTENT)) == Answer(1, 0, 0, 0, SEALED, 0, sha(CONTENT))
+    assert files(tmp_path) == {"x.tsfile": CONTENT}
+
+
+def test_a_piece_that_comes_after_the_name_leaves_nothing(tmp_path: Path, another: Callable[..., End]) -> None:
+    made(tmp_path)
+    one, two, three = another(), another(), another()
+    two.piece(0, 10)  # has the part open
+    one.piece(0, len(CONTENT), PREFIX)
+    one.seal(sha(CONTENT))
+    two.piece(100, 200)
+    assert three.piece(100, 200).trouble == errno.ENOENT
+    assert files(tmp_path) == {"x.tsfile": CONTENT}
+
+
+def test_a_name_asked_for_twice_is_given_once(tmp_path: Path, another: Callable[..., End]) -> None:
+    made(tmp_path)
+    one, two = another(), another()
+    one.piece(0, len(CONTENT), PREFIX)
+    one.seal(sha(CONTENT))
+    assert two.seal(sha(CONTENT)).trouble == 0  # the first answer was lost with its connection
+    assert another().seal(sha(b"another")).trouble == DIFFERS
+    assert files(tmp_path) == {"x.tsfile": CONTENT}
+
+
+def test_bytes_that_differ_get_no_name(tmp_path: Path, another: Callable[..., End]) -> None:
+    made(tmp_path)
+    one, two = another(), another()
+    one.piece(0, 5000, PREFIX)
+    two.piece(5000, len(CONTENT))
+    part = tmp_path / f"{PATH}.part"
+    with part.open("r+b") as file:
+        file.seek(7000)
+        file.write(b"rot on the disk")
+    answer = one.seal(sha(CONTENT))
+    assert (answer.trouble, answer.kind) == (DIFFERS, SEALED) and answer.digest == sha(part.read_bytes())
+    assert not (tmp_path / PATH).exists()
+
+
+def test_a_piece_with_another_digest_is_not_written(tmp_path: Path, another: Callable[..., End]) -> None:
+    made(tmp_path)
+    one = another()
+    one.send(PIECES, RECORD.pack(1, 0, 5, 0, BLOCK, 0, sha(b"hello")), b"hullo", LARGE, KNOWN)
+    assert one.answers[-1].trouble == DIFFERS
+    assert (tmp_path / f"{PATH}.part").read_bytes() == b""
+
+
+def test_who_writes_for_another_source_is_refused(tmp_path: Path, another: Callable[..., End]) -> None:
+    made(tmp_path)
+    late = another()
+    late.piece(0, 5000)  # its line is silent now; the source changes, and the file is begun anew
+    claims, _ = made(tmp_path, (KNOWN[0] + 1, KNOWN[1]))
+    assert claims == []
+    late.piece(5000, 9000)  # into nothing
+    assert another().piece(0, 100).trouble == errno.ESTALE
+    assert (tmp_path / f"{PATH}.part").read_bytes() == b""
+
+
+def test_what_an_earlier_try_left_is_gone_on_from(tmp_path: Path, another: Callable[..., End]) -> None:
+    made(tmp_path)
+    first = another()
+    first.piece(0, 2000, PREFIX)
+    first.piece(5000, 6000)
+    first.receiver.finish()
+    claims, resumed = made(tmp_path)
+    assert [tuple(claim) for claim in claims] == [
+        (0, 2000, sha(CONTENT[:2000]).hex()),
+        (5000, 1000, sha(CONTENT[5000:6000]).hex()),
+    ]
+    second = another(resumed)
+    second.piece(2000, 5000)
+    second.piece(6000, len(CONTENT))
+    assert second.seal(sha(CONTENT)).trouble == 0
+    assert files(tmp_path) == {"x.tsfile": CONTENT}
+    assert made(tmp_path, keep=False)[0] == []
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_small_file_sent_twice_gets_its_name_from_either_copy(
+    tmp_path: Path, another: Callable[..., End], late: int
+) -> None:
+    ends = [(another(), SHARED), (another(), SHARED | COPY)]
+    (slow, slow_flags), (quick, flags) = ends[late], ends[1 - late]
+    assert quick.piece(0, len(CONTENT), PREFIX, flags).digest == sha(CONTENT)
+    assert quick.seal(sha(CONTENT), flags).trouble == 0
+    assert slow.piece(0, len(CONTENT), PREFIX, slow_flags).trouble == 0
+    assert files(tmp_path) == {"x.tsfile": CONTENT}
+
+
+def test_a_small_file_replaces_another_content_of_its_name(tmp_path: Path, another: Callable[..., End]) -> None:
+    (tmp_path / PATH).parent.mkdir()
+    (tmp_path / PATH).write_bytes(b"of long ago")
+    one = another()
+    one.piece(0, len(CONTENT), PREFIX, 0)
+    assert one.seal(sha(CONTENT), 0).trouble == 0
+    assert files(tmp_path) == {"x.tsfile": CONTENT}
+
+
+def test_a_folder_that_is_a_symlink_is_not_followed(tmp_path: Path, another: Callable[..., End]) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "landing").symlink_to("elsewhere")
+    assert another().piece(0, len(CONTENT), PREFIX, 0).trouble == errno.ELOOP
+    found = begin(Disk(str(tmp_path)), [[PATH, len(CONTENT), *KNOWN, True]], {})
+    assert found[0][0] == errno.ELOOP and files(tmp_path) == {}
