@@ -69,91 +69,119 @@ def _rebuild(cls: type[TidemarkError], message: str, hint: str, subject: str) ->
 
 
 class UsageError(TidemarkError):
+    """Wrong words: options, settings or a plan that say what cannot be."""
+
     kind = 2
     retry = Retry.OPERATOR
 
 
 class NotFoundError(TidemarkError):
+    """A link, run, file, site or receiver of that name is not known here."""
+
     kind = 3
     retry = Retry.OPERATOR
 
 
 class RetryableError(TidemarkError):
+    """Nothing is wrong with the request; the same command succeeds later."""
+
     kind = 5
     retry = Retry.LATER
 
 
 class UnreachableError(RetryableError):
+    """A connection that broke, stalled or could not be made."""
+
     retry = Retry.SOON
 
 
 class LeaseHeldError(RetryableError):
+    """Another live process works on the same thing."""
+
     retry = Retry.LATER
 
 
 class OutcomeUnknownError(RetryableError):
+    """A commit whose answer was lost: looked up and, where it did not happen, done again."""
+
     retry = Retry.SOON
 
 
 class PermanentError(TidemarkError):
+    """Trying again does not help before somebody mends the cause."""
+
     kind = 6
     retry = Retry.OPERATOR
 
 
 class HostKeyError(PermanentError):
-    pass
+    """The server's key is not the one the settings give."""
 
 
 class PermissionDeniedError(PermanentError):
-    pass
+    """The login lacks a right, or was itself refused."""
 
 
 class DiskFullError(PermanentError):
-    pass
+    """No space, inodes or quota left at one end."""
 
 
 class LeaseLostError(PermanentError):
+    """A newer holder took the lease: this process may not record any more."""
+
     retry = Retry.NEVER
 
 
 class PlanOutOfDateError(PermanentError):
-    pass
+    """The site is not any more what a saved plan was made for."""
 
 
 class SchemaTooNewError(PermanentError):
-    pass
+    """The database was written by a newer Tidemark; an older one may not touch it."""
 
 
 class CorruptionError(TidemarkError):
+    """Bytes that are not what they must be: a digest, a structure, a paper."""
+
     kind = 7
     retry = Retry.OPERATOR
 
 
 class UnsupportedError(CorruptionError):
-    pass
+    """Sound, as far as can be told, but of a form this version does not read."""
 
 
 class WindowOverError(TidemarkError):
+    """The link's window is closed; the next one goes on."""
+
     kind = 10
     retry = Retry.LATER
 
 
 class OwnershipError(TidemarkError):
+    """A device belongs to another site (decision 0009)."""
+
     kind = 21
     retry = Retry.OPERATOR
 
 
 class GuardError(TidemarkError):
+    """More files vanished than the link's limits let pass without a person's word."""
+
     kind = 22
     retry = Retry.OPERATOR
 
 
 class PartialError(TidemarkError):
+    """The rest was done; something was left out and is named."""
+
     kind = 23
     retry = Retry.OPERATOR
 
 
 class SourceVanishedError(TidemarkError):
+    """A file of the snapshot was gone at the site before it could be read."""
+
     kind = 24
     retry = Retry.SOON
 

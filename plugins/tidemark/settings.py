@@ -13,11 +13,15 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class LedgerSettings:
+    """`[ledger]`: the metadata database."""
+
     url: str = "sqlite:///var/ledger.db"  # SQLAlchemy address of the metadata database
 
 
 @dataclass(frozen=True)
 class ReceiverSettings:
+    """`[receivers.NAME]`: a folder of landings and catalog, here or over SSH."""
+
     name: str
     store: str  # file:///… or sftp://user@host:port/path
     host_key: str = ""  # required for sftp
@@ -31,6 +35,8 @@ class ReceiverSettings:
 
 @dataclass(frozen=True)
 class SparkSettings:
+    """`[spark]`: what merges, and from which size on."""
+
     master: str = "local[*]"
     engine: str = "auto"  # spark | pool | auto
     min_points: int = 5_000_000  # below this many points the process pool merges
@@ -38,6 +44,8 @@ class SparkSettings:
 
 @dataclass(frozen=True)
 class SiteSettings:
+    """`[sites.NAME]`: an edge server's folders and how they are reached."""
+
     name: str
     id: str  # UUID
     store: str
@@ -53,6 +61,8 @@ class SiteSettings:
 
 @dataclass(frozen=True)
 class LinkSettings:
+    """`[links.NAME]`: one site to one receiver, when, how fast and what of it."""
+
     name: str
     site: str
     receiver: str
@@ -72,6 +82,8 @@ class LinkSettings:
 
 @dataclass(frozen=True)
 class ClusterSettings:
+    """`[cluster]`: how a receiver's data is spread over nodes."""
+
     receiver: str = ""
     replicas: int = 3
     quorum: int = 2
@@ -82,6 +94,8 @@ class ClusterSettings:
 
 @dataclass(frozen=True)
 class NodeSettings:
+    """`[nodes.NAME]`: one data node."""
+
     name: str
     store: str
     host_key: str = ""
@@ -91,6 +105,8 @@ class NodeSettings:
 
 @dataclass(frozen=True)
 class Settings:
+    """The whole file."""
+
     path: Path  # the file they were read from; relative paths in it are relative to its folder
     ledger: LedgerSettings = LedgerSettings()
     spark: SparkSettings = SparkSettings()

@@ -63,6 +63,13 @@ class Centre:
     def sealed(self) -> list[str]:
         return sorted(str(path.relative_to(self.site)) for path in (self.site / "data").rglob("*.tsfile"))
 
+    def seal_late(self) -> str:
+        """The server seals one more file (a copy of a real one under a later name): its source path."""
+        late = next((self.site / "data").rglob("*.tsfile"))
+        for companion in ("", ".resource"):
+            shutil.copy2(f"{late}{companion}", late.with_name(f"1999999999999-999-0-0.tsfile{companion}"))
+        return str(late.with_name("1999999999999-999-0-0.tsfile").relative_to(self.site))
+
 
 @pytest.fixture
 def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Centre:

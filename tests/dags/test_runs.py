@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
@@ -51,7 +50,9 @@ class Dag:
         self.news: list[dict[str, Any]] = []
 
     def recover(self) -> str:
-        return sync_tasks.recover("plant1", params=self.params, dag_run=self.dag_run)
+        return sync_tasks.recover(
+            "plant1", "centre", params=self.params, dag_run=self.dag_run, outlet_events=_Outlets(self.news)
+        )
 
     def transfer(self, run: str) -> list[dict[str, Any]]:
         batches = sync_tasks.select_files("plant1", run, params=self.params)
@@ -146,15 +147,19 @@ def test_a_cleared_run_that_sent_all_again_does_not_send_it_once_more(centre: Ce
     assert centre.landed() == sorted(centre.sealed() * 2)
 
 
-def test_a_second_trigger_while_a_run_is_open_continues_that_run(centre: Centre) -> None:
+def test_a_second_trigger_while_a_run_is_open_ends_that_run_and_makes_its_own(centre: Centre) -> None:
     first, second = Dag("manual__1"), Dag("manual__2")
     run = first.recover()
-    assert second.recover() == run
+    sync_tasks.select_files("plant1", run, params={})
+    late = centre.seal_late()
+    own = second.recover()
+    assert own != run
+    assert late not in centre.landed(), "the first run ends with what it had planned"
     first.transfer(run)
-    second.transfer(run)
-    for dag in (second, first):
-        dag.finish(run)
-        sync_tasks.cleanup(run)
+    second.transfer(own)
+    for dag, its in ((second, own), (first, run)):
+        dag.finish(its)
+        sync_tasks.cleanup(its)
     assert centre.landed() == centre.sealed()
 
 
@@ -176,9 +181,7 @@ def test_any_task_of_a_finished_run_may_be_cleared(centre: Centre) -> None:
 def test_clearing_an_old_run_does_not_touch_a_newer_one(centre: Centre) -> None:
     old = Dag("manual__old")
     old.whole()
-    late = next((centre.site / "data").rglob("*.tsfile"))
-    for companion in ("", ".resource"):
-        shutil.copy2(f"{late}{companion}", late.with_name(f"1999999999999-999-0-0.tsfile{companion}"))
+    centre.seal_late()
     new = Dag("manual__new")
     running = new.recover()
     assert old.whole() != running
@@ -189,7 +192,7 @@ def test_clearing_an_old_run_does_not_touch_a_newer_one(centre: Centre) -> None:
 
 
 @pytest.mark.parametrize("done", range(5))
-def test_the_next_dag_run_continues_what_was_left(centre: Centre, done: int) -> None:
+def test_the_next_dag_run_ends_what_was_left_and_sends_what_was_sealed_since(centre: Centre, done: int) -> None:
     left = Dag("manual__left")
     run = left.recover()
     steps = [
@@ -200,9 +203,13 @@ def test_the_next_dag_run_continues_what_was_left(centre: Centre, done: int) -> 
     ]
     for step in steps[:done]:
         step()
+    centre.seal_late()
     follower = Dag("scheduled__next")
-    assert follower.whole() == run, "an unfinished run is continued"
+    own = follower.whole()
     assert centre.landed() == centre.sealed()
+    told = {"uri": "tidemark://centre/landed", "run": run, "landings": 1}
+    assert told in follower.news, "what the run that was left has landed is loaded too"
+    assert [news["run"] for news in follower.news] in ([run], [run, own])
     assert left.whole() == run, "and clearing the one that was left finds it finished"
     assert centre.landed() == centre.sealed()
 
@@ -228,7 +235,7 @@ def test_a_window_that_closes_in_the_middle_leaves_the_rest_to_the_next_run(cent
         first.finish(run)
     assert centre.landed() == []
     centre.write(window='""')
-    assert Dag("manual__next_night").whole() == run
+    assert Dag("manual__next_night").whole() != run
     assert centre.landed() == centre.sealed()
 
 
@@ -259,7 +266,7 @@ def test_drops_that_wait_make_cleanup_red_and_name_the_command(centre: Centre, r
 
 def test_an_unknown_link_fails_at_once_with_its_class(centre: Centre) -> None:
     with pytest.raises(NotFoundError, match="plant9"):
-        sync_tasks.recover("plant9", params={}, dag_run=SimpleNamespace(dag_id="d", run_id="r"))
+        sync_tasks.recover("plant9", "centre", params={}, dag_run=SimpleNamespace(dag_id="d", run_id="r"))
 
 
 def test_files_left_out_make_cleanup_red(centre: Centre, monkeypatch: pytest.MonkeyPatch) -> None:

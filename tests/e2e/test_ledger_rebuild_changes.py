@@ -16,10 +16,10 @@ from tests.services.sshd import Sshd
 from tests.small_files import deletion, sealed, source
 from tidemark.flows import admitting, rebuild_receiver
 from tidemark.flows.adopt import adopt
-from tidemark.flows.app import Tick
 from tidemark.flows.operate import approve, owners_transfer, quarantine_drop, quarantine_list, quarantine_release
 from tidemark.flows.sync_link import open_run, recover, run_sync, select_files, sync_schema, transfer_files
 from tidemark.ledger.leases import Leases
+from tidemark.progress import Tick
 from tidemark.sync.parts import PartLimits
 
 

@@ -169,10 +169,10 @@ def test_a_frozen_far_end_that_computes_is_not_mistaken_for_a_stall(start_sshd: 
     slow = server.folder / "tools" / "sha256sum"
     real = slow.resolve()
     slow.unlink()
-    slow.write_text(f"#!/bin/sh\nsleep 2\nexec {real}\n")
+    slow.write_text(f"#!/bin/sh\nsleep 5\nexec {real}\n")
     slow.chmod(0o755)
     (server.files / "f").write_bytes(b"x")
-    store = open_sftp(address(server), Tier.POSIX, Limits(stall=0.7))
+    store = open_sftp(address(server), Tier.POSIX, Limits(stall=2.0))
     assert store.sha256("f") == hashlib.sha256(b"x").hexdigest()
     store.close()
 
@@ -254,7 +254,7 @@ def test_a_file_that_goes_away_in_the_middle_fails_alone(sshd: Sshd, tmp_path: P
 def test_a_file_rewritten_in_the_middle_arrives_as_one_of_its_contents(sshd: Sshd, tmp_path: Path, tier: Tier) -> None:
     far = sshd.new_folder("far")
     (item,) = write(far, 6 * BLOCK)
-    other = os.urandom(6 * BLOCK)
+    first, other = (far / "0.tsfile").read_bytes(), os.urandom(6 * BLOCK)
     store = open_sftp(address(sshd, far), tier, QUICK)
     seen: list[int] = []
 
@@ -267,7 +267,7 @@ def test_a_file_rewritten_in_the_middle_arrives_as_one_of_its_contents(sshd: Ssh
     (sent,) = send(store, LocalStore(str(tmp_path)), [item], OPTIONS, on_bytes)
 
     assert isinstance(sent, Sent)
-    assert (tmp_path / "l" / "0.tsfile").read_bytes() == other
+    assert (tmp_path / "l" / "0.tsfile").read_bytes() in (first, other)  # the far end may have read on ahead of us
     store.close()
 
 

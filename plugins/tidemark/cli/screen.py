@@ -86,13 +86,3 @@ def listed(value: object, most: int = 5) -> object:
     if len(value) <= most and all(isinstance(item, (str, int)) for item in value):
         return ", ".join(str(item) for item in value)
     return len(value)
-
-
-def size(count: int | float | None) -> str:
-    """Bytes for people, in powers of 1000 as bandwidth is: 20.5 MB."""
-    number = float(count or 0)
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 1000:
-            return f"{number:.0f} B" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1000
-    return f"{number:.1f} TB"

@@ -8,10 +8,11 @@ from typing import Any
 
 from tidemark.cli import progress
 from tidemark.cli.call import Call
-from tidemark.cli.screen import Screen, size
+from tidemark.cli.screen import Screen
 from tidemark.cli.verb import Answer, Verb
 from tidemark.cli.verbs_transfer import SHOWN, receiver_argument
 from tidemark.errors import DIFFERENCES_FOUND
+from tidemark.progress import size
 
 
 def _status(call: Call) -> Answer:

@@ -81,7 +81,7 @@ def _test(call: Call) -> Answer:
     asked = call.arguments
     for_tests.prepare(everything=asked.all, install=asked.install or for_tests.in_ci(), screen=call.screen)
     chosen = [f"--{name}" for name in ("all", "soak") if getattr(asked, name)]
-    return hand_over(call, "pytest", [*chosen, *call.rest])
+    return hand_over(call, "pytest", [*for_tests.side_by_side(call.rest), *chosen, *call.rest])
 
 
 def _bench_arguments(parser: argparse.ArgumentParser) -> None:

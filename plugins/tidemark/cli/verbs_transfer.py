@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from tidemark.cli import progress
 from tidemark.cli.call import Call
-from tidemark.cli.screen import Screen, listed, size
+from tidemark.cli.screen import Screen, listed
 from tidemark.cli.verb import Answer, Verb
 from tidemark.errors import NOTHING_TO_DO, NotFoundError, UsageError
+from tidemark.progress import size
 
 if TYPE_CHECKING:
     from tidemark.flows.sync_link import Plan

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.errors import CorruptionError, NotFoundError, UsageError
-from tidemark.flows.app import App, Progress, Tick
+from tidemark.flows.app import App
 from tidemark.flows.engines import Engine, choose_engine
 from tidemark.ledger import landing_rows
 from tidemark.load.admit import Admission, Origin, admit
 from tidemark.load.check import Examined, ExamineTask
 from tidemark.load.commit import known_before
+from tidemark.progress import Progress, Tick
 from tidemark.settings import ReceiverSettings
 from tidemark.stores.landing import LandedFile
 from tidemark.tsfiles.names import parse_source_path

@@ -22,10 +22,11 @@ from typing import Any
 from uuid import UUID
 
 from tidemark.errors import NotFoundError, UsageError
-from tidemark.flows.app import App, Progress, silent
+from tidemark.flows.app import App
 from tidemark.flows.sync_link import Options, run_sync
 from tidemark.ledger import audit, link_rows, owner_rows
 from tidemark.ledger.owner_rows import OwnerRow
+from tidemark.progress import Progress, silent
 from tidemark.settings import LinkSettings
 from tidemark.stores.decided import ADOPTED, DecidedPaper, encode_decided, paper_place
 from tidemark.stores.local import LocalStore

@@ -22,26 +22,10 @@ from tidemark.stores.protocol import Store
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Tick:
-    """One beat of a progress bar. `done`/`total` count files, `bytes_done`/`bytes_total` bytes; totals 0 when unknown."""
-
-    phase: str
-    done: int = 0
-    total: int = 0
-    bytes_done: int = 0
-    bytes_total: int = 0
-
-
-Progress = Callable[[Tick], None]
-
-
-def silent(_tick: Tick) -> None:
-    """A Progress that shows nothing."""
-
-
 @dataclass
 class App:
+    """What a flow works with: settings, ledger, clock, and how stores are opened."""
+
     settings: Settings
     ledger: Ledger
     identity: Identity

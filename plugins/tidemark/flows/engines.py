@@ -46,6 +46,8 @@ class Outcome:
 
 
 class Engine(Protocol):
+    """What merges: in Spark or in a pool of processes, by the same code."""
+
     @property
     def name(self) -> str: ...
 

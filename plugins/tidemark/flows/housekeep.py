@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tidemark.flows.app import App, Progress, Tick, silent
+from tidemark.flows.app import App
 from tidemark.flows.known_sites import root_here
 from tidemark.flows.older_ledger import require_current
 from tidemark.ledger import care_rows, events, merge_rows
@@ -20,6 +20,7 @@ from tidemark.ledger.leases import Lease, Leases, check_in
 from tidemark.ledger.proof_rows import report
 from tidemark.load.manifests import landing_folders, read_paper
 from tidemark.load.tidy import clean_landing, sweep_waiting
+from tidemark.progress import Progress, Tick, silent
 from tidemark.settings import ReceiverSettings
 from tidemark.stores.protocol import Store
 from tidemark.stores.settled import SettledPaper, SettledSource, encode_settled, paper_place

@@ -18,7 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from tidemark.errors import LeaseHeldError, PermanentError
-from tidemark.flows.app import App, Progress, Tick, silent
+from tidemark.flows.app import App
 from tidemark.flows.rebuild_links import rebuild_link
 from tidemark.flows.rebuild_receiver import rebuild_receiver
 from tidemark.flows.rebuild_result import Findings, Lost, RebuildResult
@@ -28,6 +28,7 @@ from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import Leases, lease_clock, this_process
 from tidemark.ledger.migrations import migrate, schema_version
 from tidemark.load.place import folder_name
+from tidemark.progress import Progress, Tick, silent
 from tidemark.settings import Settings
 
 _GONE = "its bytes were gone from the receiver when the ledger was rebuilt"
@@ -35,6 +36,8 @@ _GONE = "its bytes were gone from the receiver when the ledger was rebuilt"
 
 @dataclass(frozen=True)
 class BackupResult:
+    """Where the copy lies and what it holds."""
+
     path: str
     bytes: int
 

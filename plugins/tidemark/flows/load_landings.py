@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tidemark.errors import CorruptionError, LeaseLostError, PermanentError, RetryableError, TidemarkError
 from tidemark.flows.admitting import CheckedFile, decide, examine_all, local_root, site_of
-from tidemark.flows.app import App, Progress, silent
+from tidemark.flows.app import App
 from tidemark.flows.load_result import LoadResult, Tally, Trouble
 from tidemark.flows.older_ledger import require_current
 from tidemark.flows.replay import Bench, replay_refused
@@ -29,8 +29,10 @@ from tidemark.load.manifests import Folder, Paper, folder_mtime, landing_folders
 from tidemark.load.place import put
 from tidemark.load.sequence import Arrival, judge
 from tidemark.load.tidy import clean_landing, sweep_waiting, unnamed_files
+from tidemark.progress import Progress, silent
 from tidemark.settings import ReceiverSettings
-from tidemark.stores.landing import RECEIPT, Manifest, Receipt, Resend, encode
+from tidemark.stores.landing import RECEIPT, Manifest, Receipt, Resend
+from tidemark.stores.landing_papers import encode
 from tidemark.stores.protocol import Store
 
 _BATCH_FILES = 512  # files of following landings that are checked in one go: starting processes costs more than a file

@@ -27,7 +27,7 @@ from tidemark.errors import (
     worst_exit_code,
 )
 from tidemark.flows.admitting import local_root
-from tidemark.flows.app import App, Progress, Tick, silent
+from tidemark.flows.app import App
 from tidemark.flows.engines import Outcome, choose_engine
 from tidemark.ledger import catalog_rows, landing_rows, merge_rows, standing_rows
 from tidemark.ledger.leases import Lease, Leases, check_in
@@ -36,6 +36,7 @@ from tidemark.load.merge_outputs import outputs_of
 from tidemark.load.merge_plan import Group, Plan, Unit, plan_merge, tasks_of
 from tidemark.load.merge_task import MergeOutcome, MergeTask
 from tidemark.load.place import UNITS_PER_MS, folder_name
+from tidemark.progress import Progress, Tick, silent
 from tidemark.settings import ReceiverSettings
 from tidemark.stores.protocol import Store
 

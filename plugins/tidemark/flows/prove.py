@@ -8,11 +8,12 @@ from __future__ import annotations
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import NotFoundError, TidemarkError
-from tidemark.flows.app import App, Progress, silent
+from tidemark.flows.app import App
 from tidemark.flows.known_sites import root_here, site_names, sites_of
 from tidemark.ledger.database import now
 from tidemark.ledger.leases import is_alive, lease_clock
 from tidemark.ledger.proof_rows import file_checks, put_file_checks, report
+from tidemark.progress import Progress, silent
 from tidemark.proof.bytes_check import Recorded, check_files
 from tidemark.proof.coverage import Coverage
 from tidemark.proof.differences import VerifyReport

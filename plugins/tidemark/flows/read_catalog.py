@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from tidemark.errors import PartialError, UsageError
 from tidemark.flows.admitting import local_root, site_of
-from tidemark.flows.app import App, Progress, Tick, silent
+from tidemark.flows.app import App
 from tidemark.flows.point_files import PointFile, check_ending
 from tidemark.ledger import catalog_rows, landing_rows, owner_rows
 from tidemark.load.view import CatalogReader, SeenDevice, points, seen_devices
+from tidemark.progress import Progress, Tick, silent
 from tidemark.settings import ReceiverSettings
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import Column, overlay

@@ -9,21 +9,15 @@ from dataclasses import dataclass
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import CorruptionError
-from tidemark.flows.app import App, Progress, Tick
+from tidemark.flows.app import App
 from tidemark.flows.rebuild_result import Findings
 from tidemark.ledger import link_rows, run_rows
 from tidemark.ledger.link_rows import SchemaPosition, Seen
 from tidemark.load.place import schema_location
+from tidemark.progress import Progress, Tick
 from tidemark.settings import LinkSettings, SiteSettings
-from tidemark.stores.landing import (
-    MANIFEST,
-    RECEIPT,
-    Manifest,
-    Receipt,
-    decode_manifest,
-    decode_receipt,
-    landing_folder,
-)
+from tidemark.stores.landing import MANIFEST, RECEIPT, Manifest, Receipt, landing_folder
+from tidemark.stores.landing_papers import decode_manifest, decode_receipt
 from tidemark.stores.protocol import Store
 from tidemark.sync.recall import Log, Recalled, RunStory, interrupted, recall
 from tidemark.tsfiles.sealed import classify

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tidemark.errors import CorruptionError
-from tidemark.flows.app import App, Progress, Tick
+from tidemark.flows.app import App
 from tidemark.flows.engines import Engine, PoolEngine
 from tidemark.flows.rebuild_conclude import Remains, conclude
 from tidemark.flows.rebuild_late import Late
@@ -30,8 +30,10 @@ from tidemark.load.chronicle import Heard, Moment
 from tidemark.load.commit import known_before
 from tidemark.load.landing_record import record_landing
 from tidemark.load.recall import FOLDERS, Answered, Traces, recall
+from tidemark.progress import Progress, Tick
 from tidemark.settings import ReceiverSettings
-from tidemark.stores.landing import Answer, Manifest, Receipt, encode
+from tidemark.stores.landing import Answer, Manifest, Receipt
+from tidemark.stores.landing_papers import encode
 from tidemark.stores.protocol import Store
 from tidemark.tsfiles.names import parse_source_path
 from tidemark.tsfiles.statistics import FileFacts

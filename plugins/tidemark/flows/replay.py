@@ -12,7 +12,7 @@ from pathlib import Path
 from sqlalchemy.engine import Connection
 
 from tidemark.flows.admitting import decide, examine_all
-from tidemark.flows.app import App, silent
+from tidemark.flows.app import App
 from tidemark.ledger import landing_rows, owner_rows
 from tidemark.ledger.events import record
 from tidemark.ledger.leases import Lease, check_in
@@ -25,8 +25,10 @@ from tidemark.load.place import put
 from tidemark.load.replacing import look_again
 from tidemark.load.tidy import sweep_waiting, waiting_folder
 from tidemark.load.vanish import take_vanished
+from tidemark.progress import silent
 from tidemark.settings import ReceiverSettings
-from tidemark.stores.landing import Answer, LandedFile, decode_entry
+from tidemark.stores.landing import Answer, LandedFile
+from tidemark.stores.landing_papers import decode_entry
 from tidemark.stores.protocol import Store
 
 

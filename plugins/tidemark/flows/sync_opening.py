@@ -18,7 +18,8 @@ from tidemark.flows.app import App
 from tidemark.ledger import events, link_rows, run_rows
 from tidemark.ledger.leases import Lease, Leases, check_in
 from tidemark.settings import LinkSettings
-from tidemark.stores.landing import MANIFEST, decode_manifest
+from tidemark.stores.landing import MANIFEST
+from tidemark.stores.landing_papers import decode_manifest
 from tidemark.stores.protocol import Store
 from tidemark.sync.work import Options, Plan
 
@@ -134,6 +135,7 @@ def new_run_id(at: float) -> str:
 
 
 def write_options(options: Options) -> Mapping[str, object]:
+    """The options as the run's row keeps them."""
     plan = options.plan
     return {
         "only_paths": options.only_paths,
@@ -145,6 +147,7 @@ def write_options(options: Options) -> Mapping[str, object]:
 
 
 def read_options(text: str) -> Options:
+    """The options of a run's row."""
     raw = json.loads(text)
     plan = raw.get("plan")
     return Options(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidemark.errors import HostKeyError, PermissionDeniedError, UnreachableError
-from tidemark.flows.app import App, Progress, Tick, silent
+from tidemark.flows.app import App
 from tidemark.flows.known_sites import site_names, sites_of
 from tidemark.flows.repair import Damage, Repairs
 from tidemark.ledger import catalog_rows, events, owner_rows
@@ -23,6 +23,7 @@ from tidemark.ledger.leases import Leases
 from tidemark.ledger.proof_rows import Row, put_file_checks, report
 from tidemark.load.drops import SETTLED
 from tidemark.load.view import CatalogReader, seen_devices
+from tidemark.progress import Progress, Tick, silent
 from tidemark.proof.bytes_check import Recorded, check_files
 from tidemark.proof.differences import DAMAGED, MISSING, POINTS, Difference, VerifyReport
 from tidemark.proof.gather import catalog_view, expected_files

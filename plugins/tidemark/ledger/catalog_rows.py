@@ -67,6 +67,8 @@ class CatalogDevice:
 
 @dataclass(frozen=True)
 class FileWithDevices:
+    """A catalog file and the extents of its devices."""
+
     file: CatalogFile
     devices: tuple[CatalogDevice, ...] = field(default=())
 
@@ -129,6 +131,7 @@ def sources_of_paths(
 
 
 def files_by_id(connection: Connection, file_ids: Iterable[int]) -> list[CatalogFile]:
+    """The files of these ids that exist, by id."""
     query = sa.text(f"{_SELECT} WHERE f.file_id IN :many ORDER BY f.file_id").bindparams(
         sa.bindparam("many", expanding=True)
     )

@@ -18,6 +18,8 @@ _CHUNK = 400  # values in one IN list
 
 @dataclass(frozen=True)
 class SiteRow:
+    """One row of `site`: what a receiver knows of a site from its manifests."""
+
     site_id: str
     name: str
     time_unit: str
@@ -47,6 +49,8 @@ class LandingRow:
 
 @dataclass(frozen=True)
 class InventoryRow:
+    """One path of a site's inventory: whether the site has it, and in which generation."""
+
     path: str
     live: bool
     generation: int
@@ -92,6 +96,7 @@ def put_site(connection: Connection, site: SiteRow, at: float) -> None:
 
 
 def sites(connection: Connection) -> dict[str, SiteRow]:
+    """{site id: its row}."""
     query = sa.text("SELECT site_id, name, time_unit, partition_interval_ms FROM site")
     return {r["site_id"]: SiteRow(**r) for r in connection.execute(query).mappings()}
 
@@ -188,6 +193,7 @@ def take_inventory(connection: Connection, receiver: str, site_id: str, change: 
 
 
 def inventory_of(connection: Connection, receiver: str, site_id: str, paths: Iterable[str]) -> dict[str, InventoryRow]:
+    """{path: row} for those of `paths` that the site ever had."""
     query = sa.text(
         "SELECT path, live, generation FROM inventory WHERE receiver = :receiver AND site_id = :site AND path IN :many"
     ).bindparams(sa.bindparam("many", expanding=True))

@@ -67,6 +67,8 @@ class Acked(NamedTuple):
 
 
 class SchemaPosition(NamedTuple):
+    """How far a schema log was sent: `position` bytes of its `epoch`, whose digest is `prefix_sha256`."""
+
     path: str
     position: int
     mtime: int
@@ -98,6 +100,7 @@ def add_link(connection: Connection, link: str, site_id: str, receiver: str) -> 
 
 
 def get_link(connection: Connection, link: str) -> LinkRow | None:
+    """The link's row, None where it never ran."""
     columns = ", ".join(LinkRow.__dataclass_fields__)
     row = connection.execute(sa.text(f"SELECT {columns} FROM link WHERE link = :link"), {"link": link}).one_or_none()
     return None if row is None else LinkRow(*row)
@@ -179,6 +182,7 @@ def adopt_files(connection: Connection, link: str, files: Iterable[tuple[Seen, i
 
 
 def adopted_paths(connection: Connection, link: str) -> frozenset[str]:
+    """Paths that count as sent because `adopt` found them at the receiver: no landing of ours brought them."""
     sql = "SELECT path FROM file WHERE link = :link AND state = 'acked' AND generation = 0"
     return frozenset(row[0] for row in connection.execute(sa.text(sql), {"link": link}))
 
@@ -197,6 +201,7 @@ def touch_files(connection: Connection, link: str, files: Iterable[Seen]) -> Non
 
 
 def ack_files(connection: Connection, link: str, files: Iterable[Acked]) -> None:
+    """These contents are the receiver's now: acknowledged, whatever was known of the paths before."""
     at = now(connection)
     rows = [{"link": link, "at": at, **f._asdict()} for f in files]
     if rows:
@@ -244,6 +249,7 @@ def _update(connection: Connection, link: str, paths: Iterable[str], change: str
 
 
 def count_live(connection: Connection, link: str) -> int:
+    """Files of the link that are not known as gone."""
     sql = sa.text("SELECT COUNT(*) FROM file WHERE link = :link AND state <> 'gone'")
     return int(connection.execute(sql, {"link": link}).scalar_one())
 
@@ -261,6 +267,7 @@ def acked_paths(connection: Connection, link: str, paths: Sequence[str]) -> froz
 
 
 def put_extents(connection: Connection, link: str, extents: Mapping[str, Extent]) -> None:
+    """{path: extent} as the `.resource` of the sent content said."""
     rows = [{"link": link, "path": p, "extent": json.dumps(e, ensure_ascii=False)} for p, e in extents.items()]
     if rows:
         connection.execute(
@@ -273,6 +280,7 @@ def put_extents(connection: Connection, link: str, extents: Mapping[str, Extent]
 
 
 def extents(connection: Connection, link: str, paths: Sequence[str]) -> Mapping[str, Extent]:
+    """{path: extent} for those of `paths` that have one."""
     sql = "SELECT path, extent FROM file_extent WHERE link = :link AND path IN :paths"
     found = _in_chunks(connection, sql, link, paths)
     return {path: tuple((d, a, b) for d, a, b in json.loads(extent)) for path, extent in found}
@@ -300,11 +308,13 @@ def count_skipped(connection: Connection, link: str, reason: str) -> int:
 
 
 def schema_positions(connection: Connection, link: str) -> Mapping[str, SchemaPosition]:
+    """{path of the log: how far it was sent}."""
     sql = "SELECT path, position, mtime, prefix_sha256, epoch FROM schema_position WHERE link = :link"
     return {row[0]: SchemaPosition(*row) for row in connection.execute(sa.text(sql), {"link": link})}
 
 
 def put_schema_positions(connection: Connection, link: str, positions: Iterable[SchemaPosition]) -> None:
+    """The logs were sent so far; only forward within an epoch."""
     at = now(connection)
     rows = [{"link": link, "at": at, **p._asdict()} for p in positions]
     if rows:

@@ -41,6 +41,8 @@ _COLUMN = re.compile(r"    (?!PRIMARY|UNIQUE|CHECK|FOREIGN)(\w+) [^-]*?(?:-- (.*
 
 @dataclass(frozen=True)
 class Migration:
+    """One numbered file of `sql/`; what was applied is known by its digest."""
+
     version: int
     name: str
     sql: str

@@ -13,6 +13,8 @@ _CHUNK = 400  # values in one IN list
 
 @dataclass(frozen=True)
 class OwnerRow:
+    """Which site a device belongs to, since when, by which landing."""
+
     device: str
     site_id: str
     since: float  # seconds since 1970
@@ -32,7 +34,7 @@ class RefusalRow:
     owner_site: str
     owner_since: float
     location: str
-    entry: str  # JSON of the manifest's entry (stores.landing.encode_entry)
+    entry: str  # JSON of the manifest's entry (stores.landing_papers.encode_entry)
     at: float
     state: str = "refused"  # refused | replayed | superseded
     refusal_id: int = 0
@@ -53,6 +55,7 @@ def owners_of(connection: Connection, receiver: str, devices: Iterable[str]) -> 
 
 
 def all_owners(connection: Connection, receiver: str) -> list[OwnerRow]:
+    """Every owned device of a receiver, by name."""
     query = sa.text("SELECT device, site_id, since, landing FROM owner WHERE receiver = :receiver ORDER BY device")
     return [OwnerRow(*row) for row in connection.execute(query, {"receiver": receiver})]
 
@@ -76,6 +79,7 @@ _ALL = ", ".join((*_COLUMNS, "refusal_id"))
 
 
 def add_refusal(connection: Connection, row: RefusalRow) -> None:
+    """A file that was refused, so that it can be replayed when its owner changes."""
     values = asdict(row)
     del values["refusal_id"]
     connection.execute(

@@ -28,6 +28,7 @@ class Identity:
 
 
 def this_process() -> Identity:
+    """Host, process id and start of the process that asks."""
     pid = os.getpid()
     return Identity(_host(), _boot_id(), pid, _started(pid) or "")
 

@@ -55,6 +55,7 @@ def file_checks(connection: Connection, receiver: str) -> dict[str, FileCheck]:
 
 
 def put_file_checks(connection: Connection, receiver: str, checks: Iterable[FileCheck], at: float) -> None:
+    """Digests that were computed, with the signs by which an untouched file is known again."""
     values = [{**asdict(check), "receiver": receiver, "checked": at} for check in checks]
     if values:
         connection.execute(
@@ -69,6 +70,7 @@ def put_file_checks(connection: Connection, receiver: str, checks: Iterable[File
 
 
 def forget_file_checks(connection: Connection, receiver: str, locations: Iterable[str]) -> None:
+    """These locations were written or removed: their digests say nothing any more."""
     values = [{"receiver": receiver, "location": location} for location in locations]
     if values:
         connection.execute(sa.text("DELETE FROM file_check WHERE receiver = :receiver AND location = :location"), values)

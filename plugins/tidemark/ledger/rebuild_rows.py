@@ -23,6 +23,7 @@ class Place(NamedTuple):
 
 
 def places(connection: Connection, receiver: str) -> list[Place]:
+    """Every file of the receiver's catalog, also retired ones, by its id."""
     sql = f"SELECT {', '.join(Place._fields)} FROM catalog_file WHERE receiver = :receiver ORDER BY file_id"
     return [Place(*row) for row in connection.execute(sa.text(sql), {"receiver": receiver})]
 

@@ -33,6 +33,8 @@ _CHUNK = 400  # values in one IN list
 
 @dataclass(frozen=True)
 class RunRow:
+    """One row of `run`. Times are seconds since 1970, sizes bytes."""
+
     run_id: str
     link: str
     state: str  # running | finished | failed
@@ -93,6 +95,8 @@ class RunSchema:
 
 @dataclass(frozen=True)
 class SentLanding:
+    """One row of `sent_landing`: a landing as its sender knows it."""
+
     landing: str
     run_id: str
     link: str
@@ -115,6 +119,7 @@ _SCHEMA = tuple(f.name for f in fields(RunSchema))
 
 
 def add_run(connection: Connection, run_id: str, link: str, fence: int, options: Mapping[str, Any]) -> None:
+    """A new run, before its first step."""
     connection.execute(
         sa.text(
             "INSERT INTO run (run_id, link, state, step, fence, started, options, files, bytes, sent_bytes, dropped,"
@@ -125,11 +130,13 @@ def add_run(connection: Connection, run_id: str, link: str, fence: int, options:
 
 
 def get_run(connection: Connection, run_id: str) -> RunRow | None:
+    """The run's row, None where this ledger does not know it."""
     row = connection.execute(sa.text(f"SELECT {_RUN} FROM run WHERE run_id = :run"), {"run": run_id}).one_or_none()
     return None if row is None else RunRow(*row)
 
 
 def unfinished_run(connection: Connection, link: str) -> str | None:
+    """The id of the link's run that has not ended, None where all have. A link has one at most."""
     sql = "SELECT run_id FROM run WHERE link = :link AND state <> 'finished' ORDER BY started, run_id LIMIT 1"
     found = connection.execute(sa.text(sql), {"link": link}).scalar()
     return None if found is None else str(found)
@@ -169,6 +176,7 @@ def run_of(connection: Connection, external: str) -> str | None:
 
 
 def add_alias(connection: Connection, external: str, run_id: str) -> None:
+    """An orchestrator's name for a run; a name that is known keeps its run."""
     connection.execute(
         sa.text("INSERT INTO run_alias (external, run_id) VALUES (:e, :run) ON CONFLICT (external) DO NOTHING"),
         {"e": external, "run": run_id},
@@ -181,6 +189,7 @@ def item_bytes(item: RunItem) -> int:
 
 
 def add_items(connection: Connection, run_id: str, items: Iterable[RunItem]) -> None:
+    """What the run decided to do, one row a path."""
     columns = ", ".join(("run_id", *_ITEM))
     values = ", ".join(f":{name}" for name in ("run_id", *_ITEM))
     rows = [{"run_id": run_id, **dict(zip(_ITEM, astuple(i), strict=True)), **_covered(i)} for i in items]
@@ -234,6 +243,7 @@ def count_items(connection: Connection, run_id: str) -> Mapping[tuple[str, str],
 
 
 def add_landing(connection: Connection, landing: SentLanding) -> None:
+    """A landing that is about to be closed."""
     names = [n for n in _LANDING if n != "receipt"]
     row = {n: getattr(landing, n) for n in names}
     connection.execute(
@@ -243,6 +253,7 @@ def add_landing(connection: Connection, landing: SentLanding) -> None:
 
 
 def set_landing(connection: Connection, landing: str, **columns: Any) -> None:
+    """Change columns of a landing's row."""
     assignments = ", ".join(f"{name} = :{name}" for name in columns)
     connection.execute(
         sa.text(f"UPDATE sent_landing SET {assignments} WHERE landing = :landing_"), {**columns, "landing_": landing}
@@ -270,6 +281,7 @@ def landing_names(connection: Connection, link: str) -> Sequence[str]:
 
 
 def put_schema(connection: Connection, run_id: str, piece: RunSchema) -> None:
+    """A piece of a schema log that is durable at the receiver; once a run and log."""
     connection.execute(
         sa.text(
             f"INSERT INTO run_schema (run_id, {', '.join(_SCHEMA)}) VALUES (:run_id, {', '.join(':' + n for n in _SCHEMA)})"
@@ -280,12 +292,14 @@ def put_schema(connection: Connection, run_id: str, piece: RunSchema) -> None:
 
 
 def schema_pieces(connection: Connection, run_id: str, state: str | None = None) -> Sequence[RunSchema]:
+    """The run's pieces ordered by path, of one state where asked."""
     sql = f"SELECT {', '.join(_SCHEMA)} FROM run_schema WHERE run_id = :run ORDER BY path"
     found = [RunSchema(*row) for row in connection.execute(sa.text(sql), {"run": run_id})]
     return [p for p in found if state is None or p.state == state]
 
 
 def set_schema_landed(connection: Connection, run_id: str) -> None:
+    """All pieces of the run stand in a closed landing."""
     connection.execute(sa.text("UPDATE run_schema SET state = 'landed' WHERE run_id = :run"), {"run": run_id})
 
 

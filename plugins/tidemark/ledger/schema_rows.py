@@ -13,6 +13,8 @@ _CHUNK = 400  # values in one IN list
 
 @dataclass(frozen=True)
 class SeriesRow:
+    """One series as a site's schema log, or a file, declares it."""
+
     receiver: str
     site_id: str
     series: str  # full path, canonical quoting
@@ -86,6 +88,7 @@ def received_logs(connection: Connection, receiver: str, site_id: str) -> dict[s
 
 
 def put_received(connection: Connection, receiver: str, site_id: str, logs: Iterable[ReceivedLog]) -> None:
+    """How far logs were received and decoded."""
     values = [{**asdict(log), "receiver": receiver, "site_id": site_id} for log in logs]
     if values:
         connection.execute(

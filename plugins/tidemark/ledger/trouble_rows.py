@@ -21,7 +21,7 @@ class QuarantineRow:
     reason: str
     error_kind: int
     location: str
-    entry: str  # JSON of the manifest's entry (stores.landing.encode_entry)
+    entry: str  # JSON of the manifest's entry (stores.landing_papers.encode_entry)
     at: float
     state: str = "held"  # held | awaiting | released | dropped | superseded
     quarantine_id: int = 0
@@ -32,6 +32,7 @@ _ALL = ", ".join((*_COLUMNS, "quarantine_id"))
 
 
 def add_quarantine(connection: Connection, row: QuarantineRow) -> int:
+    """Hold a file back; the id it is called by."""
     values = asdict(row)
     del values["quarantine_id"]
     insert = f"INSERT INTO quarantine ({', '.join(_COLUMNS)}) VALUES ({', '.join(':' + c for c in _COLUMNS)})"
@@ -47,6 +48,7 @@ def quarantined(connection: Connection, receiver: str | None = None, state: str 
 
 
 def quarantine_of(connection: Connection, quarantine_id: int) -> QuarantineRow | None:
+    """The row of an id, None where there is none."""
     query = sa.text(f"SELECT {_ALL} FROM quarantine WHERE quarantine_id = :id")
     row = connection.execute(query, {"id": quarantine_id}).mappings().one_or_none()
     return None if row is None else QuarantineRow(**row)

@@ -42,6 +42,8 @@ class PathState:
 
 @dataclass(frozen=True)
 class Vanished:
+    """A path that its site no longer has, as a manifest told."""
+
     path: str
     generation: int
     kind: str  # superseded | dropped

@@ -1,6 +1,10 @@
 """The parts of a running Airflow, seen from their owner: have them started, ask whether they answer, let them be ended.
 
-API server, scheduler, DAG processor and triggerer are forks of one process (`part_starter`), which ends them when its
+The API server is two parts: one for people and scripts, one for tasks. In one process a click can meet a task's report
+so that each waits for the other: the click's log entry waits, on the event loop, for SQLite's write lock, and the report
+that has the lock waits for the event loop to commit. Both stand until SQLite gives up after 5 s, and the click gets a 500.
+
+The servers, scheduler, DAG processor and triggerer are forks of one process (`part_starter`), which ends them when its
 owner lets go of it or is killed.
 """
 
@@ -14,6 +18,7 @@ import subprocess
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,13 +29,7 @@ from tidemark.errors import PermanentError
 from tidemark.orchestration import sessions
 from tidemark.orchestration.airflow_home import AirflowHome
 
-PARTS: Mapping[str, tuple[str, ...]] = {
-    # Without --skip-serve-logs scheduler and triggerer each open a log server on 0.0.0.0.
-    "api-server": (),
-    "scheduler": ("--skip-serve-logs",),
-    "dag-processor": (),
-    "triggerer": ("--skip-serve-logs",),
-}
+EXECUTION_API = "AIRFLOW__CORE__EXECUTION_API_SERVER_URL"
 START_SECONDS = 180.0
 STOP_SECONDS = 30.0
 HEALTHY = ("metadatabase", "scheduler", "dag_processor")
@@ -52,8 +51,8 @@ def running_parts(
     starter = _launch(home, values)
     leaders: Mapping[str, int] = {}
     try:
-        wanted = {part: (part, *options) for part, options in PARTS.items() if part != "triggerer" or triggerer}
-        answer = _ask(starter, home, {"migrate": _must_migrate(home, values), "parts": wanted}, stopped)
+        order = {"migrate": _must_migrate(home, values), "parts": _words(values, triggerer)}
+        answer = _ask(starter, home, order, stopped)
         if "failed" in answer:
             log = home.part_log("migrate")
             raise PermanentError(
@@ -72,6 +71,21 @@ def running_parts(
             starter.kill()
             starter.wait()
         sessions.kill({starter.pid, *leaders.values()})
+
+
+def _words(values: Mapping[str, str], triggerer: bool) -> dict[str, tuple[str, ...]]:
+    """What each part is started with, after the word `airflow`."""
+    tasks = urllib.parse.urlsplit(values[EXECUTION_API]).port
+    words: dict[str, tuple[str, ...]] = {
+        "api-server": ("api-server", "--apps", "core"),
+        "execution-api": ("api-server", "--apps", "execution", "--port", str(tasks)),
+        # Without --skip-serve-logs scheduler and triggerer each open a log server on 0.0.0.0.
+        "scheduler": ("scheduler", "--skip-serve-logs"),
+        "dag-processor": ("dag-processor",),
+    }
+    if triggerer:
+        words["triggerer"] = ("triggerer", "--skip-serve-logs")
+    return words
 
 
 def _launch(home: AirflowHome, values: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -121,17 +135,17 @@ def _migrated(values: Mapping[str, str]) -> str:
     return json.dumps({"airflow": version("apache-airflow-core"), "database": digest})
 
 
-def wait_healthy(ui: str, parts: Parts, home: AirflowHome, stopped: Callable[[], bool]) -> bool:
-    """True when Airflow answers and its scheduler and DAG processor report healthy, False when `stopped` came first."""
+def wait_healthy(values: Mapping[str, str], parts: Parts, home: AirflowHome, stopped: Callable[[], bool]) -> bool:
+    """True when Airflow answers people and tasks, and its scheduler and DAG processor report healthy; False when `stopped`
+    came first. `values` is the parts' environment."""
     deadline = time.monotonic() + START_SECONDS
-    awake = False
+    tasks_served = False
     while not stopped():
         check_alive(parts, home)
-        answer = _health(ui)
-        if answer and not awake:
-            _wake_execution_api(ui)
-            awake = True
-        elif answer and all((answer.get(part) or {}).get("status") == "healthy" for part in HEALTHY):
+        # It builds what tasks talk to at its first request, for seconds; the first sync should not wait for it.
+        tasks_served = tasks_served or bool(_ask_json(f"{values[EXECUTION_API]}health"))
+        health = _ask_json(f"{values['AIRFLOW__API__BASE_URL']}/api/v2/monitor/health")
+        if tasks_served and all((health.get(part) or {}).get("status") == "healthy" for part in HEALTHY):
             return True
         if time.monotonic() > deadline:
             raise silent(home)
@@ -139,19 +153,13 @@ def wait_healthy(ui: str, parts: Parts, home: AirflowHome, stopped: Callable[[],
     return False
 
 
-def _health(ui: str) -> dict[str, Any]:
-    """What Airflow says of its parts; nothing as long as it does not answer."""
+def _ask_json(address: str) -> dict[str, Any]:
+    """What a part of Airflow answers; nothing as long as it does not."""
     try:
-        with urllib.request.urlopen(f"{ui}/api/v2/monitor/health", timeout=2) as reply:
+        with urllib.request.urlopen(address, timeout=10) as reply:
             return dict(json.load(reply))
     except (urllib.error.URLError, OSError, ValueError):
         return {}
-
-
-def _wake_execution_api(ui: str) -> None:
-    """The API server builds what tasks talk to at its first request, for 3 s; the first sync should not wait for it."""
-    with contextlib.suppress(urllib.error.URLError, OSError):
-        urllib.request.urlopen(f"{ui}/execution/health", timeout=30).close()
 
 
 def check_alive(parts: Parts, home: AirflowHome) -> None:
@@ -164,6 +172,7 @@ def check_alive(parts: Parts, home: AirflowHome) -> None:
 
 
 def died(part: str, home: AirflowHome) -> PermanentError:
+    """The error for a part that ended by itself, with its last lines."""
     log = home.part_log(part)
     last = log.read_text(errors="replace").strip().splitlines()[-8:] if log.exists() else []
     return PermanentError(
@@ -172,6 +181,7 @@ def died(part: str, home: AirflowHome) -> PermanentError:
 
 
 def silent(home: AirflowHome) -> PermanentError:
+    """The error for an Airflow that does not answer in time."""
     where = home.folder / "parts"
     told = f"Airflow does not answer after {START_SECONDS:.0f} s"
     return PermanentError(told, hint=f"tail {where}/*.log", subject=str(where))

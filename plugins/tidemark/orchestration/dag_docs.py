@@ -21,7 +21,7 @@ something triggers `tidemark_load`.
 
 | task | does | when it is red |
 |---|---|---|
-| `recover` | continues an unfinished run, or opens one | another run holds the link: it is retried; see *lease held* |
+| `recover` | ends an unfinished run, opens this one | *lease held*: it is retried; or that run stops again: its log |
 | `select_files` | lists, plans, pins by hard links | site unreachable or its host key changed: `./tidemark doctor` |
 | `sync_schema` | ships the schema logs' new bytes | the named log is not readable at the site |
 | `transfer_deletes` | tells of vanished files | the ledger or the receiver cannot be reached: it is retried, then clear it |

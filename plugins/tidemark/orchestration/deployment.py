@@ -1,7 +1,7 @@
 """Start and stop a whole Airflow beside the settings: `up` in the foreground, `start` detached, `down`.
 
 `airflow standalone` cannot be stopped by SIGTERM and leaves children behind (research "airflow", finding 6), so the
-parts are started here: API server, scheduler, DAG processor, triggerer. They end with this process however it ends:
+parts are started here: API servers, scheduler, DAG processor, triggerer. They end with this process however it ends:
 they are forks of one process that ends them when this one lets go of it or is killed (`part_starter`).
 """
 
@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from tidemark.errors import NotFoundError, UsageError
 from tidemark.ledger.processes import Identity, is_alive, this_process
 from tidemark.orchestration import sessions
-from tidemark.orchestration.airflow_home import ADMIN, AirflowHome, environment, home_of, prepare
+from tidemark.orchestration.airflow_home import ADMIN, AirflowHome, Ports, environment, home_of, own_environment, prepare
 from tidemark.orchestration.airflow_parts import (
     START_SECONDS,
     STOP_SECONDS,
@@ -69,13 +69,13 @@ def up(
     _refuse_second(home)
     port = _free_port(port)
     first = prepare(home)
-    values = environment(settings, port, os.environ)
+    values = environment(settings, Ports(port, _free_port(0)), os.environ)
     mark = _Mark(this_process(), f"http://127.0.0.1:{port}", ready=False)
     _write_mark(home, mark)
     try:
         with _stop_signals() as stopped:
             with running_parts(home, values, triggerer, stopped) as parts:
-                if wait_healthy(mark.ui, parts, home, stopped):
+                if wait_healthy(values, parts, home, stopped):
                     _write_mark(home, replace(mark, ready=True))
                     on_ready(_deployment(home, mark, first))
                 while not stopped():
@@ -91,12 +91,12 @@ def start(settings: Settings, port: int = 8080, triggerer: bool = True) -> Deplo
     _refuse_second(home)
     port = _free_port(port)
     first = prepare(home)
-    values = environment(settings, port, os.environ)
     command = [sys.executable, "-m", "tidemark.orchestration.deployment", str(port)]
     command += [] if triggerer else ["--no-triggerer"]
+    child = {**os.environ, **own_environment(settings, os.environ)}
     with home.part_log("up").open("ab") as log:
         owner = subprocess.Popen(  # nobody waits for it here: `down` ends it
-            command, env=values, cwd=settings.root, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            command, env=child, cwd=settings.root, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:

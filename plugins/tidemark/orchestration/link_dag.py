@@ -83,9 +83,11 @@ def form() -> dict[str, Param]:
 
 def _steps(link: LinkSettings) -> None:
     def step(name: str, **options: Any) -> Any:
-        return task(task_id=name, **options)(getattr(sync_tasks, name))
+        # One XCom a task: a key each would be a request each, about 15 ms of a step that has little else to do.
+        return task(task_id=name, multiple_outputs=False, **options)(getattr(sync_tasks, name))
 
-    run = step("recover")(link=link.name)
+    news = [landed_alias(link.receiver)]
+    run = step("recover", outlets=news)(link=link.name, receiver=link.receiver)
     batches = step("select_files")(link=link.name, run=run)
     schema = step("sync_schema")(run=run)
     deletes = step("transfer_deletes")(run=run)
@@ -93,7 +95,7 @@ def _steps(link: LinkSettings) -> None:
     transfer = step("transfer_files", max_active_tis_per_dagrun=1, map_index_template="{{ batch['label'] }}")
     files = transfer.partial(run=run).expand(batch=batches)
     # A run without files skips transfer_files; its schema and drops still have to land.
-    finish = step("finish", outlets=[landed_alias(link.receiver)], trigger_rule="none_failed")
+    finish = step("finish", outlets=news, trigger_rule="none_failed")
     finished = finish(run=run, receiver=link.receiver)
     cleaned = step("cleanup")(run=run)
     batches >> schema >> deletes >> files >> finished >> cleaned

@@ -20,10 +20,12 @@ from tidemark.settings import Settings
 
 
 def local_receivers(settings: Settings) -> list[str]:
+    """Names of the receivers that are folders of this machine."""
     return sorted(name for name, receiver in settings.receivers.items() if receiver.store.startswith("file://"))
 
 
 def load_dag(settings: Settings) -> DAG:
+    """`tidemark_load`: load, then merge, one map index a receiver."""
     receivers = local_receivers(settings)
     with _dag("tidemark_load", "load", LOAD_DOC, load_schedule(receivers)) as dag:
 
@@ -40,6 +42,7 @@ def load_dag(settings: Settings) -> DAG:
 
 
 def verify_dag(settings: Settings) -> DAG:
+    """`tidemark_verify`: the proof, by the clock."""
     deep = Param(False, type="boolean", title="Deep", description="Compare every point, not only digests. Reads all files.")
     site = Param("", type=["string", "null"], title="Only this site", description="A site of tidemark.toml. Empty: all.")
     schedule = clock(VERIFY_CLOCK)
@@ -49,6 +52,7 @@ def verify_dag(settings: Settings) -> DAG:
 
 
 def housekeep_dag(settings: Settings) -> DAG:
+    """`tidemark_housekeep`: settle, reclaim, trim, by the clock."""
     with _dag("tidemark_housekeep", "load", HOUSEKEEP_DOC, clock(HOUSEKEEP_CLOCK)) as dag:
         _task("housekeep").expand(receiver=local_receivers(settings))
     return dag
@@ -69,6 +73,6 @@ def _dag(dag_id: str, room: str, doc: str, schedule: Any, params: Mapping[str, P
 
 
 def _task(name: str, **options: Any) -> Any:
-    return task(task_id=name, **options, map_index_template="{{ task.op_kwargs['receiver'] }}")(
-        getattr(receiver_tasks, name)
-    )
+    shown = "{{ task.op_kwargs['receiver'] }}"
+    # One XCom a task: a key each would be a request each.
+    return task(task_id=name, multiple_outputs=False, map_index_template=shown, **options)(getattr(receiver_tasks, name))

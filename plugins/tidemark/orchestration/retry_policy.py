@@ -43,6 +43,7 @@ def later(try_number: int) -> timedelta:
 
 
 def advice(error: TidemarkError) -> str:
+    """What a task's log says of an error, with the next command."""
     return f"{error.message}. Next: {error.hint}" if error.hint else error.message
 
 

@@ -40,11 +40,11 @@ def is_live(pid: int) -> bool:
 def end_parts(parts: Mapping[str, int], reap: Reap = nothing) -> None:
     """End Airflow's parts so that tasks still run are told of: {name: session leader}. Returns when all are gone.
 
-    The scheduler waits for its running tasks for ever, and a task cannot report without the API server. So the server
-    goes last, and tasks that do not end in TASK_SECONDS are killed: their supervisors report that, the next start
+    The scheduler waits for its running tasks for ever, and a task cannot report without its server. So the servers
+    go last, and tasks that do not end in TASK_SECONDS are killed: their supervisors report that, the next start
     retries them, and they continue (any step of a run may die anywhere).
     """
-    server = {pid for name, pid in parts.items() if name == "api-server"}
+    server = {pid for name, pid in parts.items() if name in ("api-server", "execution-api")}
     triggerer = {pid for name, pid in parts.items() if name == "triggerer"}
     others = {pid for pid in parts.values() if pid not in server | triggerer}
     ask(others | triggerer)

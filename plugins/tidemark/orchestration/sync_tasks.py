@@ -16,42 +16,54 @@ from tidemark.orchestration.progress import shown
 if TYPE_CHECKING:
     from tidemark.flows.app import App
     from tidemark.flows.plan_link import PlanReport
-    from tidemark.flows.sync_link import Options
+    from tidemark.flows.sync_link import Options, SyncResult
+    from tidemark.progress import Progress
 
 log = logging.getLogger(__name__)
 PLAN_LINES = 1_000  # of a plan's paths in the log
 
 
-def recover(link: str, params: Mapping[str, Any] | None = None, dag_run: Any = None) -> str:
-    """Continue the link's unfinished run, else open one. A cleared task finds the run it opened before by its DAG run.
+def recover(
+    link: str,
+    receiver: str,
+    params: Mapping[str, Any] | None = None,
+    dag_run: Any = None,
+    outlet_events: Any = None,
+    task_state_store: Any = None,
+) -> str:
+    """End what another run of the link left unfinished, then open this one. A cleared task finds its run by its DAG run.
 
+    A run goes on with the plan it began with, so this one would otherwise be green without the files sealed since.
     Skipped where the link's window is closed and this DAG run has no run yet.
     """
     asked = params or {}
     if asked.get("dry_run"):
         log.info("dry run: no run is opened, the plan stands in the log of select_files")
         return ""
-    return perform(lambda app: _recover(app, link, f"{dag_run.dag_id}/{dag_run.run_id}", asked))
+    external, progress = f"{dag_run.dag_id}/{dag_run.run_id}", shown(task_state_store)
+    run, ended = perform(lambda app: _recover(app, link, external, (_options(asked), progress)))
+    if ended is not None and ended.landings:
+        _tell_landed(outlet_events, receiver, {"run": ended.run, "landings": ended.landings})
+    return run
 
 
-def _recover(app: App, link: str, external: str, asked: Mapping[str, Any]) -> str:
+def _recover(app: App, link: str, external: str, asked: tuple[Options, Progress]) -> tuple[str, SyncResult | None]:
     from tidemark.flows import sync_link
-    from tidemark.flows.sync_opening import read_options
     from tidemark.ledger import run_rows
     from tidemark.sync.window import require_window
 
-    options = _options(asked)
+    options, progress = asked
     with app.ledger.read() as connection:
         known = run_rows.run_of(connection, external)
+    ended = None
     if known is None:
         require_window(app.link(link), app.clock())
+        ended = sync_link.end_unfinished(app, link, progress)
+        if ended is not None:
+            log.info("run %s had stopped in its middle: it is ended now, %d landings", ended.run, ended.landings)
     run = sync_link.open_run(app, link, external, options)
-    with app.ledger.read() as connection:
-        row = run_rows.get_run(connection, run)
-    if row is not None and read_options(row.options) != options:
-        log.warning("run %s was begun with %s and is ended first; what you asked for needs one more run", run, row.options)
     log.info("run %s: %s", run, sync_link.recover(app, run))
-    return run
+    return run, ended
 
 
 def _options(asked: Mapping[str, Any]) -> Options:
@@ -97,13 +109,17 @@ def transfer_files(run: str, batch: Mapping[str, Any], task_state_store: Any = N
 
 def finish(run: str, receiver: str, outlet_events: Any = None) -> dict[str, Any]:
     """Close the landing by its manifest, and tell `tidemark_load` when something landed."""
-    from tidemark.orchestration.schedules import landed, landed_alias
-
     _skip_without(run)
     done = perform(lambda app: _finish(app, run))
     if done.get("landings"):
-        outlet_events[landed_alias(receiver)].add(landed(receiver), extra={"run": run, **done})
+        _tell_landed(outlet_events, receiver, {"run": run, **done})
     return done
+
+
+def _tell_landed(outlet_events: Any, receiver: str, extra: Mapping[str, Any]) -> None:
+    from tidemark.orchestration.schedules import landed, landed_alias
+
+    outlet_events[landed_alias(receiver)].add(landed(receiver), extra=dict(extra))
 
 
 def _finish(app: App, run: str) -> dict[str, Any]:

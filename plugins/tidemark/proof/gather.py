@@ -6,12 +6,14 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy.engine import Connection
 
 from tidemark.ledger.leases import Identity
+from tidemark.ledger.progress_rows import progress_of
 from tidemark.ledger.proof_rows import Row, report
 from tidemark.proof.presence import CatalogView, Expected, Held, account_trouble
 from tidemark.proof.status import LinkFacts
@@ -83,10 +85,12 @@ def link_facts(
     behind begins with `without` (left out by the link's own patterns) are no backlog."""
     counts = {(r["receiver"], r["site_id"]): r for r in report(connection, "site_counts")}
     facts = []
+    noted = progress_of(connection)
     for r in report(connection, "link_status"):
         unsent = [u for u in report(connection, "unsent_files", link=r["link"]) if not u["reason"].startswith(without)]
         at_receiver = counts.get((r["receiver"], r["site_id"]), {})
-        facts.append(_link_facts(r, unsent, at_receiver, _holder(r, alive, clock), names))
+        found = _link_facts(r, unsent, at_receiver, _holder(r, alive, clock), names)
+        facts.append(replace(found, progress=noted.get(found.holder)))
     return facts
 
 

@@ -23,6 +23,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tidemark.errors import WindowOverError
+from tidemark.progress import Figures, said
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,14 @@ class LinkFacts:
     pending_drops: int = 0
     asking: str = ""  # why the receiver waits for the operator, and for which run's drops
     asking_run: str = ""
+    progress: Figures | None = None  # of the run that holds the link
     late: tuple[tuple[str, str], ...] = ()  # (path, why) of changes that a settled file holds back
 
 
 @dataclass(frozen=True)
 class LinkStatus:
+    """What `status` says of one link."""
+
     facts: LinkFacts
     state: str
     reason: str
@@ -95,12 +99,15 @@ class LinkStatus:
             "landings": {"unloaded": f.unloaded, "behind_gap": f.behind_gap, "rejected": f.rejected},
             "skipped": f.skipped,
             "pending_drops": f.pending_drops,
+            "progress": _progress(f.progress),
             "late": [{"path": path, "reason": why} for path, why in f.late],
         }
 
 
 @dataclass(frozen=True)
 class StatusReport:
+    """What `status` says of everything."""
+
     links: tuple[LinkStatus, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -119,10 +126,26 @@ def iso(moment: float | None) -> str | None:
     return None if moment is None else datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def _progress(figures: Figures | None) -> dict[str, Any] | None:
+    if figures is None:
+        return None
+    t = figures.tick
+    return {
+        "phase": t.phase,
+        "files": t.done,
+        "files_total": t.total or None,
+        "bytes": t.bytes_done,
+        "bytes_total": t.bytes_total or None,
+        "bytes_per_second": round(figures.rate),
+        "seconds_left": None if figures.left is None else round(figures.left, 1),
+    }
+
+
 def _state(f: LinkFacts) -> tuple[str, str, str]:
     sync = f"./tidemark sync {f.link}"
     if f.holder:
-        return "running", f"run {f.holder} on {f.host}, at {f.step or 'its start'}", f"./tidemark why {f.holder}"
+        at = said(f.progress) if f.progress else f.step or "its start"
+        return "running", f"run {f.holder} on {f.host}, at {at}", f"./tidemark why {f.holder}"
     if not f.run:
         return "new", "it never ran", sync
     if f.run_state == "running":

@@ -16,6 +16,7 @@ _MAGIC = "tidemark-blocks 1 "
 
 
 def part_of(target_path: str) -> str:
+    """Where the bytes of a file that is under way lie."""
     return target_path + ".part"
 
 
@@ -34,6 +35,7 @@ def copy_of(target_path: str) -> str:
 
 
 def journal_of(target_path: str) -> str:
+    """Where the record of its durable blocks lies."""
     return target_path + ".part.blocks"
 
 
@@ -49,6 +51,8 @@ class Identity(namedtuple("Identity", "wanted mtime inode")):
 
 
 class Block(namedtuple("Block", "offset length sha256")):
+    """One block that is durable in the part: its place and digest."""
+
     __slots__ = ()
 
     @property
@@ -60,6 +64,8 @@ class Block(namedtuple("Block", "offset length sha256")):
 
 
 class BlockJournal:
+    """The blocks of one part, for one edition of the source."""
+
     def __init__(self, identity: Identity, blocks: Sequence[Block] = ()) -> None:
         self.identity = identity
         self.blocks = tuple(blocks)
@@ -75,6 +81,7 @@ class BlockJournal:
 
 
 def header(identity: Identity) -> bytes:
+    """The journal's first line: which source its blocks belong to."""
     return (_MAGIC + json.dumps(identity._asdict()) + "\n").encode()
 
 

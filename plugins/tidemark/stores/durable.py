@@ -99,6 +99,7 @@ def make_folder(folder: bytes) -> None:
 
 
 def sync_folder(folder: bytes) -> None:
+    """Make renames within a folder durable."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)

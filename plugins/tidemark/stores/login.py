@@ -20,6 +20,8 @@ _TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", 18)
 
 @dataclass(frozen=True)
 class Login:
+    """Where to log in, as whom, with which key, and which host key to expect."""
+
     host: str
     port: int
     user: str

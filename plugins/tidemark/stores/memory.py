@@ -8,7 +8,6 @@ source, any of the rest that such a disk may keep. A killed process without a po
 from __future__ import annotations
 
 import hashlib
-import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -47,7 +46,7 @@ class MemoryStore:
     _safe_names: dict[str, _Node] = field(default_factory=dict)
     _pending: list[dict[str, _Node | None]] = field(default_factory=list)  # changes of names no folder sync has covered
     _folders: set[str] = field(default_factory=set)
-    _inodes: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    _inodes: Iterator[int] = field(default_factory=lambda: iter(range(1, 1 << 32)))  # a count cannot be copied since 3.14
 
     @property
     def url(self) -> str:

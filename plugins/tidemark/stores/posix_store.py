@@ -24,6 +24,8 @@ else tail -c +$((o+1)) < "$p" | head -c "$n" | sha256sum; fi; done 2>/dev/null""
 
 
 class PosixStore(SftpStore):
+    """A store whose far end has a shell and POSIX tools, and no python3."""
+
     tier = Tier.POSIX
 
     def __init__(self, url: str, root: str, connection: SshConnection, tools: Sequence[str]) -> None:

@@ -27,6 +27,8 @@ class Tier(enum.StrEnum):
 
 @dataclass(frozen=True)
 class StoreProperties:
+    """What a store's far end can do."""
+
     tier: Tier
     hard_links: bool
     fsync: bool  # file contents can be made durable

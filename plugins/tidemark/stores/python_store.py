@@ -21,6 +21,8 @@ _BATCH = 2000  # paths an operation
 
 
 class PythonStore:
+    """A store whose far end runs our program in its python3 (nothing installed, nothing left)."""
+
     def __init__(self, url: str, root: str, connection: SshConnection, first: FarSession) -> None:
         self.url = url
         self.properties = StoreProperties(tier=Tier.PYTHON, hard_links=True, fsync=True, inodes=True)

@@ -28,6 +28,8 @@ class SettledSource:
 
 @dataclass(frozen=True)
 class SettledPaper:
+    """A merged file that stands alone, and all that went into it (decision 0007)."""
+
     site_id: str
     database: str
     model: str

@@ -30,6 +30,8 @@ _LITTLE = 1 << 20  # so few bytes free, a failure without a reason is a full dis
 
 
 class SftpStore:
+    """A store whose far end offers SFTP and no shell."""
+
     tier = Tier.SFTP
 
     def __init__(self, url: str, root: str, connection: SshConnection) -> None:

@@ -25,6 +25,8 @@ class SendItem:
 
 @dataclass(frozen=True)
 class SendOptions:
+    """How a sending is done: limits of the link, not what is sent."""
+
     block_bytes: int = 4_194_304
     retries: int = 5  # tries after the first
     bandwidth: float = 0.0  # bytes a second, 0: no cap
@@ -45,6 +47,8 @@ class Sent:
 
 @dataclass(frozen=True)
 class Failed:
+    """A file that was not sent, and the error of it."""
+
     item: SendItem
     error: TidemarkError
     wire_bytes: int

@@ -29,6 +29,8 @@ class View:
 
 @dataclass(frozen=True)
 class Limits:
+    """How many vanished files pass without a person's word."""
+
     apply: bool  # deletes = "apply"
     files: int
     share: float

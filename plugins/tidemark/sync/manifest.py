@@ -72,6 +72,7 @@ class Contents:
 
 
 def compose(landing: SentLanding, contents: Contents, link: LinkSettings, site: SiteSettings) -> Manifest:
+    """The manifest of a part, from the ledger's rows alone: the same rows give the same bytes."""
     gone = sorted((i for i in contents.items if i.action in (DROP, SUPERSEDE)), key=lambda i: i.path)
     return Manifest(
         landing=landing.landing,

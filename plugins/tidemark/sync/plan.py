@@ -65,6 +65,8 @@ class Kind(enum.StrEnum):
 
 
 class Change(NamedTuple):
+    """A path whose content or companions are other than what was acknowledged."""
+
     kind: Kind
     file: SealedFile
     row: KnownFile | None

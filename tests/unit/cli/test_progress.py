@@ -5,14 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tidemark.cli import progress
-from tidemark.cli.screen import Screen, listed, size
-from tidemark.flows.app import Tick
-
-
-def test_a_tick_in_words() -> None:
-    assert progress.describe(Tick("check", 3, 40)) == "check: 3 of 40 files"
-    assert progress.describe(Tick("send", 3, 40, 1_200_000, 3_000_000_000)) == "send: 3 of 40 files, 1.2 MB of 3.0 GB"
-    assert progress.describe(Tick("list", 12_000)) == "list: 12,000 files"
+from tidemark.cli.screen import Screen, listed
+from tidemark.progress import Tick
 
 
 def test_without_a_terminal_a_line_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,13 +38,6 @@ def test_on_a_terminal_a_bar_with_bytes_and_rate(
     assert "transfer_files" in printed.err
     assert "2/2 files" in printed.err
     assert printed.out == ""
-
-
-@pytest.mark.parametrize(
-    ("count", "shown"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (20_500_000, "20.5 MB"), (3e15, "3000.0 TB")]
-)
-def test_sizes(count: float, shown: str) -> None:
-    assert size(count) == shown
 
 
 def test_lists_in_a_few_words() -> None:

@@ -14,13 +14,13 @@ from tests.rebuild_world import World
 from tests.small_files import sealed, source
 from tidemark.errors import LeaseHeldError, PermanentError, SchemaTooNewError
 from tidemark.flows import admitting, ledger_care, merge_catalog, rebuild_receiver
-from tidemark.flows.app import Tick
 from tidemark.flows.housekeep import DAY, housekeep
 from tidemark.flows.rebuild_result import Lost
 from tidemark.ledger.backup import used_tables
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import Leases
 from tidemark.ledger.migrations import known_migrations
+from tidemark.progress import Tick
 
 
 @pytest.fixture

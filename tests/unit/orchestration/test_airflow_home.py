@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.orchestration.airflow_home import ADMIN, TUNED, environment, home_of, password, prepare
+from tidemark.orchestration.airflow_home import ADMIN, TUNED, Ports, environment, home_of, password, prepare
 from tidemark.settings import Settings
 
 
@@ -34,7 +34,7 @@ def test_the_fernet_key_is_one_airflow_accepts(settings: Settings) -> None:
     from cryptography.fernet import Fernet
 
     prepare(home_of(settings))
-    Fernet(environment(settings, 8080, {})["AIRFLOW__CORE__FERNET_KEY"].encode())
+    Fernet(environment(settings, Ports(8080, 8081), {})["AIRFLOW__CORE__FERNET_KEY"].encode())
 
 
 def test_a_half_written_secret_is_never_read(settings: Settings) -> None:
@@ -51,10 +51,10 @@ def test_a_half_written_secret_is_never_read(settings: Settings) -> None:
 
 def test_all_parts_find_each_other_on_loopback_only(settings: Settings) -> None:
     prepare(home_of(settings))
-    values = environment(settings, 9123, {})
+    values = environment(settings, Ports(9123, 9124), {})
     assert values["AIRFLOW__API__HOST"] == "127.0.0.1"
     assert values["AIRFLOW__API__PORT"] == "9123"
-    assert values["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"] == "http://127.0.0.1:9123/execution/"
+    assert values["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"] == "http://127.0.0.1:9124/execution/"
     assert values["TIDEMARK_CONFIG"] == str(settings.path)
     assert Path(values["AIRFLOW__CORE__DAGS_FOLDER"], "tidemark_sync.py").exists()
     assert values.items() >= TUNED.items()
@@ -72,7 +72,7 @@ def test_what_the_user_sets_wins_but_cannot_tear_the_parts_apart(settings: Setti
         "PYTHONDONTWRITEBYTECODE": "1",
         "TIDEMARK__LEDGER__URL": "sqlite:///x.db",
     }
-    values = environment(settings, 9123, mine)
+    values = environment(settings, Ports(9123, 9124), mine)
     assert values["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] == values["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC"] == url
     assert values["AIRFLOW__CORE__PARALLELISM"] == "32"
     assert values["TIDEMARK__LEDGER__URL"] == "sqlite:///x.db"
@@ -86,7 +86,7 @@ def test_airflow_knows_every_key_we_set(settings: Settings) -> None:
     from airflow.configuration import conf
 
     prepare(home_of(settings))
-    for key in environment(settings, 8080, {}):
+    for key in environment(settings, Ports(8080, 8081), {}):
         match = re.fullmatch(r"AIRFLOW__([A-Z_]+?)__([A-Z_0-9]+)", key)
         if match:
             assert match[2].lower() in conf.configuration_description[match[1].lower()]["options"], key

@@ -1,0 +1,89 @@
+"""What a sync does about loading: keep up before a run, load what landed after it, take in the receiver's answers.
+
+Only where the receiver is a folder on this machine; elsewhere the receiver's own Tidemark loads.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tidemark.errors import LeaseHeldError
+from tidemark.flows.app import App
+from tidemark.flows.sync_result import SyncResult
+from tidemark.flows.sync_steps import holding, stores_of
+from tidemark.ledger import run_rows
+from tidemark.ledger.leases import Leases
+from tidemark.progress import Progress, silent
+from tidemark.settings import LinkSettings
+from tidemark.sync import receipts
+from tidemark.sync.window import require_window
+from tidemark.sync.work import Options, Work
+
+if TYPE_CHECKING:
+    from tidemark.flows.load_result import LoadResult
+
+LOAD_PATIENCE = 120.0  # seconds to wait for another load of the same receiver
+
+
+def keep_up(app: App, link: LinkSettings, options: Options) -> None:
+    """Before a run: the window is open, and a receiver that is here has loaded what it can."""
+    require_window(link, app.clock())
+    receiver = app.receiver(link.receiver)
+    if options.no_load or app.receiver_root(receiver) is None:
+        return
+    if _unanswered(app, link) > receiver.max_unloaded_landings:
+        _load(app, link, silent)
+
+
+def _unanswered(app: App, link: LinkSettings) -> int:
+    with app.ledger.read() as connection:
+        return len(run_rows.landings(connection, link.name, state="landed"))
+
+
+def loaded_after(app: App, link: LinkSettings, result: SyncResult, progress: Progress) -> SyncResult:
+    """Load what landed, where the receiver is a folder here, and take in its answers."""
+    if app.receiver_root(app.receiver(link.receiver)) is None or not _unanswered(app, link):
+        return result
+    loaded = _load(app, link, progress)
+    if loaded is None:
+        return replace(result, waiting_for_load=True)
+    _take_answers(app, link, result.run)
+    done = not _unanswered(app, link)
+    return replace(
+        result,
+        state="loaded" if done else result.state,
+        loaded=loaded.loaded,
+        refused=loaded.refused,
+        quarantined=loaded.quarantined,
+        troubles=loaded.troubles,
+        clashes=loaded.clashes,
+    )
+
+
+def _load(app: App, link: LinkSettings, progress: Progress) -> LoadResult | None:
+    """Load this link's site; None where another load of the receiver does not end within LOAD_PATIENCE."""
+    from tidemark.flows.load_landings import load
+
+    give_up = time.monotonic() + LOAD_PATIENCE
+    while True:
+        try:
+            return load(app, app.receiver(link.receiver), site=app.site(link.site).id, progress=progress)
+        except LeaseHeldError:
+            if time.monotonic() > give_up:
+                return None
+            time.sleep(0.5)
+
+
+def _take_answers(app: App, link: LinkSettings, run_id: str) -> None:
+    """Read the receipts now, not at the start of the next run; somebody else at work on the link reads them himself."""
+    leases = Leases(app.ledger, app.identity)
+    try:
+        lease = leases.take(f"link:{link.name}", run_id)
+    except LeaseHeldError:
+        return
+    with holding(app, lease), stores_of(app, link) as (source, target):
+        receiver = app.receiver(link.receiver)
+        site = app.site(link.site)
+        receipts.read_receipts(Work(app.ledger, link, site, source, target, receiver, run_id, lease, app.clock))

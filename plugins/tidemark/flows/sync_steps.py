@@ -1,0 +1,174 @@
+"""The seven steps of a run: each in a process of its own, or all of them in this one. What a step decides and does is in
+the room `sync`; here a run's row, its lease and its two stores are brought to it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tidemark.errors import LeaseLostError, NotFoundError, PlanOutOfDateError, TidemarkError, WindowOverError
+from tidemark.flows.app import App
+from tidemark.flows.progress_notes import noted
+from tidemark.flows.sync_opening import read_options, require_same_ends
+from tidemark.flows.sync_result import SyncResult, result_of
+from tidemark.ledger import events, run_rows
+from tidemark.ledger.leases import Lease, Leases
+from tidemark.ledger.run_rows import RunRow
+from tidemark.progress import Progress, Tick, silent
+from tidemark.settings import LinkSettings
+from tidemark.stores.protocol import Store
+from tidemark.sync import cleanup as cleaning
+from tidemark.sync import closing, deletes, schema, selection, sending
+from tidemark.sync.parts import PartLimits
+from tidemark.sync.seeding import Copies
+from tidemark.sync.work import Work
+
+log = logging.getLogger(__name__)
+Counts = Mapping[str, int]
+STEPS = ("recover", "select_files", "sync_schema", "transfer_deletes", "transfer_files", "finish", "cleanup")
+_ACTS: Mapping[str, Callable[[Work], Counts]] = {
+    "recover": cleaning.recover,
+    "sync_schema": schema.sync_schema,
+    "transfer_deletes": deletes.transfer_deletes,
+    "transfer_files": sending.transfer_files,
+    "finish": closing.finish,
+    "cleanup": cleaning.cleanup,
+}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What the steps of a run share while one process works on it."""
+
+    app: App
+    lease: Lease
+    stores: tuple[Store, Store]  # the site's and the receiver's
+    progress: Progress
+    limits: PartLimits = field(default_factory=PartLimits)
+    copies: Copies = field(default_factory=Copies)
+
+
+def whole_run(
+    app: App,
+    lease: Lease,
+    progress: Progress = silent,
+    limits: PartLimits = PartLimits(),  # noqa: B008 - frozen
+    copies: Copies = Copies(),  # noqa: B008 - frozen
+) -> SyncResult:
+    """The seven steps of the lease's run in this process; those that are done already find nothing to do."""
+    link = app.link(run_of(app, lease.holder).link)
+    with holding(app, lease), stores_of(app, link) as stores, noted(app.ledger, link.name, lease.holder, progress) as beat:
+        for step in STEPS:
+            _step(Stage(app, lease, stores, beat, limits, copies), step)
+    return result_of(app.ledger, lease.holder)
+
+
+def one_step(
+    app: App, run_id: str, step: str, act: Callable[[Work], Counts] | None = None, progress: Progress = silent
+) -> Counts:
+    """One step in a process of its own, under the run's lease, which is parked afterwards. Raises LeaseHeldError and
+    whatever ends the run early."""
+    run = run_of(app, run_id)
+    if run.state == "finished":
+        return {"finished": 1}
+    require_same_ends(app, app.link(run.link))
+    leases = Leases(app.ledger, app.identity)
+    lease = leases.take(f"link:{run.link}", run_id)
+    try:
+        with (
+            leases.keep_alive(lease),
+            stores_of(app, app.link(run.link)) as stores,
+            noted(app.ledger, run.link, run_id, progress) as beat,
+        ):
+            counts = _step(Stage(app, lease, stores, beat), step, act)
+    except BaseException:
+        leases.park(lease)
+        raise
+    leases.release(lease) if step == STEPS[-1] else leases.park(lease)
+    return counts
+
+
+def _step(stage: Stage, step: str, act: Callable[[Work], Counts] | None = None) -> Counts:
+    app, lease = stage.app, stage.lease
+    run = run_of(app, lease.holder)
+    if run.state == "finished":
+        return {"finished": 1}
+    link = app.link(run.link)
+    work = Work(
+        ledger=app.ledger,
+        link=link,
+        site=app.site(link.site),
+        source=stage.stores[0],
+        target=stage.stores[1],
+        receiver=app.receiver(link.receiver),
+        run_id=run.run_id,
+        lease=lease,
+        clock=app.clock,
+        again=run.step in STEPS and STEPS.index(run.step) >= STEPS.index(step),
+        limits=stage.limits,
+        copies=stage.copies,
+        beat=lambda *amounts: stage.progress(Tick(step, *amounts)),
+    )
+    stage.progress(Tick(step))
+    try:
+        _begin(work, run, step)
+        if act is not None:
+            return act(work)
+        return selection.select_files(work, read_options(run.options)) if step == "select_files" else _ACTS[step](work)
+    except TidemarkError as error:
+        _record_failure(work, error)
+        raise
+
+
+def _begin(work: Work, run: RunRow, step: str) -> None:
+    """The step forward, never back: a cleared task of an earlier step only finds its work done."""
+    with work.recording() as connection:
+        forward = step if not work.again else run.step
+        run_rows.set_run(connection, run.run_id, state="running", step=forward, fence=work.lease.fence)
+
+
+def _record_failure(work: Work, error: TidemarkError) -> None:
+    """Why the run stopped, for `status` and `why`. What the ledger cannot take now is told by the error itself."""
+    if isinstance(error, LeaseLostError):
+        return  # the newer holder writes the run's story
+    kind = "run.window" if isinstance(error, WindowOverError) else "run.failed"
+    try:
+        with work.recording() as connection:
+            over = isinstance(error, PlanOutOfDateError)  # going on with that plan would fail for ever
+            state = "finished" if over else "failed"
+            run_rows.set_run(
+                connection, work.run_id, state=state, error_kind=error.kind, error=error.message, hint=error.hint
+            )
+            events.record(connection, kind, link=work.link.name, run_id=work.run_id, error=error.message, hint=error.hint)
+    except TidemarkError as second:
+        log.warning("the ledger did not take the run's error: %s", second)
+
+
+@contextmanager
+def holding(app: App, lease: Lease) -> Iterator[None]:
+    """The lease kept alive inside the block and released after it."""
+    leases = Leases(app.ledger, app.identity)
+    try:
+        with leases.keep_alive(lease):
+            yield
+    finally:
+        leases.release(lease)
+
+
+@contextmanager
+def stores_of(app: App, link: LinkSettings) -> Iterator[tuple[Store, Store]]:
+    """The site's store and the receiver's, open inside the block."""
+    with app.site_store(app.site(link.site)) as source, app.receiver_store(app.receiver(link.receiver)) as target:
+        yield source, target
+
+
+def run_of(app: App, run_id: str) -> RunRow:
+    """Raises NotFoundError."""
+    with app.ledger.read() as connection:
+        run = run_rows.get_run(connection, run_id)
+    if run is None:
+        raise NotFoundError(f"no run {run_id} in this ledger", hint="./tidemark status", subject=run_id)
+    return run

@@ -1,0 +1,87 @@
+"""How far a piece of work is: beats, their pace, and one way to say it - on a terminal, in `status`, on Airflow's pages."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+PACE_SECONDS = 15.0  # how far back the rate looks
+
+
+@dataclass(frozen=True)
+class Tick:
+    """One beat of a progress bar. `done`/`total` count files, `bytes_done`/`bytes_total` bytes; totals 0 when unknown."""
+
+    phase: str
+    done: int = 0
+    total: int = 0
+    bytes_done: int = 0
+    bytes_total: int = 0
+
+
+Progress = Callable[[Tick], None]
+
+
+def silent(_tick: Tick) -> None:
+    """A Progress that shows nothing."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A beat with its pace: `rate` in bytes a second, `left` the seconds to the end at that rate, None when unknown."""
+
+    tick: Tick
+    rate: float = 0.0
+    left: float | None = None
+
+
+class Pace:
+    """The rate of the last PACE_SECONDS. Beats of another phase begin anew."""
+
+    def __init__(self) -> None:
+        self._beats: deque[tuple[float, int]] = deque()
+        self._phase = ""
+
+    def at(self, tick: Tick, now: float) -> Figures:
+        """`now` in seconds of a clock that never goes back."""
+        if tick.phase != self._phase:
+            self._phase = tick.phase
+            self._beats.clear()
+        self._beats.append((now, tick.bytes_done))
+        while now - self._beats[0][0] > PACE_SECONDS and len(self._beats) > 2:
+            self._beats.popleft()
+        since, before = self._beats[0]
+        rate = max(0.0, (tick.bytes_done - before) / (now - since)) if now > since else 0.0
+        known = rate > 0 and tick.bytes_total > 0
+        return Figures(tick, rate, max(0, tick.bytes_total - tick.bytes_done) / rate if known else None)
+
+
+def said(figures: Figures) -> str:
+    """`transfer_files: 12 of 40 files, 1.2 GB of 3.0 GB, 20.0 MB/s, 1:30 left`."""
+    tick = figures.tick
+    words = [f"{tick.done:,} of {tick.total:,} files" if tick.total else f"{tick.done:,} files"]
+    if tick.bytes_done or tick.bytes_total:
+        words.append(size(tick.bytes_done) + (f" of {size(tick.bytes_total)}" if tick.bytes_total else ""))
+    if figures.rate:
+        words.append(f"{size(figures.rate)}/s")
+    if figures.left is not None:
+        words.append(f"{span(figures.left)} left")
+    return f"{tick.phase}: {', '.join(words)}"
+
+
+def size(count: int | float | None) -> str:
+    """Bytes for people, in powers of 1000 as bandwidth is: 20.5 MB."""
+    number = float(count or 0)
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1000:
+            return f"{number:.0f} B" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:.1f} TB"
+
+
+def span(seconds: float) -> str:
+    """Seconds as a clock shows them: 1:30, 2:03:00."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
