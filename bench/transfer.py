@@ -1,9 +1,17 @@
-"""`./tidemark bench transfer`: files over SSH, against rsync, tar, scp and sftp on the same data in the same run.
+"""`./tidemark bench transfer`: files over SSH, beside the tools that people use for it, on the same data in the same run.
 
-Pulls and pushes of three sets over the loopback: 1 × 2 GB, 200 × 10 MB, 20,000 × 20 KB; then pulls of 10 × 10 MB and
-2,000 × 20 KB over a line of 50 ms and 200 Mbit/s, without loss and with 0.1 %, and a pull of 100 MB that goes on from 60 %.
-Ours is the engine as a process of its own (`bench.engine`), start-up included. "verified": SHA-256 at both ends, against
-rsync with its best flags; "any": SHA-256 at the target alone, against the best of all, which verify nothing.
+Pulls and pushes of three sets over the loopback: 1 × 2 GB, 200 × 10 MB, 20,000 × 20 KB; pulls of 10 × 10 MB and
+2,000 × 20 KB over a line of 50 ms and 200 Mbit/s, without loss and with 0.1 %; a pull of 100 MB that goes on from 60 %.
+Ours is the engine as a process of its own (`bench.engine`), start-up included. Ratios of median wall times:
+
+    SET_to_verified     SHA-256 at both ends, to the best peer that verifies (rsync with its best flags)
+    SET_to_any          SHA-256 at the target alone, to the best of all peers, which verify nothing
+    SET_posix_to_verified, SET_sftp_to_any      the same on the lower tiers
+    SET_push_to_pull, SET_push_to_verified      the push; SET_sync_to_engine: a whole `./tidemark sync --no-load`
+    wan_*, wan_loss_*, wan_bbr_*                to the best of rsync, tar and scp (bbr where the kernel has it)
+    resume_wan          going on from 60 %, to a whole transfer
+    memory_growth       peak memory with 8 GB to that with 1 GB; peak_mb: the largest of all, a process tree
+    to_sync_tool_*      as `./tidemark bench sync`
 """
 
 from __future__ import annotations
@@ -11,270 +19,89 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from bench.measure import Contender, report
-from bench.wan import SITE, Conditions, Wan, missing, wan
+from bench import far, near, sets, sync
+from bench.peers import absent
+from bench.rows import REPOSITORY, Book, leave_nothing, say
 from tests.services import sshd
+from tests.services.processes import PartMissing
 from tests.services.sshd import Sshd
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-GCM = ("-c", "aes128-gcm@openssh.com")
-MTIME = 1_600_000_000
-SETS = {"big": (1, 2_000_000_000), "mid": (200, 10_000_000), "small": (20_000, 20_000)}
-WAN_SETS = {"wan_large": (10, 10_000_000), "wan_small": (2_000, 20_000)}
-PER_FOLDER = 1_000
-VERIFYING = ("rsync", "rsync gcm -W")
-
-
-@dataclass(frozen=True)
-class Way:
-    """From where to where: `host` is the remote end, `push` the direction. `prefix` goes before every command."""
-
-    server: Sshd
-    source: Path
-    target: Path
-    host: str = "127.0.0.1"
-    known_hosts: Path | None = None
-    prefix: tuple[str, ...] = ()
-    push: bool = False
-
-    @property
-    def ssh(self) -> list[str]:
-        known = self.known_hosts or self.server.folder / "known_hosts"
-        return ["-F", "none", "-i", str(self.server.key), "-o", "BatchMode=yes", "-o", f"UserKnownHostsFile={known}"]
-
-    def ends(self, scheme: str) -> tuple[str, str]:
-        """Source and target as `scheme` and the plain path say them, in the direction of the way."""
-        source, target = f"{self.source}", f"{self.target}"
-        return (source, scheme.format(target)) if self.push else (scheme.format(source), target)
+NEAR = {"pull": near.pull, "push": near.push, "sync": near.whole_sync}
+SETS = [files.name for files in sets.LAN]
+PARTS = (*SETS, *NEAR, *far.PARTS, "memory", "sync_tool")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="tidemark bench transfer", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="tidemark bench transfer", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="one round instead of five (three on the long line)")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument(
-        "--only", default="", help="parts, with commas: big, mid, small, push, wan, wan_loss, wan_bbr, resume"
-    )
+    parser.add_argument("--only", default="", help=f"parts, with commas: {', '.join(PARTS)}")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the sets' sizes, to try the benchmark itself")
     asked = parser.parse_args(arguments)
-    wanted = set(filter(None, asked.only.split(","))) or {*SETS, "push", "wan", "wan_loss", "wan_bbr", "resume"}
+    leave_nothing()
+    wanted = _wanted(parser, asked.only)
     os.environ["PYTHONPATH"] = f"{REPOSITORY / 'plugins'}{os.pathsep}{REPOSITORY}"  # of `bench.engine`
-    rounds, far_rounds = (1, 1) if asked.quick else (5, 3)
-    ours: dict[str, Contender] = {}
-    peers: dict[str, Contender] = {}
-    ratios: dict[str, float] = {}
-    with _folder() as folder:
+    book = Book("transfer", absent=absent())
+    for reason in book.absent.values():
+        say(reason)
+    began = time.monotonic()
+    with sets.folder() as below:
         server = sshd.start()
         try:
-            for name in SETS.keys() & wanted:
-                _loopback(server, folder, name, rounds, (ours, peers, ratios))
-            if "push" in wanted:
-                for name in SETS:
-                    _push(server, folder, name, rounds, (ours, peers, ratios))
-            _long_lines(server, folder, wanted, far_rounds, (ours, peers, ratios))
+            _near(server, below, wanted, 1 if asked.quick else 5, asked.scale, book)
+            far.measure(server, below, wanted, 1 if asked.quick else 3, asked.scale, book)
+            if "memory" in wanted:
+                with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as on_disk:
+                    near.memory(server, Path(on_disk), asked.scale, book)
         finally:
             server.close()
-    if ours:
-        ratios["peak_mb"] = max(contender.peak_mb for contender in ours.values())
-    paper = report("transfer", ratios, _papers(ours), _papers(peers))
+    if "sync_tool" in wanted:
+        _sync_tool(asked.quick, book)
+    say(f"{time.monotonic() - began:.0f} s in all")
+    paper = book.paper()
     print(json.dumps(paper if asked.json else paper["ratios"], indent=None if asked.json else 1))
     return 0
 
 
-Books = tuple[dict[str, Contender], dict[str, Contender], dict[str, float]]
+def _wanted(parser: argparse.ArgumentParser, only: str) -> set[str]:
+    """The parts that were asked for. A set alone is its pull; `push` or `sync` alone is that of all sets."""
+    wanted = set(filter(None, only.split(",")))
+    if unknown := wanted - set(PARTS):
+        parser.error(f"no part {', '.join(sorted(unknown))}; there are: {', '.join(PARTS)}")
+    if not wanted:
+        return set(PARTS)
+    if wanted.intersection(SETS) and wanted.isdisjoint(NEAR):
+        wanted.add("pull")
+    elif wanted.intersection(NEAR) and wanted.isdisjoint(SETS):
+        wanted.update(SETS)
+    return wanted
 
 
-def _loopback(server: Sshd, folder: Path, name: str, rounds: int, books: Books) -> None:
-    way = Way(server, _make(folder, name, *SETS[name]), folder / "target")
-    mine = {"verified": _engine(way), "any": _engine(way, "--target-only")}
-    others = _peers(way)
-    _alternate([*mine.values(), *others.values()], way, rounds)
-    ours, peers, ratios = books
-    ours.update({f"{name} {key}": contender for key, contender in mine.items()})
-    peers.update({f"{name} {key}": contender for key, contender in others.items()})
-    verifying = [others[key] for key in VERIFYING]
-    ratios[f"{name}_to_verified"] = mine["verified"].median_seconds / _best(verifying)
-    ratios[f"{name}_to_any"] = mine["any"].median_seconds / _best(others.values())
+def _near(server: Sshd, below: Path, wanted: set[str], rounds: int, scale: float, book: Book) -> None:
+    for files in sets.LAN:
+        if files.name in wanted:
+            with sets.made(below, files.scaled(scale)) as source:
+                for part, measure in NEAR.items():
+                    if part in wanted:
+                        measure(server, files.name, source, rounds, book)
+                        book.paper()  # what was measured stays, whatever comes
 
 
-def _push(server: Sshd, folder: Path, name: str, rounds: int, books: Books) -> None:
-    way = Way(server, _make(folder, name, *SETS[name]), folder / "target", push=True)
-    mine, rsync, tar = _engine(way), _rsync(way, True), _tar(way, True)
-    _alternate([mine, rsync, tar], way, rounds)
-    ours, peers, ratios = books
-    ours[f"{name} push"] = mine
-    peers.update({f"{name} push {one.name}": one for one in (rsync, tar)})
-    ratios[f"{name}_push_to_verified"] = mine.median_seconds / rsync.median_seconds
-    pull = ours.get(f"{name} verified")
-    if pull is not None:
-        ratios[f"{name}_push_to_pull"] = mine.median_seconds / pull.median_seconds
-
-
-def _long_lines(server: Sshd, folder: Path, wanted: set[str], rounds: int, books: Books) -> None:
-    lines = {
-        "wan": Conditions(),
-        "wan_loss": Conditions(loss_percent=0.1),
-        "wan_bbr": Conditions("bbr", loss_percent=0.1),
-    }
-    if wanted.isdisjoint({*lines, "resume"}):
-        return
-    why_not = missing()
-    if why_not:
-        print(f"no long line here: {why_not}", file=sys.stderr)
-        return
-    for key, conditions in lines.items():
-        if key in wanted:
-            with wan(server, conditions) as line:
-                for name in WAN_SETS:
-                    _far(server, folder, (key, name), line, rounds, books)
-    if "resume" in wanted:
-        with wan(server, Conditions()) as line:
-            books[2]["resume_wan"] = _resume(server, folder, line, rounds, books)
-
-
-def _far(server: Sshd, folder: Path, names: tuple[str, str], line: Wan, rounds: int, books: Books) -> None:
-    key, name = names[0], names[1].removeprefix("wan_")
-    way = Way(server, _make(folder, names[1], *WAN_SETS[names[1]]), folder / "target", SITE, line.known_hosts, line.prefix)
-    mine = _engine(way)
-    others = [_rsync(way, True), _tar(way, True), _scp(way, True)]
-    if names[1] == "wan_small":
-        others.pop()  # scp takes a round trip and more a file
-    _alternate([mine, *others], way, rounds)
-    ours, peers, ratios = books
-    ours[f"{key} {name}"] = mine
-    peers.update({f"{key} {name} {one.name}": one for one in others})
-    ratios[f"{key}_{name}"] = mine.median_seconds / _best(others)
-
-
-def _resume(server: Sshd, folder: Path, line: Wan, rounds: int, books: Books) -> float:
-    """A whole transfer of 100 MB, and one that finds 60 % of it there, left by a run that was cut."""
-    source = _make(folder, "wan_resume", 1, 100_000_000)
-    way = Way(server, source, folder / "target", SITE, line.known_hosts, line.prefix)
-    whole, cut, rest = _engine(way), _engine(way, "--stop-after", "60000000"), _engine(way)
-    for _ in range(rounds):
-        _fresh(way)
-        whole.run(REPOSITORY)
-        _fresh(way)
-        cut.run(REPOSITORY)
-        rest.run(REPOSITORY)
-        _check(way)
-    books[0].update({"resume whole": whole, "resume cut": cut, "resume rest": rest})
-    return rest.median_seconds / whole.median_seconds
-
-
-def _engine(way: Way, *more: str) -> Contender:
-    url = f"sftp://{way.server.user}@{way.host}:{way.server.port}" + "{}"
-    source, target = way.ends(url)
-    ends = [end if end.startswith("sftp:") else f"file://{end}" for end in (source, target)]
-    login = ["--host-key", way.server.host_key, "--key", str(way.server.key)]
-    command = [*way.prefix, sys.executable, "-m", "bench.engine", *ends, *login, *more]
-    return Contender(" ".join(("engine", *more)), command, way.server.pid)
-
-
-def _peers(way: Way) -> dict[str, Contender]:
-    all_of_them = [make(way, fast) for make in (_rsync, _tar, _scp, _sftp) for fast in (True, False)]
-    return {one.name: one for one in all_of_them}
-
-
-def _rsync(way: Way, fast: bool) -> Contender:
-    shell = " ".join(["ssh", *way.ssh, "-p", str(way.server.port), *(GCM if fast else ())])
-    source, target = way.ends(f"{way.server.user}@{way.host}:" + "{}")
-    flags = ["-aW", "--inplace"] if fast else ["-a"]
-    return Contender(
-        "rsync gcm -W" if fast else "rsync", [*way.prefix, "rsync", *flags, "-e", shell, f"{source}/", f"{target}/"]
-    )
-
-
-def _tar(way: Way, fast: bool) -> Contender:
-    shell = " ".join(["ssh", *way.ssh, "-p", str(way.server.port), *(GCM if fast else ()), f"{way.server.user}@{way.host}"])
-    blocks = "-b 512 " if fast else ""
-    pack, unpack = f"tar {blocks}-C {way.source} -cf - .", f"tar {blocks}-C {way.target} -xf -"
-    script = f"{pack} | {shell} '{unpack}'" if way.push else f"{shell} '{pack}' | {unpack}"
-    return Contender("tar gcm" if fast else "tar", [*way.prefix, "sh", "-c", script])
-
-
-def _scp(way: Way, fast: bool) -> Contender:
-    source, target = way.ends(f"{way.server.user}@{way.host}:" + "{}")
-    options = [*way.ssh, "-P", str(way.server.port), *(GCM if fast else ())]
-    return Contender("scp gcm" if fast else "scp", [*way.prefix, "scp", "-q", "-r", *options, f"{source}/.", target])
-
-
-def _sftp(way: Way, fast: bool) -> Contender:
-    options = " ".join([*way.ssh, "-P", str(way.server.port), *((*GCM, "-B", "255000", "-R", "128") if fast else ())])
-    script = f"echo 'get -r {way.source}/. {way.target}' | sftp -q -b - {options} {way.server.user}@{way.host}"
-    return Contender("sftp gcm -B 255000" if fast else "sftp", [*way.prefix, "sh", "-c", script])
-
-
-def _alternate(contenders: Sequence[Contender], way: Way, rounds: int) -> None:
-    """As `measure.alternate`, each into an empty target; slow ones that cannot decide a ratio run in the first two alone."""
-    for turn in range(rounds):
-        shift = turn % len(contenders)
-        for contender in (*contenders[shift:], *contenders[:shift]):
-            if turn >= 2 and contender.samples and contender.median_seconds > 3 * _best(contenders):
-                continue
-            _fresh(way)
-            contender.run(REPOSITORY)
-            print(f"{way.source.name} {contender.name}: {contender.samples[-1].seconds:.2f} s", file=sys.stderr)
-            if turn == 0 and contender.name.startswith("engine"):
-                _check(way)
-
-
-def _fresh(way: Way) -> None:
-    shutil.rmtree(way.target, ignore_errors=True)
-    way.target.mkdir(parents=True)
-
-
-def _check(way: Way) -> None:
-    """RuntimeError unless the target is what the source is."""
-    said = subprocess.run(
-        ["diff", "-rq", str(way.source), str(way.target)], capture_output=True, text=True, check=False
-    ).stdout
-    if said:
-        raise RuntimeError(f"the target differs: {said[:500]}")
-
-
-def _best(contenders: Iterable[Contender]) -> float:
-    return min(contender.median_seconds for contender in contenders if contender.samples)
-
-
-def _papers(contenders: dict[str, Contender]) -> dict[str, object]:
-    return {name: contender.as_json() for name, contender in contenders.items() if contender.samples}
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    """A folder in memory where the machine has the room: the disk is the same for all and not what is measured."""
-    shared = Path("/dev/shm")
-    roomy = shared.is_dir() and shutil.disk_usage(shared).free > 12e9
-    with tempfile.TemporaryDirectory(prefix="tidemark-bench-", dir=shared if roomy else None) as folder:
-        yield Path(folder)
-
-
-def _make(folder: Path, name: str, count: int, size: int) -> Path:
-    """Files of bytes that do not compress, each beginning differently."""
-    place = folder / name
-    if place.exists():
-        return place
-    common = os.urandom(min(size, 1 << 20))
-    for number in range(count):
-        file = place / f"p{number // PER_FOLDER}" / f"{number}.tsfile"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("wb") as out:
-            left = size
-            while left:
-                piece = (os.urandom(32) + common)[: min(left, len(common))]
-                out.write(piece)
-                left -= len(piece)
-        os.utime(file, (MTIME, MTIME))
-    return place
+def _sync_tool(quick: bool, book: Book) -> None:
+    """The rows of `bench.sync`; where the original tool cannot be had, it is named."""
+    for edge in sync.SETS:
+        try:
+            sync.measure(edge, 1 if quick else 5, book)
+        except PartMissing as missing:
+            book.absent[f"to_sync_tool_{edge.name}"] = str(missing)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,18 @@ from tests.services.sshd import Sshd
 
 SITE, CENTRE = "10.99.7.1", "10.99.7.2"
 HERE = Path(__file__).parent
+_ASK_SOCKET = """
+import socket, sys, time
+for _ in range(100):
+    try:
+        line = socket.create_connection((sys.argv[1], int(sys.argv[2])), 5)
+        break
+    except OSError:
+        time.sleep(0.1)
+line.recv(4)
+print(line.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(bytes(1)).decode(), flush=True)
+sys.stdin.read()
+"""
 
 
 @dataclass(frozen=True)
@@ -40,11 +52,16 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Wan:
-    """`prefix` goes before a command of the centre; `host` is the site, on the port of its sshd."""
+    """`prefix` goes before a command of the centre; `host` is the site, on the port of its sshd, which is process `pid`.
+
+    `congestion`: what connections over it use, as their sockets say, at the site and at the centre.
+    """
 
     prefix: tuple[str, ...]
     host: str
     known_hosts: Path
+    pid: int
+    congestion: dict[str, str]
 
 
 def missing() -> str:
@@ -53,7 +70,7 @@ def missing() -> str:
         return "network namespaces need root"
     if not Path("/dev/net/tun").exists():
         return "there is no /dev/net/tun"
-    absent = [tool for tool in ("ip", "cc") if shutil.which(tool) is None]
+    absent = [tool for tool in ("ip", "ss", "cc") if shutil.which(tool) is None]
     return f"there is no {' and no '.join(absent)}" if absent else ""
 
 
@@ -83,8 +100,10 @@ def wan(server: Sshd, conditions: Conditions) -> Iterator[Wan]:
         daemon = subprocess.Popen(
             ["ip", "netns", "exec", spaces["site"], "/usr/sbin/sshd", "-D", "-e", *config], stderr=subprocess.DEVNULL
         )
-        time.sleep(1.0)
-        yield Wan(("ip", "netns", "exec", spaces["centre"]), SITE, folder / "known_hosts")
+        used = _used_congestion(spaces, server.port)
+        if set(used.values()) != {conditions.congestion}:
+            raise RuntimeError(f"connections over the line use {used}, not {conditions.congestion}")
+        yield Wan(("ip", "netns", "exec", spaces["centre"]), SITE, folder / "known_hosts", daemon.pid, used)
     finally:
         for process in (daemon, line):
             if process is not None:
@@ -93,6 +112,30 @@ def wan(server: Sshd, conditions: Conditions) -> Iterator[Wan]:
         for space in spaces.values():
             subprocess.run(["ip", "netns", "del", space], check=False, stderr=subprocess.DEVNULL)
         shutil.rmtree(folder)
+
+
+def lacks_congestion(name: str) -> str:
+    """Why connections cannot use that congestion control here; "" where they can."""
+    known = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
+    return "" if name in known else f"this kernel has no {name}: it has {', '.join(known)}"
+
+
+def _used_congestion(spaces: Mapping[str, str], port: int) -> dict[str, str]:
+    """The congestion control of a connection to the site's sshd, at both its ends, once the sshd answers."""
+    centre = subprocess.Popen(
+        ["ip", "netns", "exec", spaces["centre"], sys.executable, "-I", "-S", "-c", _ASK_SOCKET, SITE, str(port)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert centre.stdin is not None and centre.stdout is not None
+    with centre:
+        at_centre = centre.stdout.readline().strip()
+        shown = ["ip", "netns", "exec", spaces["site"], "ss", "-tinH", "state", "established"]
+        at_site = subprocess.run(shown, capture_output=True, text=True, check=True).stdout
+        centre.stdin.close()
+    named = [word for word in ("cubic", "bbr", "reno") if word in at_site.split()]
+    return {"centre": at_centre, "site": named[0] if named else f"unknown: {at_site.strip()}"}
 
 
 def _connect(device: str, space: str, address: str, congestion: str) -> None:

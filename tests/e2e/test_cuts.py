@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +40,8 @@ class Case:
         with_data = chance.random() < 0.8
         self.upwards = (self.way == "push") is with_data
         self.at = chance.randrange(1, LOGIN + sum(SIZES) if with_data else LOGIN)
+        if with_data and chance.random() < 0.2:
+            self.at = sum(SIZES) + chance.randrange(3 * LOGIN)  # among the last answers and names
         self.times = chance.choice([1, 1, 2, 3])
         self.many = chance.random() < 0.4  # connections
 
@@ -72,6 +75,7 @@ class World:
         assert self.files(centre) == sorted(item.target_path for item in items), case
         again = sum(one.wire_bytes for one in outcomes) - sum(SIZES)
         assert again <= cuts * OPTIONS.block_bytes, (case, cuts, again)
+        shutil.rmtree(site.parent)
         return cuts
 
     def fill(self, site: Path, seed: int) -> list[SendItem]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import subprocess
@@ -13,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from tests.services.processes import soon
+from tests.services.processes import descendants, soon
 from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
 from tidemark.errors import CorruptionError, DiskFullError, PermissionDeniedError, SourceVanishedError, UnreachableError
-from tidemark.stores import line, packets, retrying
+from tidemark.stores import line, packets, push_carrier, retrying
 from tidemark.stores.block_journal import journal_of, part_of
 from tidemark.stores.local import LocalStore
 from tidemark.stores.login import Limits
@@ -415,3 +417,31 @@ def test_a_read_only_target_is_named(site: Path, tmp_path: Path, between: Callab
     for one in outcomes:
         assert isinstance(one, Failed) and isinstance(one.error, PermissionDeniedError) and one.error.hint
     assert len(outcomes) == 2
+
+
+@pytest.mark.parametrize("wakes", [True, False])
+def test_a_far_end_that_is_busy_for_long_is_waited_for_but_not_for_ever(
+    site: Path, centre: Path, ends: Ends, way: str, wakes: bool, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its program stands still, as one that waits for its disk; its server answers all the while."""
+    item = put(site, "large", 30 * MB)
+    ends.far.connection.limits = Limits(stall=1.0)
+    monkeypatch.setattr(push_carrier, "LONGEST_SILENCE", 6.0)
+    still: list[psutil.Process] = []
+
+    def on_bytes(_count: int) -> None:
+        if not still:
+            still.extend(process for process in descendants(sshd.pid) if process.name().startswith("python"))
+            for process in still:
+                process.suspend()
+            if wakes:
+                threading.Timer(2.5, still[0].resume).start()
+
+    (sent,) = send(ends.source, ends.target, [item], SendOptions(bandwidth=40e6), on_bytes)
+
+    assert still and isinstance(sent, Sent) and same(site, centre, item)
+    if way == "push" and wakes:
+        assert sent.wire_bytes == item.size  # a pull asks another, a push waits for what it has sent
+    for process in still:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.resume()

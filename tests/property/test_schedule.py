@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +13,7 @@ from tidemark.stores.schedule import (
     Schedule,
     chunk_bytes,
     complement,
+    cover,
     next_connections,
 )
 
@@ -133,3 +136,14 @@ def test_gaps_and_spans_make_the_whole(size: int, spans: list[tuple[int, int]]) 
     covered = {n for offset, end in spans for n in range(offset, min(end, size))}
     gaps = complement(size, spans)
     assert {n for offset, end in gaps for n in range(offset, end)} == set(range(size)) - covered
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=30))
+def test_what_is_covered_is_every_byte_that_came_and_no_other(pieces: list[tuple[int, int]]) -> None:
+    spans: list[tuple[int, int]] = []
+    came: set[int] = set()
+    for offset, length in pieces:
+        cover(spans, offset, offset + length)
+        came |= set(range(offset, offset + length))
+        assert {byte for start, end in spans for byte in range(start, end)} == came
+        assert all(end < start for (_, end), (start, _) in itertools.pairwise(spans))

@@ -88,6 +88,11 @@ class Carrier:
         """Nothing more will be asked; the far end's last frame follows."""
         self.session.end()
 
+    @property
+    def busy(self) -> bool:
+        """Something is asked of it that the schedule does not count."""
+        return False
+
     def excused(self) -> bool:
         """Whether it may be silent for longer than the stall limit."""
         return False

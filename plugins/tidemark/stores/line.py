@@ -157,6 +157,16 @@ class Line:
                 self.top_up(carrier, stopped)
         return given_up
 
+    def idle(self, since: float) -> None:
+        """Nothing came since then. Raises UnreachableError when nothing is asked of anybody either, for too long."""
+        asked = any(self._schedule.outstanding(carrier.number) or carrier.busy for carrier in self.carriers)
+        if not asked and time.monotonic() - since > self._store.connection.limits.stall:
+            raise UnreachableError(
+                f"{self.name}: nothing moves any more",
+                hint="run again; it goes on from what is here",
+                subject=self._store.connection.login.host,
+            )
+
     def finish(self) -> None:
         """Give the sessions that are at the end of their answers back to the store, close the others."""
         ending = []

@@ -25,7 +25,7 @@ from tidemark.stores.part_file import spans_of
 from tidemark.stores.protocol import Entry, Range
 from tidemark.stores.push_carrier import Feed, PushCarrier, Seal
 from tidemark.stores.python_store import PythonStore
-from tidemark.stores.schedule import Span, complement
+from tidemark.stores.schedule import Span, complement, cover
 from tidemark.stores.sealing import Whole
 from tidemark.stores.transfer_items import SendItem, TryAgain, Wire
 from tidemark.stores.transfer_large import identity, other_digest
@@ -80,7 +80,7 @@ class Push(Round):
                 self._kept(carrier, number, (offset, length), digest)
         self._seal(carrier)
 
-    def started(self) -> None:
+    def joined(self) -> None:
         self._seal(None)
 
     def gone(self, carrier: Carrier) -> None:
@@ -144,7 +144,7 @@ class Push(Round):
             self._sealing.by[number] = carrier.number
             self._whole(number, Whole(item, b"", digest.hex(), False, number=number))
             return
-        _cover(large.covered, offset, offset + length)
+        cover(large.covered, offset, offset + length)
         if large.covered == [(0, item.size)]:
             self.schedule.complete(number)
             self._order.whole(number, Whole(item, b"", "", True, number=number))
@@ -236,7 +236,7 @@ class Push(Round):
             item = self._files[number]
             covered: list[tuple[int, int]] = []
             for offset, end in spans_of(blocks):
-                _cover(covered, offset, end)
+                cover(covered, offset, end)
             confirm = self.wire.options.digest_at_source and unsure(item, files[number], started)
             self._large[number] = _Large(known[number], complement(item.size, covered), covered, confirm)
         return {number: self._large[number].gaps for number in kept}
@@ -265,11 +265,3 @@ class Push(Round):
             else:
                 kept[number] = [Block(*claim) for claim in found]
         return kept
-
-
-def _cover(spans: list[tuple[int, int]], offset: int, end: int) -> None:
-    """Add (offset, end) to spans that are in order and do not touch one another."""
-    apart = [span for span in spans if span[1] < offset or span[0] > end]
-    touching = [span for span in spans if not (span[1] < offset or span[0] > end)]
-    joined = (min([offset, *(start for start, _ in touching)]), max([end, *(last for _, last in touching)]))
-    spans[:] = sorted([*apart, joined])

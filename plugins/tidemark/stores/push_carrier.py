@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from tidemark.stores.packets import Frame
 from tidemark.stores.schedule import Span
 
 ANSWERS_ROOM, ANSWERS_SLABS = 1 << 16, 3
+LONGEST_SILENCE = 600.0  # seconds without an answer, though its server is there
 
 
 class Seal(NamedTuple):
@@ -49,6 +51,7 @@ class PushCarrier(Carrier):
         self._feed = feed
         self._jobs: queue.SimpleQueue[bytes | list[Seal] | None] = queue.SimpleQueue()
         self._closing = False
+        self._excuses, self._excused = 0, -1  # in a row; its answers at the last of them
 
     def start(self, frame: int, slabs: int, digest: bool) -> None:
         self._sink = self.session.pipe.take_over(ANSWERS_ROOM, ANSWERS_SLABS, self._deliver)
@@ -72,15 +75,26 @@ class PushCarrier(Carrier):
     def end(self) -> None:
         self._jobs.put(None)
 
+    @property
+    def busy(self) -> bool:
+        return bool(self.seals)
+
     def silent(self, now: float, asked: bool) -> float:
-        return super().silent(now, asked or bool(self.seals))
+        return super().silent(now, asked or self.busy)
 
     def excused(self) -> bool:
-        """A far end may take long to make many bytes durable: its server is asked for a sign of life."""
-        if not self.session.pipe.connected:
+        """A far end may take long to make many bytes durable: its server is asked for a sign of life, but not for ever."""
+        answers = self._answers()
+        self._excuses = self._excuses + 1 if answers == self._excused else 1
+        self._excused = answers
+        if self._excuses * self.connection.limits.stall > LONGEST_SILENCE or not self.session.pipe.connected:
             return False
-        self._seen = -1
+        self._heard = time.monotonic()
         return True
+
+    def _answers(self) -> int:
+        """Bytes of them so far."""
+        return self._sink.received if self._sink is not None else self.bytes
 
     def close(self) -> None:
         self._closing = True

@@ -229,3 +229,11 @@ def complement(size: int, spans: Iterable[tuple[int, int]]) -> list[tuple[int, i
     if at < size:
         gaps.append((at, size))
     return gaps
+
+
+def cover(spans: list[tuple[int, int]], offset: int, end: int) -> None:
+    """Add (offset, end) to spans that are in order and do not touch one another."""
+    apart = [span for span in spans if span[1] < offset or span[0] > end]
+    touching = [span for span in spans if not (span[1] < offset or span[0] > end)]
+    joined = (min([offset, *(start for start, _ in touching)]), max([end, *(last for _, last in touching)]))
+    spans[:] = sorted([*apart, joined])

@@ -93,8 +93,8 @@ class Round:
         """What a connection brought."""
         raise NotImplementedError
 
-    def started(self) -> None:
-        """The connections are there."""
+    def joined(self) -> None:
+        """There are connections, or one more."""
 
     def gone(self, carrier: Carrier) -> None:
         """A connection was lost; the schedule knows."""
@@ -134,22 +134,25 @@ class Round:
 
     def _work(self) -> None:
         line, schedule = self.line, self.schedule
-        self.started()
+        self.joined()
         for carrier in list(line.carriers):
             line.top_up(carrier, self._stop.is_set)
-        looked = time.monotonic()
+        looked = moved = time.monotonic()
         while not (schedule.finished and self.sealed()) and not self._abandon.is_set():
             if self._stop.is_set() and self.sealed() and not any(schedule.outstanding(c.number) for c in line.carriers):
                 return
             with contextlib.suppress(queue.Empty):
                 came = line.came.get(timeout=PAUSE)
+                moved = time.monotonic()
                 if isinstance(came, Opened):
                     line.opened(came, self._stop.is_set)
+                    self.joined()
                 else:
                     self._came(*came)
             if time.monotonic() - looked >= PAUSE:
                 for lost in line.tick(self._stop.is_set):
                     self.gone(lost)
+                line.idle(moved)
                 looked = time.monotonic()
 
     def _came(self, carrier: Carrier, frame: Frame | None) -> None:
