@@ -18,8 +18,6 @@ from tidemark.settings import ReceiverSettings
 from tidemark.stores.landing import LandedFile
 from tidemark.tsfiles.names import parse_source_path
 
-_BYTES_A_POINT = 8  # a rough guess, only to choose an engine
-
 
 @dataclass(frozen=True)
 class CheckedFile:
@@ -64,9 +62,8 @@ def examine_all(
     for origin, file in files:
         name = parse_source_path(file.path, origin.data)
         tasks.append(ExamineTask(str(root / origin.folder), file, name.database if name else ""))
-    size = sum(file.tsfile.size for _, file in files if file.tsfile)
     results: dict[int, Examined] = {}
-    for outcome in _engine(app, engine, size).run("load_check", tasks) if tasks else ():
+    for outcome in _engine(app, engine).run("load_check", tasks) if tasks else ():
         file = files[outcome.index][1]
         if outcome.error is None:
             results[outcome.index] = outcome.value
@@ -87,5 +84,7 @@ def decide(app: App, origin: Origin, checked: Sequence[CheckedFile], at: float) 
     return admit(origin, [(c.file, c.examined) for c in checked], known, at)
 
 
-def _engine(app: App, engine: str, size: int) -> Engine:
-    return choose_engine(app.settings.spark, engine, size // _BYTES_A_POINT)
+def _engine(app: App, engine: str) -> Engine:
+    """Where nobody asks for Spark, the pool whatever the size: a check reads a file once, and on this machine's cores
+    Spark does that no faster and starts for ten seconds more."""
+    return choose_engine(app.settings.spark, engine, points=0)
