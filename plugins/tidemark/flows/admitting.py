@@ -87,4 +87,4 @@ def decide(app: App, origin: Origin, checked: Sequence[CheckedFile], at: float) 
 def _engine(app: App, engine: str) -> Engine:
     """Where nobody asks for Spark, the pool whatever the size: a check reads a file once, and on this machine's cores
     Spark does that no faster and starts for ten seconds more."""
-    return choose_engine(app.settings.spark, engine, points=0)
+    return choose_engine(app.settings.spark, engine, 0)
