@@ -24,7 +24,6 @@ from tidemark.stores.transfer_items import SendOptions
 FRAME, FRAMES = 1 << 20, 6  # bytes of a frame and buffers a connection, where one connection fills the line
 FAR_FRAME, FAR_FRAMES = 1 << 18, 3  # and where there may be many
 AHEAD = 8 << 20  # bytes asked of a single connection ahead of what came; less where many share the end of the work
-WINDOW_AND_FRAME = 3 << 20  # bytes that may be on a line of OpenSSH, and a frame that is not whole at its end
 FIRST_CHUNK = 1 << 18  # on a long line, as long as its speed is not known
 STEP_SECONDS = 0.25  # between two decisions about the number of connections
 OPENING_AT_ONCE = 8  # sshd's MaxStartups refuses at random from ten on
@@ -33,8 +32,7 @@ OPENING_AT_ONCE = 8  # sshd's MaxStartups refuses at random from ten on
 class Line:
     """`make` gives the carrier for a connection with python3 at its end.
 
-    `sends`: what is asked goes onto its line, where a cut loses it; so what is there is never more than a block. The
-    window of sshd sees to that, but for small blocks.
+    `sends`: what is asked goes onto its line, where a cut loses it; so that is never more than a block.
     """
 
     def __init__(
@@ -101,7 +99,7 @@ class Line:
         ahead = max(AHEAD / len(self.carriers) ** (1 if len(self.carriers) <= FEW else 2), 2 * rate * self.round_trip)
         if self._bucket.rate:
             ahead = min(ahead, self._bucket.rate / 2)  # whoever asks waits for the bucket, and should not for long
-        if self._sends and self._block < WINDOW_AND_FRAME:
+        if self._sends:
             ahead = min(ahead, self._block)
         while not stopped() and not carrier.ended:
             chunk = self._chunk(rate)
