@@ -34,6 +34,7 @@ PIECES, SEALS = 1, 2
 SEALED, SOURCE = 4, 5  # kinds of answers: about its name; trouble at the near end (which this module never says)
 DIFFERS = 252  # a trouble beside those of `far_stream`: not the bytes whose digest came with them
 BATCH = 2000
+ANSWERS = 1000  # RECORDs a frame: the near end has room for no more
 GATHER_SECONDS = 0.05  # for which a batch waits to grow
 
 
@@ -96,9 +97,9 @@ class Receiver:
             part.close()
 
     def _answer(self, answers: list[bytes]) -> None:
-        if answers:
+        for start in range(0, len(answers), ANSWERS):
             with self._door:
-                self._send(b"".join(answers))
+                self._send(b"".join(answers[start : start + ANSWERS]))
 
     def _learn(self, files: bytes) -> None:
         at = 0

@@ -62,6 +62,7 @@ class Line:
         self._marks: dict[int, int] = {}  # its bytes at the last step
         self._losses = 0
         self._stepped = 0.0
+        self._last_words = ""  # of a far end that was lost
         self._slow: frozenset[int] = frozenset()
 
     def start(self, options: SendOptions) -> None:
@@ -125,6 +126,7 @@ class Line:
     def lost(self, carrier: Carrier) -> None:
         """Give a connection up; what it was asked for waits again."""
         carrier.ended = True
+        self._last_words = carrier.session.pipe.last_words() or self._last_words
         carrier.close()
         if carrier in self.carriers:
             self.carriers.remove(carrier)
@@ -147,7 +149,8 @@ class Line:
         if not self.carriers and not self._opening:
             name = self._store.connection.login.name
             raise UnreachableError(
-                f"{name} closed the connection, or nothing came for too long",
+                f"{name} closed the connection, or nothing came for too long"
+                + (f"; its program said: {self._last_words}" if self._last_words else ""),
                 hint="check the network and sshd there; the next try goes on from what is here",
                 subject=self._store.connection.login.host,
             )

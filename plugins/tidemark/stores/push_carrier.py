@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 from tidemark.errors import UnreachableError
 from tidemark.stores.carrier import Asking, Carrier
 from tidemark.stores.disk import Disk
-from tidemark.stores.far_program import DATA
-from tidemark.stores.far_receive import COPY, PIECES, SEALED, SEALS, SOURCE, WORDS
+from tidemark.stores.far_program import DATA, HEAD
+from tidemark.stores.far_receive import ANSWERS, COPY, PIECES, SEALED, SEALS, SOURCE, WORDS
 from tidemark.stores.far_stream import BARE, CHANGED, NOTHING, PREFIX, RECORD, Ranges
 from tidemark.stores.packets import Frame
 from tidemark.stores.schedule import Span
 
-ANSWERS_ROOM, ANSWERS_SLABS = 1 << 16, 3
+ANSWERS_ROOM, ANSWERS_SLABS = HEAD.size + ANSWERS * RECORD.size, 3
 LONGEST_SILENCE = 600.0  # seconds without an answer, though its server is there
 
 

@@ -246,6 +246,14 @@ class Pipe:
                 said += got
         return said.decode("utf-8", "backslashreplace")
 
+    def last_words(self) -> str:
+        """The last line of what the command said on its standard error so far; waits for nothing."""
+        said = b""
+        with suppress(EOFError, OSError, paramiko.SSHException):
+            while self._channel.recv_stderr_ready():
+                said += self._channel.recv_stderr(_RECEIVE)
+        return said.decode("utf-8", "backslashreplace").strip().rpartition("\n")[2]
+
     def close(self) -> None:
         with suppress(EOFError, OSError, paramiko.SSHException):  # a connection that broke is closed already
             self._channel.close()

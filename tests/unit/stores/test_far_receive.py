@@ -10,9 +10,24 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tidemark.stores import far_receive
 from tidemark.stores.disk import Disk
-from tidemark.stores.far_receive import COPY, DIFFERS, FILE, LARGE, PIECES, SEALED, SEALS, SHARED, WORDS, Receiver, begin
+from tidemark.stores.far_program import HEAD
+from tidemark.stores.far_receive import (
+    COPY,
+    DIFFERS,
+    FILE,
+    LARGE,
+    PIECES,
+    SEALED,
+    SEALS,
+    SHARED,
+    WORDS,
+    Receiver,
+    begin,
+)
 from tidemark.stores.far_stream import BARE, BLOCK, NOTHING, PREFIX, RECORD
+from tidemark.stores.push_carrier import ANSWERS_ROOM
 
 KNOWN = (1_600_000_000, 7)  # mtime and inode of a source
 CONTENT = bytes(range(256)) * 40
@@ -195,3 +210,18 @@ def test_a_folder_that_is_a_symlink_is_not_followed(tmp_path: Path, another: Cal
     assert another().piece(0, len(CONTENT), PREFIX, 0).trouble == errno.ELOOP
     found = begin(Disk(str(tmp_path)), [[PATH, len(CONTENT), *KNOWN, True]], {})
     assert found[0][0] == errno.ELOOP and files(tmp_path) == {}
+
+
+def test_no_answer_is_larger_than_the_other_end_has_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert HEAD.size + far_receive.ANSWERS * RECORD.size <= ANSWERS_ROOM
+    monkeypatch.setattr(far_receive, "ANSWERS", 10)
+    frames: list[bytes] = []
+    receiver = Receiver(Disk(str(tmp_path)), frames.append, {})
+    count = 21
+    files = b"".join(FILE.pack(n, 0, 0, 0, 0, len(str(n))) + str(n).encode() for n in range(count))
+    pieces = b"".join(RECORD.pack(n, 0, 0, 0, BARE, 0, NOTHING) for n in range(count))
+    for asked in (PIECES, SEALS):
+        receiver.take(WORDS.pack(asked, len(files)) + files + pieces, memoryview(b""))
+    receiver.finish()
+    assert sorted(len(frame) // RECORD.size for frame in frames) == [1, 1, 10, 10, 10, 10]
+    assert len(list(tmp_path.iterdir())) == count
