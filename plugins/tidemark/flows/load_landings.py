@@ -31,8 +31,7 @@ from tidemark.load.sequence import Arrival, judge
 from tidemark.load.tidy import clean_landing, sweep_waiting, unnamed_files
 from tidemark.progress import Progress, silent
 from tidemark.settings import ReceiverSettings
-from tidemark.stores.landing import RECEIPT, Manifest, Receipt, Resend
-from tidemark.stores.landing_papers import encode
+from tidemark.stores.landing import RECEIPT, Manifest, Receipt, Resend, encode
 from tidemark.stores.protocol import Store
 
 _BATCH_FILES = 512  # files of following landings that are checked in one go: starting processes costs more than a file

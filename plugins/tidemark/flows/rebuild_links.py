@@ -16,8 +16,15 @@ from tidemark.ledger.link_rows import SchemaPosition, Seen
 from tidemark.load.place import schema_location
 from tidemark.progress import Progress, Tick
 from tidemark.settings import LinkSettings, SiteSettings
-from tidemark.stores.landing import MANIFEST, RECEIPT, Manifest, Receipt, landing_folder
-from tidemark.stores.landing_papers import decode_manifest, decode_receipt
+from tidemark.stores.landing import (
+    MANIFEST,
+    RECEIPT,
+    Manifest,
+    Receipt,
+    decode_manifest,
+    decode_receipt,
+    landing_folder,
+)
 from tidemark.stores.protocol import Store
 from tidemark.sync.recall import Log, Recalled, RunStory, interrupted, recall
 from tidemark.tsfiles.sealed import classify

@@ -17,8 +17,7 @@ from tidemark.ledger.owner_rows import OwnerRow, RefusalRow
 from tidemark.ledger.trouble_rows import QuarantineRow
 from tidemark.load.admit import Admission, Hold, Known, Load, Origin, Refusal, Waiting
 from tidemark.load.owners import Owner, Refused, refusal_reason
-from tidemark.stores.landing import Answer, LandedFile
-from tidemark.stores.landing_papers import decode_entry, encode_entry
+from tidemark.stores.landing import Answer, LandedFile, decode_entry, encode_entry
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import Lease, check_in
 from tidemark.load.check import parts
 from tidemark.load.manifests import Folder
-from tidemark.stores.landing import MANIFEST, RECEIPT, LandedFile, Manifest, landed_path
-from tidemark.stores.landing_papers import decode_entry
+from tidemark.stores.landing import MANIFEST, RECEIPT, LandedFile, Manifest, decode_entry, landed_path
 from tidemark.stores.protocol import Store
 
 _LEFTOVER = (".part", ".part.blocks")  # of files that were left out of the landing

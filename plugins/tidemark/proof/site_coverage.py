@@ -15,8 +15,7 @@ from tidemark.proof.coverage import SiteCoverage, claims, stretches, unplaced
 from tidemark.proof.days import day_of, parse_time
 from tidemark.proof.gather import catalog_view, expected_files, waiting_files
 from tidemark.proof.presence import CatalogView, Expected
-from tidemark.stores.landing import MANIFEST, Manifest, landing_folder
-from tidemark.stores.landing_papers import decode_manifest
+from tidemark.stores.landing import MANIFEST, Manifest, decode_manifest, landing_folder
 
 
 @dataclass(frozen=True)

@@ -31,30 +31,24 @@ class Disk:
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/").encode() or b"/"
-        self._plain: dict[str, bytes] = {}  # places of folders, with a slash; of the bulk call under way: no symlinks
+        self._plain: set[bytes] = set()  # folders of the bulk call under way that are no symlinks
 
     def locate(self, path: str) -> bytes:
         """The place of `path` on this disk. ELOOP when a folder between the root and it is a symlink."""
         if path.startswith("/"):
             return path.encode()
-        folder, _, name = path.rpartition("/")
-        return self._folder_place(folder) + name.encode() if path else self.root
-
-    def _folder_place(self, folder: str) -> bytes:
-        place = self._plain.get(folder)
-        if place is None:
-            place = self.root.rstrip(b"/") + b"/"
-            if folder:
-                above, _, name = folder.rpartition("/")
-                place = self._folder_place(above) + name.encode()
+        place = self.root
+        parts = path.encode().split(b"/") if path else []
+        for part in parts[:-1]:
+            place = os.path.join(place, part)
+            if place not in self._plain:
                 if os.path.islink(place):
                     raise OSError(errno.ELOOP, "lies below a symlink")
-                place += b"/"
-            self._plain[folder] = place
-        return place
+                self._plain.add(place)
+        return os.path.join(place, parts[-1]) if parts else place
 
     def locate_all(self, paths: Sequence[str]) -> list[bytes]:
-        self.forget()
+        self._plain.clear()
         return [self.locate(path) for path in paths]
 
     def walk(
@@ -135,22 +129,9 @@ class Disk:
             raise
         return (info.st_size, info.st_mtime_ns // 1_000_000_000, info.st_ino) if modes.S_ISREG(info.st_mode) else None
 
-    def stat_all(self, paths: Sequence[str]) -> list[tuple[int, int, int] | None]:
-        """`stat` of each; a folder that does not exist is asked for once."""
-        self.forget()
-        folders: dict[str, bool] = {}
-        found = []
-        for path in paths:
-            folder = path.rpartition("/")[0]
-            there = folders.get(folder)
-            if there is None:
-                there = folders[folder] = os.path.lexists(self.locate(folder) if folder else self.root)
-            found.append(self.stat(path) if there else None)
-        return found
-
     def pieces(self, path: str, offset: int, length: int | None, size: int = PIECE) -> Iterator[bytes]:
         """Bytes from `offset` in pieces of at most `size`; with a `length`, ERANGE when the file ends before it."""
-        handle = self.open(path)
+        handle = self._open(path)
         try:
             left = (1 << 62) if length is None else length
             while left:
@@ -167,7 +148,7 @@ class Disk:
 
     def read(self, path: str, offset: int, length: int | None) -> bytes:
         """Bytes from `offset`, fewer where the file ends."""
-        handle = self.open(path)
+        handle = self._open(path)
         try:
             size = max(0, os.fstat(handle).st_size - offset)
             return os.pread(handle, size if length is None else min(length, size), offset)
@@ -226,12 +207,7 @@ class Disk:
         room = os.statvfs(place)
         return room.f_bavail * room.f_frsize
 
-    def forget(self) -> None:
-        """A bulk call begins: which folders are no symlinks is looked at anew."""
-        self._plain.clear()
-
-    def open(self, path: str) -> int:
-        """A handle for reading a regular file; ENOENT for whatever is none."""
+    def _open(self, path: str) -> int:
         try:
             handle = os.open(self.locate(path), _READ)
         except OSError as error:

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 
 SYNC_ONCE = 16  # from so many files on, one syncfs of the disk is cheaper than an fsync a file
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-PART = _WRITE | os.O_TRUNC
 
 
 def publish(place: bytes, data: bytes) -> None:
@@ -59,18 +58,13 @@ def seal(renames: Sequence[tuple[bytes, bytes]]) -> None:
 
     Synced, because who sealed it may have died between the rename and the sync.
     """
-    folders = sorted({final.rpartition(b"/")[0] for _, final in renames})
-    if len(renames) < SYNC_ONCE or not _sync_disks({part.rpartition(b"/")[0] for part, _ in renames}.union(folders)):
-        for part, final in renames:
-            _sync_file(final if _sealed_before(part, final) else part)
+    waiting = [(part, final) for part, final in renames if not _sealed_before(part, final)]
+    moved = {part for part, _ in waiting}
+    _sync_files([part if part in moved else final for part, final in renames])
     # CRASH WINDOW: durable parts without final names, or some with: the rerun finds the rest as parts and seals them.
-    for part, final in renames:
-        try:
-            os.rename(part, final)
-        except FileNotFoundError:
-            if not _sealed_before(part, final):
-                raise
-    for folder in folders:
+    for part, final in waiting:
+        os.rename(part, final)
+    for folder in sorted({os.path.dirname(final) for _, final in renames}):
         sync_folder(folder)
 
 
@@ -125,12 +119,15 @@ def _write(handle: int, data: bytes) -> None:
         left = left[os.write(handle, left) :]
 
 
-def _sync_file(place: bytes) -> None:
-    handle = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _sync_files(places: Sequence[bytes]) -> None:
+    if len(places) >= SYNC_ONCE and _sync_disks({os.path.dirname(place) for place in places}):
+        return
+    for place in places:
+        handle = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _sync_disks(folders: Iterable[bytes]) -> bool:

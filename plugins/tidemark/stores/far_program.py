@@ -18,8 +18,6 @@ from typing import Any, BinaryIO
 
 from tidemark.stores import durable
 from tidemark.stores.disk import PIECE, Disk, pack_rows
-from tidemark.stores.far_receive import Receiver, begin
-from tidemark.stores.far_stream import Ranges, widen, write_all
 
 HEAD = struct.Struct(">BII")
 ASK, DATA, LAST, STOP, DONE, FAILED = range(6)
@@ -36,7 +34,6 @@ class Server:
 
     def __init__(self, root: str, source: BinaryIO, sink: BinaryIO) -> None:
         self.disk = Disk(root)
-        self.resumed: dict[str, Any] = {}  # what `begin` found in parts, by path
         self.source = source
         self.sink = sink
 
@@ -97,7 +94,7 @@ class Server:
         return self.disk.names(folder)
 
     def do_stat(self, paths: list[str]) -> list[Any]:
-        return self.disk.stat_all(paths)
+        return [self.disk.stat(path) for path in paths]
 
     def do_read(self, path: str, offset: int, length: int | None, size: int) -> None:
         for piece in self.disk.pieces(path, offset, length, size):
@@ -129,49 +126,6 @@ class Server:
                 sizes, held, total = [], [], 0
         if sizes:
             self.send(DATA, sizes, b"".join(held))
-
-    def do_stream(self, frame: int, digest: bool) -> None:
-        """Frames of `far_stream` RECORDs instead of JSON, and bytes, for the requests that come as DATA."""
-        sink = self.sink.fileno()
-        self.sink.flush()
-        widen(sink)
-
-        def send(records: bytes, data: Any) -> None:
-            write_all(sink, [HEAD.pack(DATA, len(records), len(data)), records, data])
-
-        ranges = Ranges(self.disk, send, frame, digest)
-        for asked in self.incoming():
-            ranges.answer(asked)
-
-    def do_begin(self, files: list[Any]) -> list[Any]:
-        return begin(self.disk, files, self.resumed)
-
-    def do_receive(self, frame: int) -> None:
-        """DATA of `far_receive` words and bytes, `frame` bytes at most; DATA of RECORDs answer."""
-        sink = self.sink.fileno()
-        self.sink.flush()
-        widen(self.source.fileno())
-
-        def send(records: bytes) -> None:
-            write_all(sink, [HEAD.pack(DATA, len(records), 0), records])
-
-        buffer = memoryview(bytearray(frame))
-        receiver = Receiver(self.disk, send, self.resumed)
-        try:
-            while True:
-                head = self.source.read(HEAD.size)
-                if len(head) < HEAD.size:
-                    raise Stopped
-                kind, words, size = HEAD.unpack(head)
-                if kind != DATA:
-                    return
-                text, data = self.source.read(words), buffer[:size]
-                if len(text) < words or self.source.readinto(data) < size:  # type: ignore[attr-defined]
-                    raise Stopped
-                receiver.take(text, data)
-        finally:
-            receiver.finish()
-            self.resumed.clear()
 
     def do_digests(self, ranges: list[list[Any]]) -> list[str | None]:
         return [self.disk.digest(path, offset, length) for path, offset, length in ranges]

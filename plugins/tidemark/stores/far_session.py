@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from tidemark.errors import UnreachableError
 from tidemark.stores.far_program import ASK, DATA, DONE, FAILED, HEAD, LAST, STOP
@@ -24,29 +24,21 @@ def start_far_end(connection: SshConnection, root: str, python: bool = True) -> 
     """A session with python3 at the far end, or None and the POSIX tools there are; neither: no shell at all.
 
     Text that a login script prints before is skipped. An SFTP-only server takes our first bytes for a bad packet and hangs
-    up at once, so no time is lost there. Only an answer tells a tier: an end that is silent or gone raises UnreachableError.
+    up at once, so no time is lost there.
     """
     for with_python in (True, False) if python else (False,):
         pipe = connection.open_pipe(command(with_python))
         try:
             pipe.write(program(root) if with_python else b"tidemark\n")
             words = _greeting(pipe)
-        except UnreachableError:  # it took the command for something else and closed the pipe under our hands,
+        except UnreachableError:  # it took the command for something else and closed the pipe under our hands
             words = []
-            if not pipe.connected:  # or it is silent, or gone: that says nothing about what it can run
-                raise
         if words == [b"python3", b"ready"]:
             return FarSession(pipe), ()
         if words == [b"posix"]:
             tools = tuple(pipe.read_line().decode("ascii", "replace").split())
             pipe.close()
             return None, tools
-        if not pipe.connected:
-            raise UnreachableError(
-                f"{connection.login.name} closed the connection while it was asked what it can run",
-                hint="run again; if it always does so, its sshd log says why",
-                subject=connection.login.host,
-            )
         pipe.close()
     return None, ()
 
@@ -101,37 +93,6 @@ class FarSession:
         self._send(LAST, None)
         return self._receive(patient=True)[1]
 
-    # an operation that is asked and answers at the same time
-
-    @property
-    def pipe(self) -> Pipe:
-        """Of a session over SSH."""
-        return cast("Pipe", self._pipe)
-
-    def begin(self, operation: str, *arguments: Any) -> None:
-        self._send(ASK, [operation, arguments])
-
-    def feed(self, data: bytes) -> None:
-        self._send(DATA, None, data)
-
-    def feed_bulk(self, words: bytes, data: memoryview) -> None:
-        self.pipe.send_bulk([HEAD.pack(DATA, len(words), len(data)), words, data])
-
-    def end(self) -> None:
-        """No more DATA; the far end's DONE or FAILED follows what it still sends."""
-        self._send(LAST, None)
-
-    def take(self) -> tuple[int, bytes, bytes]:
-        """The next frame as it is: kind, words, bytes."""
-        head = self._pipe.read(HEAD.size)
-        if len(head) < HEAD.size:
-            raise self._ended()
-        kind, words, size = HEAD.unpack(head)
-        text, data = self._pipe.read(words), self._pipe.read(size)
-        if len(text) < words or len(data) < size:
-            raise self._ended()
-        return kind, text, data
-
     def close(self) -> None:
         self._pipe.close()
 
@@ -177,17 +138,17 @@ class FarPool:
     @contextmanager
     def session(self) -> Iterator[FarSession]:
         """A session of one's own. One that was left in the middle of an operation is closed, not used again."""
-        session = self.take()
+        session = self._take()
         try:
             yield session
         except OSError:
-            self.give(session)  # the far end's answer to this operation; the session is whole
+            self._give(session)  # the far end's answer to this operation; the session is whole
             raise
         except BaseException:
             session.close()
             raise
         else:
-            self.give(session)
+            self._give(session)
 
     def close(self) -> None:
         with self._lock:
@@ -195,8 +156,7 @@ class FarPool:
                 session.close()
             self._idle.clear()
 
-    def take(self) -> FarSession:
-        """For one's own, until `give`."""
+    def _take(self) -> FarSession:
         with self._lock:
             while self._idle:
                 session = self._idle.pop()
@@ -208,6 +168,6 @@ class FarPool:
             raise UnreachableError(f"{self._connection.login.name} does not start python3 any more", hint="run again")
         return session_or_none
 
-    def give(self, session: FarSession) -> None:
+    def _give(self, session: FarSession) -> None:
         with self._lock:
             self._idle.append(session)

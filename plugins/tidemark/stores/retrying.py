@@ -6,7 +6,6 @@ own tries, which go on from the blocks that are there. So no failure is retried 
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
@@ -39,26 +38,6 @@ def try_again(
         reraise=True,
     )
     return retrying(act)
-
-
-class Patience:
-    """`try_again` for what gets on by parts: `failed` pauses as long as tries are left, `progress` gives them back."""
-
-    def __init__(self, tries: int, pause: Callable[[float], None] | None = None) -> None:
-        self._tries = max(1, tries)
-        self._failures = 0
-        self._pause = pause or time.sleep
-
-    def failed(self) -> bool:
-        """False when no try is left; else pauses, longer each time."""
-        self._failures += 1
-        if self._failures >= self._tries:
-            return False
-        self._pause(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (self._failures - 1)) + random.uniform(0, FIRST_PAUSE))
-        return True
-
-    def progress(self) -> None:
-        self._failures = 0
 
 
 def plain(store: Store) -> Store:

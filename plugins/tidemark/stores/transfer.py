@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 from tidemark.errors import TidemarkError
-from tidemark.stores.protocol import Store, Tier
+from tidemark.stores.protocol import Store
 from tidemark.stores.retrying import SOON, plain, try_again
 from tidemark.stores.transfer_items import SMALL, Failed, SendItem, SendOptions, Sent, TryAgain, Wire
 from tidemark.stores.transfer_large import LargeFile
@@ -27,19 +27,13 @@ def send(
     options: SendOptions | None = None,
     on_bytes: Callable[[int], None] = lambda _count: None,
 ) -> Iterator[Sent | Failed]:
-    """Send `items`; yields an outcome an item as it is known, in any order, fewer when `should_stop` said so.
+    """Send `items`, in order but for retries; yields an outcome an item as it is known, fewer when `should_stop` said so.
 
     `on_bytes` gets wire bytes as they cross, resent ones included. Once an end stays unreachable through all retries, the
     rest of the items fail with the same error, at once. Target paths must differ from one another.
     """
     options = options or SendOptions()
     wire = Wire(plain(source), plain(target), options, on_bytes)
-    if {wire.source.properties.tier, wire.target.properties.tier} == {Tier.PYTHON, Tier.LOCAL}:
-        from tidemark.stores.streaming import can_stream, stream_all
-
-        if can_stream(wire):
-            yield from stream_all(wire, items)
-            return
     sending = _Sending(wire)
     limit = min(SMALL, options.block_bytes)
     for small, group in groupby(items, key=lambda item: item.size <= limit):

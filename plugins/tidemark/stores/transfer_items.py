@@ -31,8 +31,6 @@ class SendOptions:
     retries: int = 5  # tries after the first
     bandwidth: float = 0.0  # bytes a second, 0: no cap
     should_stop: Callable[[], bool] | None = None  # asked between blocks and bundles; True ends the send there
-    connections: int = 16  # to a remote end, at most
-    digest_at_source: bool = True  # False: of the bytes as they come alone, "not verified at the source"
 
 
 @dataclass(frozen=True)
@@ -71,8 +69,6 @@ class Wire:
     bucket: TokenBucket = field(init=False)
     spent: dict[str, int] = field(default_factory=dict)  # wire bytes by target path, all tries of the item at hand
 
-    litter: list[str] = field(default_factory=list)  # files at the target that nobody has a use for any more
-
     def __post_init__(self) -> None:
         self.bucket = TokenBucket(self.options.bandwidth)
 
@@ -101,7 +97,7 @@ class Wire:
             yield piece
 
     def sent(self, item: SendItem, sha256: str) -> Sent:
-        verified = "source" if self.proven_at_source and self.options.digest_at_source else "target"
+        verified = "source" if self.proven_at_source else "target"
         return Sent(item, sha256, self.spent.pop(item.target_path, 0), verified)
 
     def failed(self, item: SendItem, error: TidemarkError) -> Failed:
@@ -115,16 +111,12 @@ def require(item: SendItem, entry: Entry | None) -> Entry:
             f"{item.source_path} is gone at the source", hint="the next run lists again", subject=item.source_path
         )
     if entry.size < item.size:
-        raise shorter(item, entry.size)
+        raise SourceVanishedError(
+            f"{item.source_path} has {entry.size} bytes, {item.size} were selected",
+            hint="the next run lists again",
+            subject=item.source_path,
+        )
     return entry
-
-
-def shorter(item: SendItem, size: int) -> SourceVanishedError:
-    return SourceVanishedError(
-        f"{item.source_path} has {size} bytes, {item.size} were selected",
-        hint="the next run lists again",
-        subject=item.source_path,
-    )
 
 
 def changed(item: SendItem) -> TryAgain:

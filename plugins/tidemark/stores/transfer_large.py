@@ -14,7 +14,6 @@ from tidemark.stores.block_journal import (
     BlockJournal,
     Identity,
     decode,
-    in_order,
     journal_of,
     part_of,
     verified_prefix,
@@ -69,8 +68,7 @@ class LargeFile:
         journal = decode(wire.target.read(self.paper)) if wire.target.stat(self.paper) else None
         if journal is None or journal.identity != identity(item, before):
             return []
-        blocks = in_order(journal.blocks)
-        kept = verified_prefix(blocks, wire.target.digests(_ranges(self.part, blocks)))
+        kept = verified_prefix(journal.blocks, wire.target.digests(_ranges(self.part, journal.blocks)))
         if wire.proven_at_source:
             kept = verified_prefix(kept, wire.source.digests(_ranges(item.source_path, kept)))
         return list(kept)
@@ -134,7 +132,7 @@ class LargeFile:
         if actual != expected:
             self._name_what_differs()
             wire.target.remove([self.paper])
-            raise TryAgain(other_digest(item, actual, expected))
+            raise TryAgain(_other(item, actual, expected))
         return actual
 
     def _source_digest(self, before: Entry) -> str:
@@ -171,7 +169,7 @@ def _ranges(path: str, blocks: Sequence[Block]) -> list[Range]:
     return [Range(path, block.offset, block.length) for block in blocks]
 
 
-def other_digest(item: SendItem, actual: str, expected: str) -> CorruptionError:
+def _other(item: SendItem, actual: str, expected: str) -> CorruptionError:
     return CorruptionError(
         f"{item.source_path} arrived with digest {actual}, {expected} was expected",
         hint="check the disk at both ends; the next run sends the file again",

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from tidemark.errors import CorruptionError, TidemarkError
-from tidemark.stores.block_journal import copy_of, journal_of, part_of
+from tidemark.stores.block_journal import journal_of, part_of
 from tidemark.stores.protocol import Entry, Range
 from tidemark.stores.transfer_items import Failed, SendItem, Sent, TryAgain, Wire, changed, require
 
@@ -71,7 +71,7 @@ def already_there(wire: Wire, items: Sequence[SendItem]) -> dict[SendItem, str]:
     arrived = {item: digest for item, digest in zip(there, actual, strict=True) if digest and digest == wanted[item]}
     if arrived:  # whoever renamed them may have died before the folder was synced, or the journal removed
         paths = [item.target_path for item in arrived]
-        wire.target.remove([of(path) for path in paths for of in (part_of, copy_of, journal_of)])
+        wire.target.remove([of(path) for path in paths for of in (part_of, journal_of)])
         wire.target.seal_parts([(part_of(path), path) for path in paths])
     return arrived
 

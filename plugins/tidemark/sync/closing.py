@@ -31,8 +31,7 @@ from tidemark.ledger.run_rows import (
     RunItem,
     SentLanding,
 )
-from tidemark.stores.landing import MANIFEST
-from tidemark.stores.landing_papers import encode
+from tidemark.stores.landing import MANIFEST, encode
 from tidemark.sync.manifest import Contents, Inventory, compose, read_inventory
 from tidemark.sync.parts import partition_of
 from tidemark.sync.work import Work

@@ -30,7 +30,7 @@ def test_cut_anywhere_it_is_a_prefix_of_itself() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "20 10 " + "d" * 64,  # goes beyond the end
+        "5 10 " + "d" * 64,  # not behind the block before it
         "25 1 " + "d" * 64,  # behind the file's end
         "10 10 short",
         "ten 10 " + "d" * 64,
