@@ -12,7 +12,7 @@ from tests.centre import Centre, inline_centre
 from tests.services.running_airflow import Deployment, RunningAirflow
 from tidemark.ledger import database
 from tidemark.stores import retrying, sftp
-from tidemark.stores.ssh import Limits
+from tidemark.stores.login import Limits
 
 
 @pytest.fixture(scope="session")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.services.sshd import Sshd
+from tidemark.stores.login import Limits
 from tidemark.stores.opening import StoreAddress
 from tidemark.stores.protocol import Tier
-from tidemark.stores.ssh import Limits
 from tidemark.stores.transfer import SendItem, SendOptions
 
 TIERS = [Tier.PYTHON, Tier.POSIX, Tier.SFTP]

@@ -24,11 +24,11 @@ from tidemark.errors import (
     UnreachableError,
 )
 from tidemark.stores.local import LocalStore
+from tidemark.stores.login import Limits
 from tidemark.stores.opening import open_store
 from tidemark.stores.protocol import Store, Tier
 from tidemark.stores.retrying import RetryingStore
 from tidemark.stores.sftp import open_sftp
-from tidemark.stores.ssh import Limits
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import paramiko
 import pytest
 
+from tests.e2e.chaos_proxy import chaos
 from tests.e2e.store_ends import IMPATIENT, QUICK, address
 from tests.services.sshd import FarEnd, Sshd, make_key
 from tidemark.errors import (
@@ -144,6 +147,62 @@ def test_a_server_that_limits_logins_lets_us_in_later(start_sshd: Callable[..., 
             break
         except UnreachableError:
             assert time.monotonic() < deadline
+
+
+def test_a_far_end_that_is_slow_to_say_what_it_can_run_is_unreachable_not_a_lesser_tier(
+    start_sshd: Callable[..., Sshd],
+) -> None:
+    server = start_sshd(FarEnd.POSIX)
+    slow = server.folder / "tools" / "python3"
+    slow.write_text("#!/bin/sh\nsleep 4\n")
+    slow.chmod(0o755)
+    with pytest.raises(UnreachableError, match="did not answer in time"):
+        open_sftp(address(server), limits=IMPATIENT)
+    slow.unlink()
+    assert open_sftp(address(server), limits=QUICK).properties.tier is Tier.POSIX
+
+
+@pytest.mark.full
+def test_a_connection_cut_while_the_far_end_is_asked_tells_no_tier(sshd: Sshd) -> None:
+    """At every kilobyte of a probe: python3, or no store at all."""
+    opened = 0
+    for after in range(2000, 24_000, 1000):
+        with chaos(sshd.port, ("drop", after)) as proxy:
+            try:
+                store = open_sftp(address(sshd, port=proxy.port), limits=QUICK)
+            except UnreachableError:
+                continue
+            opened += 1
+            assert store.properties.tier is Tier.PYTHON
+            store.close()
+    assert opened
+
+
+class RunsNoCommands(paramiko.ServerInterface):
+    """Lets everybody in, opens sessions, and refuses each request for a command (paramiko's default)."""
+
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
+        return int(paramiko.AUTH_SUCCESSFUL)
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        return int(paramiko.OPEN_SUCCEEDED)
+
+
+def test_a_server_that_runs_no_commands_has_sftp(tmp_path: Path) -> None:
+    key = paramiko.PKey.from_path(make_key(tmp_path / "key"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            transport = paramiko.Transport(listener.accept()[0])
+            transport.add_server_key(key)
+            transport.set_subsystem_handler("sftp", paramiko.SFTPServer, paramiko.SFTPServerInterface)
+            transport.start_server(server=RunsNoCommands())
+
+        threading.Thread(target=serve, daemon=True).start()
+        url = f"sftp://u@127.0.0.1:{listener.getsockname()[1]}/x"
+        store = open_sftp(StoreAddress(url, key.fingerprint, str(tmp_path / "key")), limits=QUICK)
+        assert store.properties.tier is Tier.SFTP
+        store.close()
 
 
 @pytest.mark.parametrize("far_end", [FarEnd.SHELL, pytest.param(FarEnd.POSIX, marks=pytest.mark.full)])

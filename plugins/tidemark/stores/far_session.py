@@ -24,21 +24,29 @@ def start_far_end(connection: SshConnection, root: str, python: bool = True) -> 
     """A session with python3 at the far end, or None and the POSIX tools there are; neither: no shell at all.
 
     Text that a login script prints before is skipped. An SFTP-only server takes our first bytes for a bad packet and hangs
-    up at once, so no time is lost there.
+    up at once, so no time is lost there. Only an answer tells a tier: an end that is silent or gone raises UnreachableError.
     """
     for with_python in (True, False) if python else (False,):
         pipe = connection.open_pipe(command(with_python))
         try:
             pipe.write(program(root) if with_python else b"tidemark\n")
             words = _greeting(pipe)
-        except UnreachableError:  # it took the command for something else and closed the pipe under our hands
+        except UnreachableError:  # it took the command for something else and closed the pipe under our hands,
             words = []
+            if not pipe.connected:  # or it is silent, or gone: that says nothing about what it can run
+                raise
         if words == [b"python3", b"ready"]:
             return FarSession(pipe), ()
         if words == [b"posix"]:
             tools = tuple(pipe.read_line().decode("ascii", "replace").split())
             pipe.close()
             return None, tools
+        if not pipe.connected:
+            raise UnreachableError(
+                f"{connection.login.name} closed the connection while it was asked what it can run",
+                hint="run again; if it always does so, its sshd log says why",
+                subject=connection.login.host,
+            )
         pipe.close()
     return None, ()
 

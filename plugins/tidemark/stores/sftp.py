@@ -7,12 +7,13 @@ from urllib.parse import unquote, urlsplit
 
 from tidemark.errors import PermanentError, UsageError
 from tidemark.stores.far_session import start_far_end
+from tidemark.stores.login import Limits, Login
 from tidemark.stores.opening import StoreAddress
 from tidemark.stores.posix_store import PosixStore
 from tidemark.stores.protocol import Store, Tier
 from tidemark.stores.python_store import PythonStore
 from tidemark.stores.sftp_store import SftpStore
-from tidemark.stores.ssh import Limits, Login, SshConnection
+from tidemark.stores.ssh import SshConnection
 
 NEEDED_TOOLS = {"find", "sha256sum", "head", "tail", "rm"}
 

@@ -1,4 +1,4 @@
-"""One SSH connection: strict host key, public-key login, AES-GCM first, a time limit on everything, made again when lost.
+"""One SSH connection: a time limit on everything, made again when lost (`login` says how).
 
 paramiko by itself hangs for ever on a stalled link (research/transfer.md §6): every channel here has a timeout, and a far
 end that may be silent because it computes is asked for a sign of life instead. What paramiko and the socket raise comes
@@ -12,44 +12,16 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
 
-from tidemark.errors import HostKeyError, PermanentError, PermissionDeniedError, UnreachableError, UsageError
+from tidemark.errors import UnreachableError
 from tidemark.stores.lean_paramiko import paramiko
+from tidemark.stores.login import Limits, Login, connect
 
-CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # a fifth to two fifths faster than CTR with a MAC
 WINDOW = 1 << 25  # bytes in flight towards us before the far end waits
 PACKET = 1 << 15
 _RECEIVE = 1 << 18
-_TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", 18)
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its tracebacks are our errors' business
-
-
-@dataclass(frozen=True)
-class Login:
-    """Where to log in, as whom, with which key, and which host key to expect."""
-
-    host: str
-    port: int
-    user: str
-    host_key: str  # the server's "SHA256:…" fingerprint
-    key: str  # private key file; "": the agent's keys and the usual files
-
-    @property
-    def name(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.user}@{host}:{self.port}"
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Seconds until we give up: on the TCP connection, on handshake and login, on a peer that stopped moving."""
-
-    connect: float = 10.0
-    handshake: float = 20.0
-    stall: float = 30.0
 
 
 class SshConnection:
@@ -67,10 +39,11 @@ class SshConnection:
         with self.speaking("opening a session"):
             transport, channel = self._open_session()
             channel.settimeout(self.limits.stall)
-            if subsystem:
-                channel.invoke_subsystem(subsystem)
-            else:
-                channel.exec_command(command)
+            with self._deadline(transport):
+                if subsystem:
+                    channel.invoke_subsystem(subsystem)
+                else:
+                    _execute(transport, channel, command)
             return Pipe(self, transport, channel)
 
     def _open_session(self) -> tuple[paramiko.Transport, paramiko.Channel]:
@@ -102,7 +75,30 @@ class SshConnection:
             self._transport = None
             self._further.clear()
         for transport in open_now:
+            with suppress(OSError):  # wakes its thread, for which `close` waits
+                transport.sock.shutdown(socket.SHUT_RDWR)
             transport.close()
+
+    @contextmanager
+    def _deadline(self, transport: paramiko.Transport) -> Iterator[None]:
+        """TimeoutError when the block takes longer than the stall limit. paramiko waits for ever for some answers."""
+        over = threading.Event()
+
+        def end() -> None:
+            over.set()
+            transport.close()
+
+        timer = threading.Timer(self.limits.stall, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except paramiko.SSHException:
+            if over.is_set():
+                raise TimeoutError from None
+            raise
+        finally:
+            timer.cancel()
 
     def alive(self, transport: paramiko.Transport) -> bool:
         """Whether the server answers a question on this connection within the stall limit."""
@@ -162,6 +158,11 @@ class Pipe:
     @property
     def open(self) -> bool:
         return not self._channel.closed and not self._channel.eof_received
+
+    @property
+    def connected(self) -> bool:
+        """The server is there, whatever became of the command. Asks it."""
+        return self._connection.alive(self._transport)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         with self._connection.speaking("sending"):
@@ -233,87 +234,13 @@ class _Silent(Exception):
     """Nothing came within the stall limit."""
 
 
-def connect(login: Login, limits: Limits) -> paramiko.Transport:
-    """A connection with the host key compared and the user logged in."""
-    sock = socket.create_connection((login.host, login.port), timeout=limits.connect)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, int(limits.stall * 1000))
-    transport = paramiko.Transport(sock)
+def _execute(transport: paramiko.Transport, channel: paramiko.Channel, command: str) -> None:
+    """A server that runs no commands closes the session: its pipe is then at its end from the beginning."""
     try:
-        transport.banner_timeout = transport.auth_timeout = limits.handshake
-        options = transport.get_security_options()
-        rest = [cipher for cipher in options.ciphers if cipher not in CIPHERS]
-        options.ciphers = [*(cipher for cipher in CIPHERS if cipher in options.ciphers), *rest]
-        transport.start_client(timeout=limits.handshake)
-        check_host_key(login, transport.get_remote_server_key().fingerprint)
-        _authenticate(transport, login)
-        transport.set_keepalive(15)
-    except BaseException:
-        transport.close()
-        raise
-    return transport
-
-
-def check_host_key(login: Login, shown: str) -> None:
-    """HostKeyError unless the server shows the fingerprint of the settings. Nothing is ever added by itself."""
-    if login.host_key.rstrip("=") == shown:
-        return
-    if not login.host_key:
-        raise HostKeyError(
-            f"no host_key for {login.name}; it shows {shown} (not checked by anybody)",
-            hint=f'compare with `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` there, then set host_key = "{shown}"',
-            subject=login.host,
-        )
-    raise HostKeyError(
-        f"the host key of {login.name} is another one: expected {login.host_key}, got {shown}",
-        hint="if the server was set up anew, compare its key there and change host_key; else somebody is in between",
-        subject=login.host,
-    )
-
-
-def _authenticate(transport: paramiko.Transport, login: Login) -> None:
-    tried = []
-    for name, key in _keys(login):
-        try:
-            if not transport.auth_publickey(login.user, key):
-                return
-            tried.append(f"{name} (more than a key is asked for)")
-        except paramiko.AuthenticationException:
-            tried.append(name)
-    raise PermissionDeniedError(
-        f"{login.name} accepts none of the keys: {', '.join(tried) or 'there is none'}",
-        hint="add the public key to authorized_keys there, or set `key`",
-        subject=login.host,
-    )
-
-
-def _keys(login: Login) -> Iterator[tuple[str, paramiko.PKey]]:
-    if login.key:
-        yield login.key, _load(Path(login.key).expanduser())
-        return
-    for key in paramiko.Agent().get_keys():
-        yield f"agent key {key.fingerprint}", key
-    for name in ("id_ed25519", "id_ecdsa", "id_rsa"):
-        path = Path("~/.ssh").expanduser() / name
-        if path.exists():
-            yield str(path), _load(path)
-
-
-def _load(path: Path) -> paramiko.PKey:
-    try:
-        return paramiko.PKey.from_path(path)
-    except FileNotFoundError as missing:
-        raise UsageError(
-            f"key file {path} does not exist", hint="set `key` to a private key file", subject=str(path)
-        ) from missing
-    except paramiko.PasswordRequiredException as locked:
-        raise PermissionDeniedError(
-            f"key {path} has a passphrase", hint="load it into ssh-agent and leave `key` empty", subject=str(path)
-        ) from locked
-    except (paramiko.SSHException, paramiko.UnknownKeyType, OSError, ValueError) as broken:
-        raise PermanentError(
-            f"key {path} cannot be read: {broken}", hint="is it a private key?", subject=str(path)
-        ) from broken
+        channel.exec_command(command)
+    except paramiko.SSHException:
+        if not (channel.closed and transport.is_active()):
+            raise
 
 
 def _what_happened(error: Exception) -> str:
