@@ -189,19 +189,13 @@ class Disk:
     def link(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
         """Hard-link source → target each; returns the sources that are gone. An unequal target is replaced."""
         self._plain.clear()
-        gone, made = [], set()
-        for source, target in pairs:
-            before = self.stat(source)
-            if before is None:
-                gone.append(source)
-                continue
-            origin, place = self.locate(source), self.locate(target)
-            folder = os.path.dirname(place)
-            if folder not in made:
-                durable.make_folder(folder)
-                made.add(folder)
+        gone = [source for source, _ in pairs if self.stat(source) is None]
+        missing = set(gone)
+        there = [(source, target) for source, target in pairs if source not in missing]
+        durable.make_folders({os.path.dirname(self.locate(target)) for _, target in there})
+        for source, target in there:
             try:
-                self._link(origin, place)
+                self._link(self.locate(source), self.locate(target))
             except FileNotFoundError:
                 gone.append(source)
         return gone

@@ -70,8 +70,9 @@ def seal(renames: Sequence[tuple[bytes, bytes]]) -> None:
         except FileNotFoundError:
             if not _sealed_before(part, final):
                 raise
-    for folder in folders:
-        sync_folder(folder)
+    if len(folders) < SYNC_ONCE or not _sync_disks(folders):
+        for folder in folders:
+            sync_folder(folder)
 
 
 def rename(source: bytes, target: bytes) -> None:
@@ -96,6 +97,23 @@ def make_folder(folder: bytes) -> None:
         make_folder(folder)
         return
     sync_folder(os.path.dirname(folder))
+
+
+def make_folders(folders: Iterable[bytes]) -> None:
+    """`make_folder` of each, but what lies above them is synced once however many are new."""
+    above = set()
+    for folder in folders:
+        parent = os.path.dirname(folder)
+        if parent not in above:
+            make_folder(parent)
+            above.add(parent)
+        try:
+            os.mkdir(folder, 0o755)
+        except FileExistsError:
+            if not os.path.isdir(folder):
+                raise
+    for parent in above:
+        sync_folder(parent)
 
 
 def sync_folder(folder: bytes) -> None:
