@@ -279,10 +279,13 @@ class Disk:
 def outermost(folders: Sequence[str]) -> list[str]:
     """`folders` without those that lie below another of them."""
     kept: list[str] = []
+    above: set[str] = set()  # the kept ones without a slash at the end
     for folder in sorted(set(folders)):
-        above = [k for k in kept if folder.startswith(k.rstrip("/") + "/") or (not k and not folder.startswith("/"))]
-        if not above:
+        if kept[:1] == [""] and not folder.startswith("/"):
+            continue
+        if not any(char == "/" and folder[:at] in above for at, char in enumerate(folder)):
             kept.append(folder)
+            above.add(folder.rstrip("/"))
     return kept
 
 
