@@ -13,6 +13,7 @@ from tidemark.tsfiles.decodable import can_decode
 from tidemark.tsfiles.devices import file_device, is_table, measurement_name
 from tidemark.tsfiles.filebytes import FileBytes
 from tidemark.tsfiles.footer import read_footer
+from tidemark.tsfiles.index import Segments
 from tidemark.tsfiles.series import Series, Statistics
 from tidemark.tsfiles.structure import check_no_overlap, walk_devices
 
@@ -101,7 +102,7 @@ def _describe(file: FileBytes, database: str, spans: list[tuple[int, int, str]])
     undecodable = []
     same = _Same()
     for segments, found_series in walk_devices(file, metadata):
-        table, device = is_table(segments), file_device(segments, database)
+        table, device = _name_of(segments, database)
         known = gathered.setdefault(device, _Gathered())  # one without series has no points and is left out below
         for series in found_series:
             kinds.add(table)
@@ -129,6 +130,12 @@ class _Same:
 
     names: dict[str, str] = field(default_factory=dict)
     facts: dict[tuple[DataType, _Codes, int], SeriesFacts] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=4096)
+def _name_of(segments: Segments, database: str) -> tuple[bool, str]:
+    """Whether it is a device of the table model, and its name. The files of a site have much the same devices."""
+    return is_table(segments), file_device(segments, database)
 
 
 def _gather(known: _Gathered, name: str, series: Series, codes: _Codes, same: _Same) -> tuple[str, ...]:
@@ -163,6 +170,6 @@ def _device_facts(device: str, known: _Gathered) -> DeviceFacts | None:
     spans = [known.time] if known.time is not None and known.time.count else known.spans
     if not spans:
         return None
-    points = sum(series.points for series in known.series.values())
-    start, end = min(span.start for span in spans), max(span.end for span in spans)
+    points = sum([series.points for series in known.series.values()])
+    start, end = min([span.start for span in spans]), max([span.end for span in spans])
     return DeviceFacts(device, start, end, points, known.series, known.time is not None)
