@@ -101,19 +101,22 @@ def make_folder(folder: bytes) -> None:
 
 def make_folders(folders: Iterable[bytes]) -> None:
     """`make_folder` of each, but what lies above them is synced once however many are new."""
-    above = set()
-    for folder in folders:
-        parent = os.path.dirname(folder)
-        if parent not in above:
-            make_folder(parent)
-            above.add(parent)
-        try:
-            os.mkdir(folder, 0o755)
-        except FileExistsError:
-            if not os.path.isdir(folder):
-                raise
-    for parent in above:
-        sync_folder(parent)
+    seen, grown = set(), set()
+    try:
+        for folder in folders:
+            parent = os.path.dirname(folder)
+            if parent not in seen:
+                make_folder(parent)
+                seen.add(parent)
+            try:
+                os.mkdir(folder, 0o755)
+                grown.add(parent)
+            except FileExistsError:
+                if not os.path.isdir(folder):
+                    raise
+    finally:  # whoever goes on after an error finds those made so far, and takes their names for durable
+        for parent in grown:
+            sync_folder(parent)
 
 
 def sync_folder(folder: bytes) -> None:
