@@ -189,19 +189,13 @@ class Disk:
     def link(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
         """Hard-link source → target each; returns the sources that are gone. An unequal target is replaced."""
         self._plain.clear()
-        gone, made = [], set()
-        for source, target in pairs:
-            before = self.stat(source)
-            if before is None:
-                gone.append(source)
-                continue
-            origin, place = self.locate(source), self.locate(target)
-            folder = os.path.dirname(place)
-            if folder not in made:
-                durable.make_folder(folder)
-                made.add(folder)
+        gone = [source for source, _ in pairs if self.stat(source) is None]
+        missing = set(gone)
+        there = [(source, target) for source, target in pairs if source not in missing]
+        durable.make_folders({os.path.dirname(self.locate(target)) for _, target in there})
+        for source, target in there:
             try:
-                self._link(origin, place)
+                self._link(self.locate(source), self.locate(target))
             except FileNotFoundError:
                 gone.append(source)
         return gone
@@ -285,10 +279,13 @@ class Disk:
 def outermost(folders: Sequence[str]) -> list[str]:
     """`folders` without those that lie below another of them."""
     kept: list[str] = []
+    above: set[str] = set()  # the kept ones without a slash at the end
     for folder in sorted(set(folders)):
-        above = [k for k in kept if folder.startswith(k.rstrip("/") + "/") or (not k and not folder.startswith("/"))]
-        if not above:
+        if kept[:1] == [""] and not folder.startswith("/"):
+            continue
+        if not any(char == "/" and folder[:at] in above for at, char in enumerate(folder)):
             kept.append(folder)
+            above.add(folder.rstrip("/"))
     return kept
 
 

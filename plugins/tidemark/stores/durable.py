@@ -70,8 +70,9 @@ def seal(renames: Sequence[tuple[bytes, bytes]]) -> None:
         except FileNotFoundError:
             if not _sealed_before(part, final):
                 raise
-    for folder in folders:
-        sync_folder(folder)
+    if len(folders) < SYNC_ONCE or not _sync_disks(folders):
+        for folder in folders:
+            sync_folder(folder)
 
 
 def rename(source: bytes, target: bytes) -> None:
@@ -96,6 +97,26 @@ def make_folder(folder: bytes) -> None:
         make_folder(folder)
         return
     sync_folder(os.path.dirname(folder))
+
+
+def make_folders(folders: Iterable[bytes]) -> None:
+    """`make_folder` of each, but what lies above them is synced once however many are new."""
+    seen, grown = set(), set()
+    try:
+        for folder in folders:
+            parent = os.path.dirname(folder)
+            if parent not in seen:
+                make_folder(parent)
+                seen.add(parent)
+            try:
+                os.mkdir(folder, 0o755)
+                grown.add(parent)
+            except FileExistsError:
+                if not os.path.isdir(folder):
+                    raise
+    finally:  # whoever goes on after an error finds those made so far, and takes their names for durable
+        for parent in grown:
+            sync_folder(parent)
 
 
 def sync_folder(folder: bytes) -> None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 
 from tidemark.errors import TidemarkError
 from tidemark.stores.block_journal import Identity, journal_of, part_at
 from tidemark.stores.carrier import Carrier
-from tidemark.stores.durable import make_folder
+from tidemark.stores.durable import make_folder, make_folders
 from tidemark.stores.far_stream import BARE, RECORD
 from tidemark.stores.line import Line
 from tidemark.stores.local import LocalStore
@@ -49,6 +50,10 @@ class Pull(Round):
         self.line = Line(source, self.schedule, self.asking, wire.bucket)
         self._large: dict[int, _Large] = {}  # under way
         self._folders: dict[str, bytes] = {}  # made; their places, with a slash
+        self._beside: dict[str, dict[str, None]] = {}  # folder → those in it that files go to; until one of them is made
+        for item in items:
+            folder = item.target_path.rpartition("/")[0]
+            self._beside.setdefault(folder.rpartition("/")[0], {})[folder] = None
         self._sealer = Sealer(wire, target.disk, target.where, self._told.put)
 
     def take(self, carrier: Carrier, frame: Frame) -> None:
@@ -127,11 +132,24 @@ class Pull(Round):
         folder, _, name = path.rpartition("/")
         above = self._folders.get(folder)
         if above is None:
+            self._make_beside(folder)
             place = self.target.disk.locate(path)
             above = place[: len(place) - len(name.encode())]
             make_folder(above.rstrip(b"/") or b"/")
             self._folders[folder] = above
         return above + name.encode()
+
+    def _make_beside(self, folder: str) -> None:
+        """Make it together with those beside it that files go to, so that what lies above is synced once for all of them.
+
+        What is in the way of another one is the trouble of the files that go there.
+        """
+        places = []
+        for other in self._beside.pop(folder.rpartition("/")[0], {}):
+            with suppress(OSError):  # a symlink is on the way
+                places.append(self.target.disk.locate(other))
+        with suppress(FileExistsError, NotADirectoryError):
+            make_folders(places)
 
     def _whole_large(self, number: int, digest: str) -> None:
         item, large = self._files[number], self._large.pop(number)

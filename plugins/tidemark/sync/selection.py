@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from sqlalchemy.engine import Connection
 
@@ -238,7 +238,7 @@ def _record(connection: Connection, work: Work, selection: Selection, pinned: bo
     run_rows.add_items(connection, run_id, items)
     told = sum(i.action in (DROP, SUPERSEDE) and i.state != HELD for i in items)
     inventory = {
-        "added": [asdict(entry) for entry in selection.added],
+        "added": [vars(entry) for entry in selection.added],
         "removed": selection.removed,
         "count": link_rows.count_live(connection, link) - told,
         "approved": selection.approved,

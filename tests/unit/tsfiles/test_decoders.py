@@ -8,9 +8,11 @@ import struct
 import numpy as np
 import pytest
 
+from tidemark.errors import CorruptionError
 from tidemark.tsfiles.codes import DataType, Encoding
 from tidemark.tsfiles.compression import BadPageError
-from tidemark.tsfiles.decoders import can_decode, decode
+from tidemark.tsfiles.decodable import can_decode
+from tidemark.tsfiles.decoders import decode
 
 NAN32, NAN64 = 0x7FC00000, 0x7FF8000000000000
 
@@ -134,3 +136,15 @@ def test_floats_that_could_not_be_scaled() -> None:
 @pytest.mark.parametrize("encoding", [Encoding.RLBE, Encoding.SPRINTZ, Encoding.DIFF, Encoding.REGULAR, Encoding.CAMEL])
 def test_what_is_not_decoded_exactly_is_not_decoded(encoding: Encoding) -> None:
     assert not any(can_decode(data_type, encoding) for data_type in DataType)
+
+
+def test_what_is_said_to_be_decodable_has_a_decoder_and_nothing_else() -> None:
+    for data_type, encoding in itertools.product(DataType, Encoding):
+        try:
+            decode(data_type, encoding, b"", 0)
+        except KeyError:
+            assert not can_decode(data_type, encoding)
+        except (BadPageError, CorruptionError, IndexError):
+            assert can_decode(data_type, encoding)
+        else:
+            assert can_decode(data_type, encoding)
