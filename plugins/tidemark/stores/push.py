@@ -139,11 +139,11 @@ class Push(Round):
         large = self._large.get(number)
         if not awaited:
             return
-        self.arrived_bytes += length
         if large is None:
             self._sealing.by[number] = carrier.number
             self._whole(number, Whole(item, b"", digest.hex(), False, number=number))
             return
+        self.arrived_bytes += length
         cover(large.covered, offset, offset + length)
         if large.covered == [(0, item.size)]:
             self.schedule.complete(number)
