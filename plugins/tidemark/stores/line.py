@@ -15,6 +15,7 @@ from tidemark.errors import TidemarkError, UnreachableError
 from tidemark.stores.allowance import Allowance
 from tidemark.stores.bandwidth import TokenBucket
 from tidemark.stores.carrier import Asking, Came, Carrier, Opened, open_another
+from tidemark.stores.far_program import DATA
 from tidemark.stores.far_session import FarSession
 from tidemark.stores.far_stream import RANGE
 from tidemark.stores.file_deadline import FileDeadlines
@@ -226,9 +227,13 @@ class Line:
                 continue
             if isinstance(came, Opened):
                 self._keep(came)
-            elif came[0] in ending and (came[1] is None or came[1].kind):
-                self._end(came[0], came[1])
-                ending.remove(came[0])
+            elif came[0] in ending:
+                carrier, frame = came
+                if frame is not None and frame.kind == DATA:  # of a file that was given up
+                    carrier.give_back(frame)
+                else:
+                    self._end(carrier, frame)
+                    ending.remove(carrier)
         for carrier in ending:
             carrier.close()
         self._drain()
