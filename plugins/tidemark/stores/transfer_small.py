@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from tidemark.errors import CorruptionError, TidemarkError
 from tidemark.stores.block_journal import copy_of, journal_of, part_of
 from tidemark.stores.protocol import Entry, Range
+from tidemark.stores.schedule import BUNDLE_FILES
 from tidemark.stores.transfer_items import Failed, SendItem, Sent, TryAgain, Wire, changed, require
 
-BUNDLE_FILES = 512
 BUNDLE_BYTES = 8 << 20
 RACY_SECONDS = 2  # a file this young may change without a change of its mtime in whole seconds
 
