@@ -146,8 +146,8 @@ class Server:
     def do_begin(self, files: list[Any]) -> list[Any]:
         return begin(self.disk, files, self.resumed)
 
-    def do_receive(self, frame: int) -> None:
-        """DATA of `far_receive` words and bytes, `frame` bytes at most; DATA of RECORDs answer."""
+    def do_receive(self, frame: int, reserve: int) -> None:
+        """DATA of `far_receive` words and bytes, `frame` bytes at most; RECORDs answer. `reserve`: bytes that stay free."""
         sink = self.sink.fileno()
         self.sink.flush()
         widen(self.source.fileno())
@@ -156,7 +156,7 @@ class Server:
             write_all(sink, [HEAD.pack(DATA, len(records), 0), records])
 
         buffer = memoryview(bytearray(frame))
-        receiver = Receiver(self.disk, send, self.resumed)
+        receiver = Receiver(self.disk, send, self.resumed, reserve)
         try:
             while True:
                 head = self.source.read(HEAD.size)

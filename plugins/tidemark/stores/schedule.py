@@ -85,6 +85,11 @@ class Schedule:
         """Of files that nobody was asked for."""
         return self._small_bytes + sum(large.waiting for large in self._large.values())
 
+    @property
+    def missing_bytes(self) -> int:
+        """Of files that are not here, asked for or not."""
+        return sum(self._open_small.values()) + sum(large.missing for large in self._large.values())
+
     def outstanding(self, connection: int) -> int:
         """Bytes asked of `connection` that have not come; an empty file counts as one."""
         return self._owed.get(connection, 0)

@@ -208,7 +208,9 @@ class Sending:
 
     def _outcomes(self, items: Sequence[SendItem]) -> Iterator[Sent | Failed]:
         link = self.work.link
-        options = SendOptions(link.block_bytes, link.retries, link.bandwidth, self.stopped, link.connections)
+        options = SendOptions(
+            link.block_bytes, link.retries, link.bandwidth, self.stopped, link.connections, reserve=HEADROOM_BYTES
+        )
         return send(self.work.source, self.work.target, items, options, self._on_bytes)
 
     def _on_bytes(self, count: int) -> None:
