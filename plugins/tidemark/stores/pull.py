@@ -18,6 +18,7 @@ from tidemark.stores.durable import make_folder, make_folders
 from tidemark.stores.far_stream import BARE, RECORD
 from tidemark.stores.line import Line
 from tidemark.stores.local import LocalStore
+from tidemark.stores.looking import same_at
 from tidemark.stores.packets import Frame
 from tidemark.stores.part_file import Differs, PartFile, Resumed, begin_part, write_small
 from tidemark.stores.protocol import Entry, Range
@@ -27,7 +28,7 @@ from tidemark.stores.schedule import complement
 from tidemark.stores.sealing import Sealer, Whole
 from tidemark.stores.transfer_items import SendItem, TryAgain, Wire, changed
 from tidemark.stores.transfer_large import identity
-from tidemark.stores.transfer_round import Round, same_at
+from tidemark.stores.transfer_round import Round
 from tidemark.stores.transfer_small import differs, unsure
 from tidemark.stores.translation import os_error
 

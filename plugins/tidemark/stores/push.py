@@ -19,6 +19,7 @@ from tidemark.stores.far_receive import DIFFERS, FILE, LARGE, SEALED, SHARED, SO
 from tidemark.stores.far_stream import CHANGED, NOTHING, RECORD
 from tidemark.stores.line import Line
 from tidemark.stores.local import LocalStore
+from tidemark.stores.looking import same_at
 from tidemark.stores.packets import Frame
 from tidemark.stores.part_file import spans_of
 from tidemark.stores.protocol import Entry, Range
@@ -29,7 +30,7 @@ from tidemark.stores.schedule import Span, complement
 from tidemark.stores.sealing import Whole
 from tidemark.stores.transfer_items import SendItem, TryAgain, Wire
 from tidemark.stores.transfer_large import identity, other_digest
-from tidemark.stores.transfer_round import Round, same_at
+from tidemark.stores.transfer_round import Round
 from tidemark.stores.transfer_small import differs, unsure
 from tidemark.stores.translation import os_error
 

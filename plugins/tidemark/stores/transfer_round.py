@@ -13,18 +13,18 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from hashlib import sha256
+from collections.abc import Iterator, Sequence
 
-from tidemark.errors import DiskFullError, PermanentError, SourceVanishedError, TidemarkError
+from tidemark.errors import DiskFullError, PermanentError, TidemarkError
 from tidemark.stores.carrier import Asking, Carrier, Opened
 from tidemark.stores.far_program import DATA
 from tidemark.stores.far_stream import CHANGED, SHORT
 from tidemark.stores.head_room import HeadRoom, NoRoom
 from tidemark.stores.line import Line
 from tidemark.stores.local import LocalStore
+from tidemark.stores.looking import by_weight
 from tidemark.stores.packets import Frame
-from tidemark.stores.protocol import Entry, Range, Store
+from tidemark.stores.protocol import Entry
 from tidemark.stores.python_store import PythonStore
 from tidemark.stores.schedule import Schedule
 from tidemark.stores.sealing import NamesInOrder, Outcome, Whole
@@ -35,7 +35,6 @@ from tidemark.stores.translation import Where, os_error
 
 PAUSE = 0.1  # seconds between two looks at stalls, speed and the wish to stop
 GRACE = 5.0  # seconds for whoever is given up to end by itself
-_LOOK_BYTES, _LOOK_PIECE = 256 << 20, 4 << 20  # digested between two looks at the wish to stop, at both ends, at this one
 LOOKING = 1.0  # and for one who only looks at what is there, and is to stop
 
 
@@ -262,7 +261,7 @@ class Round:
     def _prepare(self) -> None:
         """What is there already, what does not fit; the rest is scheduled."""
         there: dict[SendItem, str] = {}
-        for items in _by_weight(self.items):
+        for items in by_weight(self.items):
             if self.stopping:
                 return
             found = already_there(self.wire, items)
@@ -324,36 +323,3 @@ class Round:
         self._told.put([self.wire.failed(item, full)])
         self._order.settled(number)
         return False
-
-
-def same_at(
-    source: Store, path: str, claims: Sequence[tuple[int, int, str]], stopping: Callable[[], bool] = lambda: False
-) -> bool:
-    """The source still has the bytes that an earlier try left (`resuming.claims`). False, too, when it is to stop."""
-    if not isinstance(source, LocalStore):
-        digests = source.digests([Range(path, offset, length) for offset, length, _ in claims])
-        return list(digests) == [sha256 for _, _, sha256 in claims]
-    for offset, length, digest in claims:
-        total = sha256()
-        try:
-            for piece in source.chunks(path, offset, length, _LOOK_PIECE):
-                total.update(piece)
-                if stopping():
-                    return False
-        except SourceVanishedError:
-            return False
-        if total.hexdigest() != digest:
-            return False
-    return True
-
-
-def _by_weight(items: Sequence[SendItem]) -> Iterator[Sequence[SendItem]]:
-    """Cut where it would take more than a moment to digest them."""
-    start = weight = 0
-    for at, item in enumerate(items):
-        if weight and weight + item.size > _LOOK_BYTES:
-            yield items[start:at]
-            start, weight = at, 0
-        weight += item.size
-    if items:
-        yield items[start:]
