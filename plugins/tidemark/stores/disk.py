@@ -14,7 +14,8 @@ import hashlib
 import os
 import stat as modes
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from tidemark.stores import durable
 
@@ -26,12 +27,26 @@ _UTF8 = sys.getfilesystemencoding().lower().replace("-", "") == "utf8"
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
 
 
+def _silently() -> None:
+    """Nobody wants to hear."""
+
+
 class Disk:
     """A root folder. The root, and what lies above an absolute path's last component, are the operator's: trusted."""
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/").encode() or b"/"
         self._plain: dict[str, bytes] = {}  # places of folders, with a slash; of the bulk call under way: no symlinks
+        self.tell: Callable[[], None] = _silently  # called while long work gets on, about each piece
+
+    @contextmanager
+    def telling(self, tell: Callable[[], None]) -> Iterator[None]:
+        """`tell` hears of long work within the block. Not where another thread uses this disk."""
+        self.tell = tell
+        try:
+            yield
+        finally:
+            self.tell = _silently
 
     def locate(self, path: str) -> bytes:
         """The place of `path` on this disk. ELOOP when a folder between the root and it is a symlink."""
@@ -180,6 +195,7 @@ class Disk:
         try:
             for piece in self.pieces(path, offset, length):
                 total.update(piece)
+                self.tell()
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ERANGE):
                 return None

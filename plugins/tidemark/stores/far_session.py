@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from tidemark.errors import UnreachableError
-from tidemark.stores.far_program import ASK, DATA, DONE, FAILED, HEAD, LAST, STOP
+from tidemark.stores.far_program import ASK, BEAT, DATA, DONE, FAILED, HEAD, LAST, STOP
 from tidemark.stores.far_source import command, program
 
 if TYPE_CHECKING:
@@ -146,10 +146,12 @@ class FarSession:
         self._pipe.write(HEAD.pack(kind, len(text), len(data)) + text + data)
 
     def _receive(self, patient: bool) -> tuple[int, Any, bytes]:
-        head = self._pipe.read(HEAD.size, patient=patient)
-        if len(head) < HEAD.size:
-            raise self._ended()
-        kind, words, size = HEAD.unpack(head)
+        kind = BEAT
+        while kind == BEAT:
+            head = self._pipe.read(HEAD.size, patient=patient)
+            if len(head) < HEAD.size:
+                raise self._ended()
+            kind, words, size = HEAD.unpack(head)
         text, data = self._pipe.read(words), self._pipe.read(size)
         if len(text) < words or len(data) < size:
             raise self._ended()

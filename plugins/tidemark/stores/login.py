@@ -15,6 +15,7 @@ from tidemark.stores.lean_paramiko import paramiko
 from tidemark.stores.packets import packetizer_class
 
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # a fifth to two fifths faster than CTR with a MAC
+_EXPECTED: tuple[type[Exception], ...] = (paramiko.SSHException, EOFError, OSError)
 _TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", 18)
 
 
@@ -36,11 +37,29 @@ class Login:
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds until we give up: on the TCP connection, on handshake and login, on a peer that stopped moving."""
+    """Seconds until we give up: on the TCP connection, on handshake and login, on a peer that stopped moving, and on a far
+    end that says nothing for so long though its server is there (a disk that hangs, a process that was stopped)."""
 
     connect: float = 10.0
     handshake: float = 20.0
     stall: float = 30.0
+    silence: float = 600.0
+
+
+class _Transport(paramiko.Transport):  # type: ignore[misc]
+    """paramiko's, but a packet that a flipped bit broke ends it with an SSHException, wherever in it the bit was.
+
+    Its thread dies of whatever decrypting and parsing raise (InvalidTag of cryptography, ValueError also of nacl,
+    struct.error …) and hands that to everybody who waits for the connection.
+    """
+
+    def get_exception(self) -> Exception | None:
+        error: Exception | None = super().get_exception()
+        if error is None or isinstance(error, _EXPECTED):
+            return error
+        broken: Exception = paramiko.SSHException(f"a packet came broken: {type(error).__name__} {error}".rstrip())
+        broken.__cause__ = error
+        return broken
 
 
 def connect(login: Login, limits: Limits) -> paramiko.Transport:
@@ -48,7 +67,7 @@ def connect(login: Login, limits: Limits) -> paramiko.Transport:
     sock = socket.create_connection((login.host, login.port), timeout=limits.connect)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, int(limits.stall * 1000))
-    transport = paramiko.Transport(sock, packetizer_class=packetizer_class())
+    transport = _Transport(sock, packetizer_class=packetizer_class())
     try:
         transport.banner_timeout = transport.auth_timeout = limits.handshake
         options = transport.get_security_options()

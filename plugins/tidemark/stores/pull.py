@@ -97,7 +97,6 @@ class Pull(Round):
         except OSError as error:
             self._fail(number, os_error(error, self.target.where, item.target_path))
             return
-        self.arrived_bytes += size
         self._whole(number, Whole(item, place, own.hexdigest(), False))
 
     def _piece(self, carrier: Carrier, place: tuple[int, int], data: memoryview, proof: tuple[int, bytes]) -> None:

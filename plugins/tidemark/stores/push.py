@@ -137,11 +137,11 @@ class Push(Round):
         large = self._large.get(number)
         if not awaited:
             return
-        self.arrived_bytes += length
         if large is None:
             self._sealing.by[number] = carrier.number
             self._whole(number, Whole(item, b"", digest.hex(), False, number=number))
             return
+        self.arrived_bytes += length
         if self.schedule.whole(number):
             self.schedule.complete(number)
             self._order.whole(number, Whole(item, b"", "", True, number=number))

@@ -94,6 +94,9 @@ class Schedule:
         """Bytes asked of `connection` that have not come; an empty file counts as one."""
         return self._owed.get(connection, 0)
 
+    def outstanding_spans(self, connection: int) -> int:
+        return sum(len(asked.spans) for asked in self._asked.get(connection, _NONE))
+
     def next(self, connection: int, chunk: int, slow: frozenset[int] = frozenset()) -> tuple[Span, ...]:
         """About `chunk` bytes to ask of `connection` now; () when there is nothing for it.
 

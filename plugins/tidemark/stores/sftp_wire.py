@@ -98,7 +98,8 @@ class SftpWire:
     """Requests with what to do with their reply (`post`), or one at a time (`ask`). For one thread.
 
     What a callback raises is kept until everything outstanding is answered, then raised by `settle`: the session stays
-    whole. Streams that outlive a call (`SftpFiles.chunks`) keep their replies and raise by themselves.
+    whole. Work that broke off without it leaves nothing to the next: what is kept ends with the last answer. Streams that
+    outlive a call (`SftpFiles.chunks`) keep their replies and raise by themselves.
     """
 
     def __init__(self, pipe: Pipe) -> None:
@@ -117,6 +118,8 @@ class SftpWire:
 
     def post(self, kind: int, payload: bytes, then: Then) -> None:
         """Send a request; `then` gets its reply during a later call, and may post itself."""
+        if not self._waiting and not self._answering:
+            self.failure = None  # of work that nobody settled
         self._next = (self._next + 1) & 0xFFFFFFFF
         self._waiting[self._next] = then
         self._pending += struct.pack(">IBI", len(payload) + 5, kind, self._next) + payload

@@ -11,6 +11,7 @@ import logging
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -32,23 +33,35 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its traceback
 class SshConnection:
     """Connects at the first use, and again after `drop`. Several channels may be open at once, from several threads."""
 
-    def __init__(self, login: Login, limits: Limits) -> None:
+    def __init__(self, login: Login, limits: Limits, nice: int = 0) -> None:
         self.login = login
         self.limits = limits
+        self.nice = nice  # of what we run at the far end, 0 … 19
         self._transport: paramiko.Transport | None = None
         self._further: list[paramiko.Transport] = []  # for one session each
         self._lock = threading.RLock()
+        self._round_trip = 0.0  # the last one known: a connection that was cut does not make the line a short one
+
+    def another(self) -> SshConnection:
+        """To the same server, as the same user; not connected yet."""
+        return SshConnection(self.login, self.limits, self.nice)
 
     def open_pipe(self, command: str = "", subsystem: str = "") -> Pipe:
         """A channel that runs `command`, or the named subsystem."""
         with self.speaking("opening a session"):
             transport, channel = self._open_session()
             channel.settimeout(self.limits.stall)
-            with self._deadline(transport):
-                if subsystem:
-                    channel.invoke_subsystem(subsystem)
-                else:
-                    _execute(transport, channel, command)
+            try:
+                with self._deadline(transport):
+                    if subsystem:
+                        channel.invoke_subsystem(subsystem)
+                    else:
+                        _execute(transport, channel, command)
+            except BaseException:
+                with suppress(EOFError, OSError, paramiko.SSHException):
+                    channel.close()
+                self.close_further(transport)
+                raise
             return Pipe(self, transport, channel)
 
     def _open_session(self) -> tuple[paramiko.Transport, paramiko.Channel]:
@@ -117,7 +130,8 @@ class SshConnection:
     def line(self) -> tuple[float, int]:
         """(round trip in seconds, packets lost so far, either way), by the kernel; zeros where it does not tell.
 
-        What was lost towards us shows as packets that came out of order, what was lost from us was sent again.
+        What was lost towards us shows as packets that came out of order, what was lost from us was sent again. The round
+        trip is the last connection's where there is none now.
         """
         transport = self._transport
         try:
@@ -125,7 +139,8 @@ class SshConnection:
         except OSError:
             info = b""
         known = [struct.unpack_from("=I", info, at)[0] if len(info) >= at + 4 else 0 for at in _TOLD]
-        return known[0] / 1e6, known[1] + known[2]
+        self._round_trip = known[0] / 1e6 or self._round_trip
+        return self._round_trip, known[1] + known[2]
 
     @contextmanager
     def speaking(self, doing: str) -> Iterator[None]:
@@ -157,6 +172,7 @@ class SshConnection:
         with self._lock:
             if self._transport is None or not self._transport.is_active():
                 self._transport = connect(self.login, self.limits)
+                self.line()  # remembers its round trip
             return self._transport
 
 
@@ -260,12 +276,15 @@ class Pipe:
         self._connection.close_further(self._transport)
 
     def _receive(self, patient: bool) -> bytes:
+        """Who is patient waits as long as the server is there, but not for ever: behind it the far end may hang."""
+        limits, began = self._connection.limits, time.monotonic()
         while True:
             try:
                 with self._connection.speaking("waiting for its answer"):
                     return self._try_receive()
             except _Silent as silent:
-                if not (patient and self._connection.alive(self._transport)):
+                over = time.monotonic() - began >= limits.silence
+                if not patient or over or not self._connection.alive(self._transport):
                     with self._connection.speaking("waiting for its answer"):
                         raise TimeoutError from silent
 

@@ -46,7 +46,7 @@ class Round:
         self.wire = wire
         self.items = items
         self.error: TidemarkError | None = None  # that ended the round
-        self.arrived_bytes = 0  # that were checked and kept
+        self.arrived_bytes = 0  # of large files, that were checked and kept: the next try does not send them again
         self.schedule = Schedule()
         self.asking: dict[int, Asking] = {}
         self.line: Line
@@ -181,6 +181,8 @@ class Round:
             if time.monotonic() - looked >= PAUSE:
                 for lost in line.tick(self._stop.is_set):
                     self.gone(lost)
+                for number, error in line.overdue():
+                    self._fail(number, error)
                 line.idle(moved)
                 looked = time.monotonic()
 
