@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidemark.errors import CorruptionError, DiskFullError, SourceVanishedError
+from tidemark.errors import DiskFullError, SourceVanishedError
 from tidemark.stores.block_journal import (
     Block,
     BlockJournal,
@@ -21,7 +21,7 @@ from tidemark.stores.block_journal import (
 )
 from tidemark.stores.protocol import Entry, Range
 from tidemark.stores.transfer_items import PIECE, SendItem, Sent, TryAgain, Wire, changed, require
-from tidemark.stores.transfer_small import already_there, differs, unsure
+from tidemark.stores.transfer_proof import already_there, differs, identity, other_digest, unsure
 
 SYNC_BYTES = 64 << 20  # a power loss costs at most this; a killed sender loses the block under way alone
 
@@ -162,18 +162,5 @@ class LargeFile:
                 raise TryAgain(differs(self.item, end, block.offset, block.length))
 
 
-def identity(item: SendItem, entry: Entry) -> Identity:
-    growing = entry.size != item.size
-    return Identity(item.size, -1 if growing else entry.mtime, entry.inode)
-
-
 def _ranges(path: str, blocks: Sequence[Block]) -> list[Range]:
     return [Range(path, block.offset, block.length) for block in blocks]
-
-
-def other_digest(item: SendItem, actual: str, expected: str) -> CorruptionError:
-    return CorruptionError(
-        f"{item.source_path} arrived with digest {actual}, {expected} was expected",
-        hint="check the disk at both ends; the next run sends the file again",
-        subject=item.source_path,
-    )
