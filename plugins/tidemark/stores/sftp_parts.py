@@ -89,6 +89,9 @@ class PartStream:
         if read_back:
             ask = struct.pack(">QI", 0, self._wire.read_size)
             self._then(part, lambda: self._post(part, READ, text(part._handle) + ask, self._came_back))
+        self.close(part)
+
+    def close(self, part: Part) -> None:
         self._then(part, lambda: self._post(part, CLOSE, text(part._handle), self._checked))
 
     def settle(self, parts: list[Part]) -> None:
