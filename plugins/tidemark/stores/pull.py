@@ -27,9 +27,8 @@ from tidemark.stores.resuming import claims, whole_blocks
 from tidemark.stores.schedule import complement
 from tidemark.stores.sealing import Sealer, Whole
 from tidemark.stores.transfer_items import SendItem, TryAgain, Wire, changed
-from tidemark.stores.transfer_large import identity
+from tidemark.stores.transfer_proof import differs, identity, unsure
 from tidemark.stores.transfer_round import Round
-from tidemark.stores.transfer_small import differs, unsure
 from tidemark.stores.translation import os_error
 
 

@@ -29,9 +29,8 @@ from tidemark.stores.retrying import SOON
 from tidemark.stores.schedule import Span, complement
 from tidemark.stores.sealing import Whole
 from tidemark.stores.transfer_items import SendItem, TryAgain, Wire
-from tidemark.stores.transfer_large import identity, other_digest
+from tidemark.stores.transfer_proof import differs, identity, other_digest, unsure
 from tidemark.stores.transfer_round import Round
-from tidemark.stores.transfer_small import differs, unsure
 from tidemark.stores.translation import os_error
 
 _UNKNOWN = Identity(0, 0, 0)  # of a small file: it has no journal

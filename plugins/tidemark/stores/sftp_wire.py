@@ -42,7 +42,7 @@ FSYNC, HARDLINK, RENAME_OVER, STATVFS, LIMITS = (
     "limits@openssh.com",
 )
 
-FOR_READ, FOR_WRITE, CREATE, TRUNCATE = 0x1, 0x2, 0x8, 0x10
+FOR_READ, FOR_WRITE, CREATE, TRUNCATE, EXCLUSIVE = 0x1, 0x2, 0x8, 0x10, 0x20
 IN_FLIGHT = 64  # requests sent ahead of their replies
 _SIZE, _OWNER, _MODE, _TIMES, _EXTENSIONS = 0x1, 0x2, 0x4, 0x8, 0x80000000
 
@@ -99,8 +99,10 @@ class SftpWire:
 
     What a callback raises is kept until everything outstanding is answered, then raised by `settle`: the session stays
     whole. Work that broke off without it leaves nothing to the next: what is kept ends with the last answer. Streams that
-    outlive a call (`SftpFiles.chunks`) keep their replies and raise by themselves.
+    outlive a call (`sftp_flow`) keep their replies and raise by themselves.
     """
+
+    in_flight = IN_FLIGHT
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
@@ -126,7 +128,7 @@ class SftpWire:
         if not self._answering:
             if len(self._pending) > 1 << 17:
                 self._flush()
-            while len(self._waiting) > IN_FLIGHT:
+            while len(self._waiting) > self.in_flight:
                 self.step()
 
     def step(self) -> None:

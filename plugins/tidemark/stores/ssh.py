@@ -14,12 +14,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import NoReturn, TypeVar
 
 from tidemark.errors import UnreachableError
 from tidemark.stores.bulk_sending import BulkSender
 from tidemark.stores.lean_paramiko import paramiko
 from tidemark.stores.login import Limits, Login, connect
 from tidemark.stores.packets import BulkPacketizer, BulkSink, Frame
+
+Sink = TypeVar("Sink", bound=BulkSink)
 
 WINDOW = 1 << 25  # bytes in flight towards us before the far end waits
 PACKET = 1 << 15
@@ -206,6 +209,24 @@ class Pipe:
             return None
         packetizer.sink = sink = BulkSink(self._channel, room, slabs, deliver)
         return sink
+
+    def divert(self, make: Callable[[paramiko.Channel], Sink]) -> Sink | None:
+        """The channel's bytes go to a sink of another kind from now on; None where only `read` works."""
+        packetizer = self._channel.transport.packetizer
+        if self._buffer or not isinstance(packetizer, BulkPacketizer) or not packetizer.fast:
+            return None
+        packetizer.sink = sink = make(self._channel)
+        return sink
+
+    @property
+    def stall(self) -> float:
+        """Seconds after which silence is looked into."""
+        return self._connection.limits.stall
+
+    def give_up(self) -> NoReturn:
+        """Nothing came for too long: raises UnreachableError, and the connection is not used again."""
+        with self._connection.speaking("waiting for its answer"):
+            raise TimeoutError
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         with self._connection.speaking("sending"):

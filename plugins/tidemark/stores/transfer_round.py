@@ -29,8 +29,7 @@ from tidemark.stores.python_store import PythonStore
 from tidemark.stores.schedule import Schedule
 from tidemark.stores.sealing import NamesInOrder, Outcome, Whole
 from tidemark.stores.transfer_items import SendItem, TryAgain, Wire, changed, require, shorter
-from tidemark.stores.transfer_large import identity, other_digest
-from tidemark.stores.transfer_small import already_there
+from tidemark.stores.transfer_proof import already_there, identity, other_digest
 from tidemark.stores.translation import Where, os_error
 
 PAUSE = 0.1  # seconds between two looks at stalls, speed and the wish to stop
