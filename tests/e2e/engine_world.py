@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +12,9 @@ from pathlib import Path
 import psutil
 
 from tests.e2e.store_ends import address
+from tests.services import bad_disk
 from tests.services.processes import descendants, soon
-from tests.services.sshd import Sshd
+from tests.services.sshd import FarEnd, Sshd
 from tidemark.stores.local import LocalStore
 from tidemark.stores.login import Limits
 from tidemark.stores.protocol import Store, Tier
@@ -97,6 +98,19 @@ class World:
             assert there or isinstance(one, Failed), item
             assert not there or self.is_whole(item), item
         return True
+
+
+def world_on_a_bad_disk(
+    start: Callable[..., Sshd], tmp_path: Path, way: str, tier: Tier = Tier.PYTHON, **troubles: object
+) -> World:
+    """The far end sees a bad disk below its folder of this test."""
+    far = tmp_path / "far"
+    far.mkdir()
+    server = start(FarEnd.SHELL, bad_disk.server_options(tmp_path / "login", far, **troubles))
+    near = tmp_path / "near"
+    near.mkdir()
+    site, centre = (far, near) if way == "pull" else (near, far)
+    return World(server, way, site, centre, tier)
 
 
 def _descriptors() -> int:

@@ -53,7 +53,7 @@ def test_a_reader_that_is_slow(sshd: Sshd, tmp_path: Path, way: str, tier: Tier)
 def test_a_connection_that_ends_at_the_server_after_those_that_came_later(
     sshd: Sshd, tmp_path: Path, way: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The far program of a connection that is long lost still works at what it was sent, while another one makes up for it."""
+    """The far program of a connection that is lost still works at what it was sent, while another one makes up for it."""
     monkeypatch.setattr(line, "SHORT_ROUND_TRIP", 0.0)  # several connections
     world = World.of(sshd, tmp_path, way)
     items = [world.put(f"{n}", size) for n, size in enumerate([9 * MB, 5 * MB + 1, *[30_000] * 60])]

@@ -61,7 +61,7 @@ class Wire:
         self._singly = count
 
     def read_slowly(self, count: int, rate: float) -> None:
-        """Read at most `count` bytes at once and `rate` a second, with the smallest window there is. New connections only."""
+        """Read at most `count` bytes at once and `rate` a second, with the smallest window. New connections only."""
         self._slow = (count, rate)
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
 
