@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tidemark.errors import PermissionDeniedError, UnreachableError
+from tidemark.stores.expired_logins import expired
 from tidemark.stores.ssh import Pipe
 
 INIT, VERSION = 1, 2
@@ -179,8 +180,11 @@ class SftpWire:
         head = self._pipe.read(9)
         size, kind, _ = struct.unpack(">IBI", head) if len(head) == 9 else (0, 0, 0)
         if kind != VERSION or size > 1 << 18:
+            said = "" if len(head) == 9 else self._pipe.errors().strip()
+            if over := expired(self._pipe.host, f"{said}\n{self._pipe.banner}"):
+                raise over
             raise PermissionDeniedError(
-                f"{self._pipe.host} gives no SFTP: {head!r}",
+                f"{self._pipe.host} gives no SFTP: {said or repr(head)}",
                 hint="the account needs a shell or `ForceCommand internal-sftp`; does `sftp` work by hand?",
                 subject=self._pipe.host,
             )

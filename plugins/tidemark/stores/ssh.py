@@ -19,7 +19,7 @@ from typing import NoReturn, TypeVar
 from tidemark.errors import UnreachableError
 from tidemark.stores.bulk_sending import BulkSender
 from tidemark.stores.lean_paramiko import paramiko
-from tidemark.stores.login import Limits, Login, connect
+from tidemark.stores.login import Limits, Login, connect, said_at_login
 from tidemark.stores.packets import BulkPacketizer, BulkSink, Frame
 
 Sink = TypeVar("Sink", bound=BulkSink)
@@ -282,6 +282,11 @@ class Pipe:
             while got := self._channel.recv_stderr(_RECEIVE):
                 said += got
         return said.decode("utf-8", "backslashreplace")
+
+    @property
+    def banner(self) -> str:
+        """What the server said before it let us in."""
+        return said_at_login(self._transport)
 
     def last_words(self) -> str:
         """The last line of what the command said on its standard error so far; waits for nothing."""
