@@ -108,6 +108,12 @@ class Schedule:
         """All bytes of a large file are there."""
         self._large.pop(number, None)
 
+    def repeat(self, number: int, offset: int, end: int) -> None:
+        """Bytes of a large file that came are not good: they wait again."""
+        large = self._large.setdefault(number, _Large(deque(), 0))
+        large.gaps.appendleft((offset, end))
+        large.missing += end - offset
+
     def drop(self, number: int) -> None:
         """The file is given up; what still comes of it is not waited for."""
         self._large.pop(number, None)
