@@ -136,6 +136,13 @@ class Schedule:
         """A trouble came instead of the file's next `length` bytes, 0: its next span. `drop` it, if it is waited for."""
         self._take(connection, number, length)
 
+    def repeat(self, number: int, offset: int, end: int) -> None:
+        """Bytes of a large file that came are not good: they wait again."""
+        large = self._large.setdefault(number, _Gaps(deque(), 0))
+        large.gaps.appendleft((offset, end))
+        large.missing += end - offset
+        uncover(large.came, offset, end)
+
     def drop(self, number: int) -> None:
         """The file is given up; what still comes of it is not waited for."""
         self._large.pop(number, None)
@@ -289,3 +296,9 @@ def cover(spans: list[tuple[int, int]], offset: int, end: int) -> int:
     joined = (min([offset, *(start for start, _ in touching)]), max([end, *(last for _, last in touching)]))
     spans[:] = sorted([*apart, joined])
     return sum(last - start for start, last in spans) - before
+
+
+def uncover(spans: list[tuple[int, int]], offset: int, end: int) -> None:
+    """Take (offset, end) out of spans that are in order and do not touch one another."""
+    parts = [part for start, last in spans for part in ((start, min(last, offset)), (max(start, end), last))]
+    spans[:] = [part for part in parts if part[0] < part[1]]
