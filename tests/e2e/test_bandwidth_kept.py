@@ -1,4 +1,4 @@
-"""A link's cap holds over any ten seconds, over all its connections, both ways, on every tier: counted as bytes on the wire."""
+"""A link's cap holds over any ten seconds, over all its connections, both ways, on every tier: counted on the wire."""
 
 from __future__ import annotations
 

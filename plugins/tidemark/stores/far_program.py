@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from tidemark.stores import durable
 from tidemark.stores.disk import PIECE, Disk, pack_rows
 from tidemark.stores.far_receive import Receiver, begin
-from tidemark.stores.far_stream import Ranges, widen, write_all
+from tidemark.stores.far_stream import Ranges, editions, widen, write_all
 
 HEAD = struct.Struct(">BII")
 ASK, DATA, LAST, STOP, DONE, FAILED, BEAT = range(7)
@@ -159,8 +159,8 @@ class Server:
         with self.disk.telling(self.beat):
             return begin(self.disk, files, self.resumed)
 
-    def do_receive(self, frame: int) -> None:
-        """DATA of `far_receive` words and bytes, `frame` bytes at most; DATA of RECORDs answer."""
+    def do_receive(self, frame: int, reserve: int) -> None:
+        """DATA of `far_receive` words and bytes, `frame` bytes at most; RECORDs answer. `reserve`: bytes that stay free."""
         sink = self.sink.fileno()
         self.sink.flush()
         widen(self.source.fileno())
@@ -169,7 +169,7 @@ class Server:
             write_all(sink, [HEAD.pack(DATA, len(records), 0), records])
 
         buffer = memoryview(bytearray(frame))
-        receiver = Receiver(self.disk, send, self.resumed)
+        receiver = Receiver(self.disk, send, self.resumed, reserve)
         try:
             while True:
                 head = self.source.read(HEAD.size)
@@ -189,6 +189,9 @@ class Server:
     def do_digests(self, ranges: list[list[Any]]) -> list[str | None]:
         with self.disk.telling(self.beat):
             return [self.disk.digest(path, offset, length) for path, offset, length in ranges]
+
+    def do_editions(self, paths: list[str]) -> list[int | None]:
+        return editions(self.disk, paths)
 
     def do_publish(self, path: str) -> None:
         data = b"".join(self.incoming())

@@ -24,6 +24,7 @@ from tidemark.stores import durable
 from tidemark.stores.block_journal import Identity, copy_at, journal_at, part_at
 from tidemark.stores.disk import Disk
 from tidemark.stores.far_stream import BARE, NOTHING, RECORD
+from tidemark.stores.head_room import HeadRoom
 from tidemark.stores.part_file import Differs, PartFile, begin_part, write_small
 from tidemark.stores.resuming import claims, whole_blocks
 
@@ -61,10 +62,12 @@ class _Seal:
 
 
 class Receiver:
-    """`send(records)` takes the answers. `resumed`: what `begin` found in parts, by path."""
+    """`send(records)` takes the answers. `resumed`: what `begin` found in parts, by path. `reserve`: bytes to stay free."""
 
-    def __init__(self, disk: Disk, send: Callable[[bytes], None], resumed: dict[str, Any]) -> None:
+    def __init__(self, disk: Disk, send: Callable[[bytes], None], resumed: dict[str, Any], reserve: int = 0) -> None:
         self.disk = disk
+        self.reserve = reserve
+        self.room: Any = None  # HeadRoom of the disk that the first file goes to
         self.resumed = resumed
         self.files: dict[int, _File] = {}
         self.parts: dict[int, PartFile] = {}
@@ -114,6 +117,9 @@ class Receiver:
         file = self.files[number]
         found = NOTHING
         try:
+            if self.room is None:
+                self.room = HeadRoom(self.disk, os.path.dirname(file.path), self.reserve)
+            self.room.take(len(data))
             if file.large:
                 part = self._part(number)
                 part.take(offset, data, kind, digest)
@@ -130,7 +136,7 @@ class Receiver:
         except Differs as other:
             return RECORD.pack(number, other.offset, other.length, DIFFERS, BARE, 0, NOTHING)
         except OSError as error:
-            return _trouble(number, error)
+            return _trouble(number, error, BARE, (offset, len(data)))
         return RECORD.pack(number, offset, len(data), 0, BARE, 0, found)
 
     def _part(self, number: int) -> PartFile:
@@ -214,7 +220,7 @@ class Receiver:
                     durable.remove_quietly(seal.other_place)
                 answers.append(RECORD.pack(seal.number, 0, 0, 0, SEALED, 0, seal.digest))
         except OSError as error:
-            if len(whole) > 1:  # one of them is the trouble: each alone
+            if len(whole) > 1 and not isinstance(error, durable.SyncFailed):  # one of them is the trouble: each alone
                 for seal in whole:
                     self._seal([seal])
             else:
@@ -285,5 +291,7 @@ def _sync(handle: int) -> None:
         os.close(handle)
 
 
-def _trouble(number: int, error: OSError, kind: int = BARE) -> bytes:
-    return RECORD.pack(number, 0, 0, error.errno or errno.EIO, kind, 0, NOTHING)
+def _trouble(number: int, error: OSError, kind: int, span: tuple[int, int] = (0, 0)) -> bytes:
+    """Of a piece, or a name. With ENOSPC comes how many bytes are free, where that is known."""
+    free = getattr(error, "free", 0)
+    return RECORD.pack(number, span[0], span[1], error.errno or errno.EIO, kind, free, NOTHING)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from tidemark.errors import UnreachableError
+from tidemark.stores.expired_logins import expired
 from tidemark.stores.far_program import ASK, BEAT, DATA, DONE, FAILED, HEAD, LAST, STOP
 from tidemark.stores.far_source import command, program
 
@@ -47,6 +48,8 @@ def start_far_end(connection: SshConnection, root: str, python: bool = True) -> 
                 hint="run again; if it always does so, its sshd log says why",
                 subject=connection.login.host,
             )
+        if over := expired(connection.login.name, pipe.last_words()):
+            raise over
         pipe.close()
     return None, ()
 

@@ -15,7 +15,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-MODULES = ("durable", "disk", "far_stream", "block_journal", "part_file", "resuming", "far_receive", "far_program")
+MODULES = (
+    *("durable", "disk", "head_room", "far_stream", "block_journal"),
+    *("part_file", "resuming", "far_receive", "far_program"),
+)
 TOOLS = ("find", "stat", "sha256sum", "head", "tail", "rm", "sync")
 
 _PARSING = threading.Lock()

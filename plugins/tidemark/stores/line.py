@@ -227,13 +227,13 @@ class Line:
                 continue
             if isinstance(came, Opened):
                 self._keep(came)
-            elif came[0] in ending:
-                carrier, frame = came
+            elif (answering := came[0]) is not None and answering in ending:
+                frame = came[1]
                 if frame is not None and frame.kind == DATA:  # of a file that was given up
-                    carrier.give_back(frame)
+                    answering.give_back(frame)
                 else:
-                    self._end(carrier, frame)
-                    ending.remove(carrier)
+                    self._end(answering, frame)
+                    ending.remove(answering)
         for carrier in ending:
             carrier.close()
         self._drain()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.errors import HostKeyError, PermanentError, PermissionDeniedError, UsageError
+from tidemark.stores.expired_logins import expired
 from tidemark.stores.lean_paramiko import paramiko
 from tidemark.stores.packets import packetizer_class
 
@@ -108,6 +109,8 @@ def _authenticate(transport: paramiko.Transport, login: Login) -> None:
                 return
             tried.append(f"{name} (more than a key is asked for)")
         except paramiko.AuthenticationException as refused:
+            if over := expired(login.name, said_at_login(transport)):
+                raise over from refused
             if not tried and not transport.is_active():  # paramiko calls a connection that was cut here a refusal
                 raise EOFError from refused
             tried.append(name)
@@ -116,6 +119,12 @@ def _authenticate(transport: paramiko.Transport, login: Login) -> None:
         hint="add the public key to authorized_keys there, or set `key`",
         subject=login.host,
     )
+
+
+def said_at_login(transport: paramiko.Transport) -> str:
+    """The server's banner; `get_banner` has forgotten it once the connection is closed."""
+    said = getattr(transport.auth_handler, "banner", None)
+    return said.decode("utf-8", "backslashreplace") if isinstance(said, bytes) else ""
 
 
 def _keys(login: Login) -> Iterator[tuple[str, paramiko.PKey]]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from tidemark.errors import UnreachableError
+from tidemark.errors import TidemarkError, UnreachableError
 from tidemark.stores.carrier import Asking, Carrier
 from tidemark.stores.disk import Disk
 from tidemark.stores.far_program import DATA, HEAD
@@ -22,6 +22,7 @@ from tidemark.stores.packets import Frame
 from tidemark.stores.schedule import Span
 
 ANSWERS_ROOM, ANSWERS_SLABS = HEAD.size + ANSWERS * RECORD.size, 3
+UNCONFIRMED = 253  # a trouble with a seal that this end says: an error of the source, see `PushCarrier.unconfirmed`
 LONGEST_SILENCE = 600.0  # seconds without an answer, though its server is there
 
 
@@ -30,17 +31,19 @@ class Seal(NamedTuple):
 
     number: int
     digest: bytes
-    confirm: Callable[[], bytes | None] | None = None  # in this thread; None: the source is another one now
+    confirm: Callable[[], bytes | None] | None = None  # None: the source is another one now. Raises TidemarkError
 
 
 class Feed(NamedTuple):
     """What all connections of a push share."""
 
     root: str  # of the source
+    reserve: int  # bytes that stay free at the far end
     describe: Callable[[int, int], bytes]  # a FILE of these flags and its path
     hashed: Callable[[int, int, bytes], None]  # number, end, digest of the file up to there as it is sent
     asked: Callable[[int, Sequence[Span]], Sequence[int]]  # of a connection; which of them are COPYs
     crossed: Callable[[Sequence[tuple[int, int]]], None]  # (number, bytes) that are handed to a line
+    broke: Callable[[BaseException], None]  # what nobody expected
 
 
 class PushCarrier(Carrier):
@@ -48,6 +51,7 @@ class PushCarrier(Carrier):
         super().__init__(*arguments)
         self.seals: set[int] = set()  # asked, not answered
         self.copies: set[int] = set()  # small files that another connection was asked for, too
+        self.unconfirmed: dict[int, TidemarkError] = {}  # files whose source could not be digested again, and why
         self._feed = feed
         self._jobs: queue.SimpleQueue[bytes | list[Seal] | None] = queue.SimpleQueue()
         self._closing = False
@@ -55,7 +59,7 @@ class PushCarrier(Carrier):
 
     def start(self, frame: int, slabs: int, digest: bool) -> None:
         self._sink = self.session.pipe.take_over(ANSWERS_ROOM, ANSWERS_SLABS, self._deliver)
-        self.session.begin("receive", frame)
+        self.session.begin("receive", frame, self._feed.reserve)
         if self._sink is None:
             threading.Thread(target=self._read, name=f"tidemark-push-{self.number}", daemon=True).start()
         ranges = Ranges(Disk(self._feed.root), self._send_pieces, frame, digest)
@@ -116,6 +120,9 @@ class PushCarrier(Carrier):
                 self.session.end()
         except (UnreachableError, OSError):
             self._deliver(None)
+        except BaseException as bug:  # or its seals would be waited for until the end of all patience
+            self._feed.broke(bug)
+            self._deliver(None)
 
     def _send_pieces(self, records: bytes, data: memoryview) -> None:
         kept: list[bytes] = []
@@ -140,9 +147,13 @@ class PushCarrier(Carrier):
         ready: dict[int, bytes] = {}
         troubles: list[bytes] = []
         for number, digest, confirm in seals:
-            found = confirm() if confirm is not None else digest
+            trouble = CHANGED
+            try:
+                found = confirm() if confirm is not None else digest
+            except TidemarkError as error:
+                found, trouble, self.unconfirmed[number] = None, UNCONFIRMED, error
             if found is None:
-                troubles.append(RECORD.pack(number, 0, 0, CHANGED, SEALED, 0, NOTHING))
+                troubles.append(RECORD.pack(number, 0, 0, trouble, SEALED, 0, NOTHING))
             else:
                 ready[number] = found
         self._report(troubles)

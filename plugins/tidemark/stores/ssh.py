@@ -14,12 +14,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import NoReturn, TypeVar
 
 from tidemark.errors import UnreachableError
 from tidemark.stores.bulk_sending import BulkSender
 from tidemark.stores.lean_paramiko import paramiko
-from tidemark.stores.login import Limits, Login, connect
+from tidemark.stores.login import Limits, Login, connect, said_at_login
 from tidemark.stores.packets import BulkPacketizer, BulkSink, Frame
+
+Sink = TypeVar("Sink", bound=BulkSink)
 
 WINDOW = 1 << 25  # bytes in flight towards us before the far end waits
 PACKET = 1 << 15
@@ -207,6 +210,24 @@ class Pipe:
         packetizer.sink = sink = BulkSink(self._channel, room, slabs, deliver)
         return sink
 
+    def divert(self, make: Callable[[paramiko.Channel], Sink]) -> Sink | None:
+        """The channel's bytes go to a sink of another kind from now on; None where only `read` works."""
+        packetizer = self._channel.transport.packetizer
+        if self._buffer or not isinstance(packetizer, BulkPacketizer) or not packetizer.fast:
+            return None
+        packetizer.sink = sink = make(self._channel)
+        return sink
+
+    @property
+    def stall(self) -> float:
+        """Seconds after which silence is looked into."""
+        return self._connection.limits.stall
+
+    def give_up(self) -> NoReturn:
+        """Nothing came for too long: raises UnreachableError, and the connection is not used again."""
+        with self._connection.speaking("waiting for its answer"):
+            raise TimeoutError
+
     def write(self, data: bytes | bytearray | memoryview) -> None:
         with self._connection.speaking("sending"):
             self._channel.sendall(data)
@@ -261,6 +282,11 @@ class Pipe:
             while got := self._channel.recv_stderr(_RECEIVE):
                 said += got
         return said.decode("utf-8", "backslashreplace")
+
+    @property
+    def banner(self) -> str:
+        """What the server said before it let us in."""
+        return said_at_login(self._transport)
 
     def last_words(self) -> str:
         """The last line of what the command said on its standard error so far; waits for nothing."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from tidemark.errors import TidemarkError, UnreachableError
+from tidemark.errors import CorruptionError, TidemarkError, UnreachableError
 from tidemark.stores.file_deadline import FileDeadlines
+from tidemark.stores.landing import check_path
 from tidemark.stores.local import LocalStore
 from tidemark.stores.pull import Pull
 from tidemark.stores.push import Push
@@ -53,6 +54,12 @@ def stream_all(wire: Wire, items: Sequence[SendItem]) -> Iterator[Sent | Failed]
                 del waiting[item.target_path]
                 yield wire.failed(item, again.error)
         if one.error is not None and not isinstance(one.error, SOON):
+            odd = {item: error for item in waiting.values() if (error := _no_path(item)) is not None}
+            for item, error in odd.items():
+                del waiting[item.target_path]
+                yield wire.failed(item, error)
+            if odd:  # the others are none the worse for them
+                continue
             yield from _all_failed(wire, waiting.values(), one.error)
             return
         if done or (one.error is not None and one.arrived_bytes):
@@ -83,6 +90,16 @@ def _round(wire: Wire, items: Sequence[SendItem]) -> Round:
         return Pull(wire, wire.source, wire.target, items)
     assert isinstance(wire.source, LocalStore) and isinstance(wire.target, PythonStore)
     return Push(wire, wire.source, wire.target, items)
+
+
+def _no_path(item: SendItem) -> TidemarkError | None:
+    """Why one of its paths is none (`landing.check_path`)."""
+    try:
+        check_path(item.source_path)
+        check_path(item.target_path)
+    except CorruptionError as error:
+        return error
+    return None
 
 
 def _all_failed(wire: Wire, items: Iterable[SendItem], error: TidemarkError) -> Iterator[Failed]:
