@@ -23,7 +23,7 @@ from tidemark.stores.ssh import SshConnection
 
 RECORDS_ROOM = 1 << 16  # bytes of a frame that are records
 
-Came = Union[tuple["Carrier", Frame | None], "Opened"]
+Came = Union[tuple["Carrier | None", Frame | None], "Opened"]  # of no carrier: a thread of ours has news for the hand
 
 
 class Asking:

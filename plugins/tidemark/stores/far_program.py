@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 from tidemark.stores import durable
 from tidemark.stores.disk import PIECE, Disk, pack_rows
 from tidemark.stores.far_receive import Receiver, begin
-from tidemark.stores.far_stream import Ranges, widen, write_all
+from tidemark.stores.far_stream import Ranges, editions, widen, write_all
 
 HEAD = struct.Struct(">BII")
 ASK, DATA, LAST, STOP, DONE, FAILED = range(6)
@@ -175,6 +175,9 @@ class Server:
 
     def do_digests(self, ranges: list[list[Any]]) -> list[str | None]:
         return [self.disk.digest(path, offset, length) for path, offset, length in ranges]
+
+    def do_editions(self, paths: list[str]) -> list[int | None]:
+        return editions(self.disk, paths)
 
     def do_publish(self, path: str) -> None:
         data = b"".join(self.incoming())

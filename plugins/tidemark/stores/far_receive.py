@@ -220,7 +220,7 @@ class Receiver:
                     durable.remove_quietly(seal.other_place)
                 answers.append(RECORD.pack(seal.number, 0, 0, 0, SEALED, 0, seal.digest))
         except OSError as error:
-            if len(whole) > 1:  # one of them is the trouble: each alone
+            if len(whole) > 1 and not isinstance(error, durable.SyncFailed):  # one of them is the trouble: each alone
                 for seal in whole:
                     self._seal([seal])
             else:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from tidemark.stores import durable
 from tidemark.stores.block_journal import Block, Identity, decode, journal_of, part_of
 from tidemark.stores.disk import Disk
 from tidemark.stores.part_file import Resumed
@@ -27,7 +28,10 @@ def whole_blocks(disk: Disk, path: str, identity: Identity | None) -> Resumed:
         return Resumed()
     handle = disk.open(part_of(path))
     try:
-        return _borne_out(handle, journal.blocks)
+        before = durable.Proof.of(os.fstat(handle))
+        resumed = _borne_out(handle, journal.blocks)
+        resumed.seen = before
+        return resumed
     finally:
         os.close(handle)
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 BUNDLE_FILES = 512  # at most, asked at once
 SMALL_TURN = 4  # of so many asks one is a bundle, while both kinds wait
 LEAST_CHUNK = 128 << 10
+_EVERYTHING = 1 << 62  # bytes: no file is larger
 
 
 class Span(NamedTuple):
@@ -50,7 +51,7 @@ class _Gaps:
 
     @property
     def waiting(self) -> int:
-        return sum(end - offset for offset, end in self.gaps)
+        return sum(map(_length, self.gaps))
 
 
 @dataclass
@@ -71,7 +72,7 @@ class Schedule:
         self._small_bytes += size
 
     def add_large(self, number: int, gaps: Sequence[tuple[int, int]]) -> None:
-        self._large[number] = _Gaps(deque(gaps), sum(end - offset for offset, end in gaps))
+        self._large[number] = _Gaps(deque(gaps), sum(map(_length, gaps)))
 
     @property
     def finished(self) -> bool:
@@ -132,6 +133,14 @@ class Schedule:
     def refused(self, connection: int, number: int, length: int = 0) -> None:
         """A trouble came instead of the file's next `length` bytes, 0: its next span. `drop` it, if it is waited for."""
         self._take(connection, number, length)
+
+    def repeat(self, number: int, offset: int, end: int) -> None:
+        """Bytes of a large file that came are not good: they wait again, though it may have been complete."""
+        large = self._large.setdefault(number, _Gaps(deque(), 0, [(0, _EVERYTHING)]))
+        good = complement(_EVERYTHING, [*complement(_EVERYTHING, large.came), (offset, end)])
+        large.missing += sum(map(_length, large.came)) - sum(map(_length, good))
+        large.came = good
+        large.gaps.appendleft((offset, end))
 
     def drop(self, number: int) -> None:
         """The file is given up; what still comes of it is not waited for."""
@@ -280,9 +289,13 @@ def complement(size: int, spans: Iterable[tuple[int, int]]) -> list[tuple[int, i
 
 def cover(spans: list[tuple[int, int]], offset: int, end: int) -> int:
     """Add (offset, end) to spans that are in order and do not touch one another; how many bytes are new."""
-    before = sum(last - start for start, last in spans)
+    before = sum(map(_length, spans))
     apart = [span for span in spans if span[1] < offset or span[0] > end]
     touching = [span for span in spans if not (span[1] < offset or span[0] > end)]
     joined = (min([offset, *(start for start, _ in touching)]), max([end, *(last for _, last in touching)]))
     spans[:] = sorted([*apart, joined])
-    return sum(last - start for start, last in spans) - before
+    return sum(map(_length, spans)) - before
+
+
+def _length(span: tuple[int, int]) -> int:
+    return span[1] - span[0]

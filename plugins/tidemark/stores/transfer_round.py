@@ -167,7 +167,7 @@ class Round:
         for carrier in list(line.carriers):
             line.top_up(carrier, self._stop.is_set)
         looked = moved = time.monotonic()
-        while not (schedule.finished and self.sealed()) and not self._abandon.is_set():
+        while not (self.sealed() and schedule.finished) and not self._abandon.is_set():  # `sealed` may ask for more
             if self._stop.is_set() and self.sealed() and not any(schedule.outstanding(c.number) for c in line.carriers):
                 return
             with contextlib.suppress(queue.Empty):
@@ -184,8 +184,8 @@ class Round:
                 line.idle(moved)
                 looked = time.monotonic()
 
-    def _came(self, carrier: Carrier, frame: Frame | None) -> None:
-        if carrier.ended:
+    def _came(self, carrier: Carrier | None, frame: Frame | None) -> None:
+        if carrier is None or carrier.ended:  # news from a thread of ours: `sealed` looks
             return
         if frame is None:
             self.line.lost(carrier)
