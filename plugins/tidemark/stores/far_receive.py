@@ -95,9 +95,12 @@ class Receiver:
             part.close()
 
     def _answer(self, answers: list[bytes]) -> None:
-        for start in range(0, len(answers), ANSWERS):
-            with self._door:
-                self._send(b"".join(answers[start : start + ANSWERS]))
+        with self._door:
+            for start in range(0, len(answers), ANSWERS):
+                try:
+                    self._send(b"".join(answers[start : start + ANSWERS]))
+                except OSError:  # nobody listens any more; what came is still proven, journaled, named
+                    return
 
     def _learn(self, files: bytes) -> None:
         at = 0

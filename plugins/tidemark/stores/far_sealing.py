@@ -84,9 +84,11 @@ class Sealing:
             while act():
                 continue
         except BaseException:  # a bug; the near end must not wait for answers that never come
-            sys.excepthook(*sys.exc_info())
-            sys.stderr.flush()
-            os._exit(1)
+            try:
+                sys.excepthook(*sys.exc_info())
+                sys.stderr.flush()
+            finally:
+                os._exit(1)
 
     # the thread that proves
 
