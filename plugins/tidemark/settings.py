@@ -57,6 +57,7 @@ class SiteSettings:
     time_unit: str = "ms"  # ms | us | ns
     partition_interval_ms: int = 604_800_000
     snapshot: str = ".tidemark"  # hard-link folder on each data disk; "" : read in place
+    nice: int = 0  # of what runs at a site with a shell, 0 … 19; above 0 its disk serves others first, too
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class LinkSettings:
     block_bytes: int = 4_194_304
     retries: int = 5
     bandwidth: float = 0.0  # bytes a second; 0: no limit. Written as "20 MB/s"
+    slowest: float = 1000.0  # bytes a second; a file slower than this over ten minutes waits for the next run. 0: never
     window: str = ""  # "22:00-06:00" in `timezone`
     include: tuple[str, ...] = ("**",)
     exclude: tuple[str, ...] = ()

@@ -43,6 +43,11 @@ class Wire:
         for pair in list(self._pairs):
             self._end(pair)
 
+    @property
+    def came(self) -> int:
+        """Bytes that came in the direction that counts."""
+        return self._came
+
     def cut_after(self, count: int, times: int = 1) -> None:
         """Close the connection that brings the `count`-th byte from now on; `times` times, `count` bytes apart."""
         with self._lock:

@@ -47,7 +47,7 @@ class App:
 
     @contextmanager
     def site_store(self, site: SiteSettings) -> Iterator[Store]:
-        with self._opened(StoreAddress(site.store, site.host_key, site.key, site.connection)) as store:
+        with self._opened(StoreAddress(site.store, site.host_key, site.key, site.connection, site.nice)) as store:
             yield store
 
     @contextmanager

@@ -36,7 +36,7 @@ def check_receiver(receiver: ReceiverSettings, opener: Opener, clock: Clock) -> 
 def check_site(site: SiteSettings, opener: Opener, clock: Clock) -> Sequence[Check]:
     """The site's store: reached, its folders there, hard links on every data disk."""
     name = f"site {site.name}"
-    address = StoreAddress(site.store, site.host_key, site.key, site.connection)
+    address = StoreAddress(site.store, site.host_key, site.key, site.connection, site.nice)
     return _looked_at(name, address, opener, lambda store: _site(name, site, store, clock))
 
 

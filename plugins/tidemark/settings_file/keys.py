@@ -61,6 +61,7 @@ def readers(root: Path) -> Mapping[str, Mapping[str, Reader]]:
             "time_unit": values.one_of("ms", "us", "ns"),
             "partition_interval_ms": interval,
             "snapshot": values.snapshot,
+            "nice": values.whole(0, 19),
         },
         "links": {
             "site": values.text,
@@ -71,6 +72,7 @@ def readers(root: Path) -> Mapping[str, Mapping[str, Reader]]:
             "block_bytes": values.whole(1024, 1 << 30),
             "retries": values.whole(0, 100),
             "bandwidth": values.bandwidth,
+            "slowest": values.bandwidth,
             "window": values.window,
             "include": values.some_texts,
             "exclude": values.texts,

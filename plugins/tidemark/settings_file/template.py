@@ -32,6 +32,7 @@ schema = ""                                # the folder of schema logs, e.g. "sy
 time_unit = "ms"                           # "us", "ns": as the site's IoTDB is set; TsFiles do not say
 partition_interval_ms = 604800000          # as the site's IoTDB is set
 snapshot = ".tidemark"                     # folder for hard links on each data disk; "" : read in place
+nice = 0                                   # 1 to 19: what we run at a remote site steps back for others, at its disk too
 
 # ── which site goes where, when and how fast ─────────────────────────────────────────────────────────────────────
 [links.plant1]
@@ -41,6 +42,7 @@ schedule = "*/15 * * * *"                  # cron; "" : by hand only
 timezone = "UTC"                           # of schedule and window
 connections = 16                           # SSH connections at most
 bandwidth = ""                             # "20 MB/s"; "" : no limit
+slowest = "1 KB/s"                         # a file that needs longer, and ten minutes, is left to the next run; "" : never
 window = ""                                # "22:00-06:00": outside it a run stops and goes on next time; "" : always
 include = ["**"]                           # device patterns, e.g. ["root.factory.**"]
 exclude = []

@@ -28,7 +28,7 @@ def start_far_end(connection: SshConnection, root: str, python: bool = True) -> 
     up at once, so no time is lost there. Only an answer tells a tier: an end that is silent or gone raises UnreachableError.
     """
     for with_python in (True, False) if python else (False,):
-        pipe = connection.open_pipe(command(with_python))
+        pipe = connection.open_pipe(command(with_python, connection.nice))
         try:
             pipe.write(program(root) if with_python else b"tidemark\n")
             words = _greeting(pipe)

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from tidemark.errors import PermanentError
+from tidemark.stores.far_source import lowered
 from tidemark.stores.landing import check_path
 from tidemark.stores.posix_listing import FindOutput, find_command
 from tidemark.stores.protocol import Entry, Range, Tier
@@ -95,7 +96,7 @@ class PosixStore(SftpStore):
 
     def _run(self, script: str, lines: bytes = b"") -> tuple[bytes, bytes]:
         """Output and errors of a script for `sh`; a failing tool shows in what it did not print."""
-        pipe = self._connection.open_pipe(f"sh -c {shlex.quote(script)}")
+        pipe = self._connection.open_pipe(f"sh -c {shlex.quote(lowered(self._connection.nice) + script)}")
         try:
             pipe.write(lines)
             pipe.end_input()

@@ -21,7 +21,6 @@ _SLABS = 8  # kept for use again
 _LENGTH = struct.Struct(">I")
 _HEAD = struct.Struct(">IBI")
 
-LONGEST_SILENCE = 600.0  # seconds without a reply, though the server is there
 
 Came = bytes | memoryview  # a reply without its length, a view of a slab where it is large
 
@@ -125,7 +124,7 @@ class BulkWire(SftpWire):
                 break
             except queue.Empty:
                 silent += self._pipe.stall
-                if silent > LONGEST_SILENCE or not self._pipe.connected:
+                if silent >= self._pipe.silence or not self._pipe.connected:
                     self._pipe.give_up()
         if found is None:
             sink.came.put(None)  # for whoever asks again

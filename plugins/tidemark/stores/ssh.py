@@ -223,6 +223,11 @@ class Pipe:
         """Seconds after which silence is looked into."""
         return self._connection.limits.stall
 
+    @property
+    def silence(self) -> float:
+        """Seconds after which silence is not borne any more, though the server is there."""
+        return self._connection.limits.silence
+
     def give_up(self) -> NoReturn:
         """Nothing came for too long: raises UnreachableError, and the connection is not used again."""
         with self._connection.speaking("waiting for its answer"):

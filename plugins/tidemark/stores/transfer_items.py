@@ -33,8 +33,8 @@ class SendOptions:
     bandwidth: float = 0.0  # bytes a second, 0: no cap
     should_stop: Callable[[], bool] | None = None  # asked between blocks and bundles; True ends the send there
     connections: int = 16  # to a remote end, at most
-    slowest: float = 1000.0  # bytes a second; a file that takes longer, and ten minutes, is given up. 0: never
     digest_at_source: bool = True  # False: of the bytes as they come alone, "not verified at the source"
+    slowest: float = 1000.0  # bytes a second of a file that is worth waiting for (`file_deadline`); 0: all are
     reserve: int = 0  # bytes of the target's disk that stay free
 
 

@@ -209,7 +209,13 @@ class Sending:
     def _outcomes(self, items: Sequence[SendItem]) -> Iterator[Sent | Failed]:
         link = self.work.link
         options = SendOptions(
-            link.block_bytes, link.retries, link.bandwidth, self.stopped, link.connections, reserve=HEADROOM_BYTES
+            link.block_bytes,
+            link.retries,
+            link.bandwidth,
+            self.stopped,
+            link.connections,
+            slowest=link.slowest,
+            reserve=HEADROOM_BYTES,
         )
         return send(self.work.source, self.work.target, items, options, self._on_bytes)
 
