@@ -29,7 +29,6 @@ class Relay:
 
     def __init__(self, wire: Wire, items: Sequence[SendItem]) -> None:
         self.error: TidemarkError | None = None
-        self.kept_bytes = 0
         self._wire = wire
         self._items = items
         self._target = target_of(wire.target, wire.options.block_bytes)
@@ -40,6 +39,10 @@ class Relay:
         self._whole: list[Job] = []  # all bytes written, not proved yet
         self._useless: list[str] = []  # journals of parts that are not what the source has
         self._started = time.time()
+
+    @property
+    def kept_bytes(self) -> int:
+        return self._target.kept_bytes
 
     def outcomes(self) -> Iterator[Outcome]:
         try:
@@ -98,6 +101,8 @@ class Relay:
 
     def _carry(self) -> Iterator[Outcome]:
         jobs = self._jobs
+        if jobs:
+            self._target.expect(list(jobs.values()))
         for job in [job for job in jobs.values() if not job.left and not job.small]:  # whole in its part
             self._target.begin(job, self._journals.get(job.number, b""))
             yield from self._ended(job)
@@ -135,10 +140,8 @@ class Relay:
             job.take(data[:taken])
             data = data[taken:]
             if not job.small and (job.at - job.kept >= self._step or not job.left):
-                before = job.kept
                 job.claim()
                 self._target.claim(job)
-                self.kept_bytes += job.kept - before
                 if self._wire.stopped():
                     return
 
