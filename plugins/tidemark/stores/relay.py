@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from tidemark.errors import DiskFullError, TidemarkError
 from tidemark.stores.block_journal import Block, decode
-from tidemark.stores.flow import Piece, Want, flow
+from tidemark.stores.flow import DigestingBeside, Piece, Want, flow
 from tidemark.stores.protocol import Range, Store
 from tidemark.stores.relay_job import Job, first_bad_block, good_claims
 from tidemark.stores.relay_proof import source_digests
@@ -128,6 +128,8 @@ class Relay:
             if self._wire.stopped():
                 return
             self._target.begin(job, self._journals.get(job.number, b""))
+            if isinstance(self._wire.source, DigestingBeside) and self._wire.options.digest_at_source:
+                job.beside = self._wire.source.digest_beside(job.item.source_path, job.item.size)
             yield Want(job.number, job.item.source_path, job.at, job.left, job.small)
 
     def _take(self, job: Job, piece: Piece) -> None:
