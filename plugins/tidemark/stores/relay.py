@@ -31,6 +31,8 @@ class Relay:
         self.error: TidemarkError | None = None
         self._wire = wire
         self._items = items
+        source = wire.source
+        self._beside = source if wire.options.digest_at_source and isinstance(source, DigestingBeside) else None
         self._target = target_of(wire.target, wire.options.block_bytes)
         # A cut loses what is on its way (half a block), what has no claim yet and small files without their names.
         self._step = max(1, wire.options.block_bytes // 4)
@@ -128,8 +130,8 @@ class Relay:
             if self._wire.stopped():
                 return
             self._target.begin(job, self._journals.get(job.number, b""))
-            if isinstance(self._wire.source, DigestingBeside) and self._wire.options.digest_at_source:
-                job.beside = self._wire.source.digest_beside(job.item.source_path, job.item.size)
+            if self._beside is not None:
+                job.beside = self._beside.digest_beside(job.item.source_path, job.item.size)
             yield Want(job.number, job.item.source_path, job.at, job.left, job.small)
 
     def _take(self, job: Job, piece: Piece) -> None:

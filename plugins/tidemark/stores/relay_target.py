@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from tidemark.errors import TidemarkError
+from tidemark.stores.disk_target import DiskTarget
+from tidemark.stores.local import LocalStore
+from tidemark.stores.part_file import SYNC_BYTES
 from tidemark.stores.protocol import Range, Store
 from tidemark.stores.relay_job import Job
-
-SYNC_BYTES = 64 << 20  # so much of a large file is made durable while more comes: a power loss costs at most this
 
 
 class Target(Protocol):
@@ -60,6 +61,8 @@ class TakingParts(Protocol):
 
 
 def target_of(store: Store, block_bytes: int) -> Target:
+    if isinstance(store, LocalStore):
+        return DiskTarget(store)
     return store.target(block_bytes) if isinstance(store, TakingParts) else CallTarget(store)
 
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tidemark.errors import TidemarkError
+from tidemark.stores.part_file import SYNC_BYTES
 from tidemark.stores.protocol import Range
 from tidemark.stores.relay_job import Job
-from tidemark.stores.relay_target import SYNC_BYTES
 from tidemark.stores.sftp_bulk import BulkWire
 from tidemark.stores.sftp_parts import Part, PartStream
 
