@@ -27,6 +27,7 @@ class ReceiverSettings:
     host_key: str = ""  # required for sftp
     key: str = ""  # private key file for sftp
     connection: str = ""  # or an Airflow connection id
+    tier: str = "auto"  # auto: what a probe of the far end finds; python | posix | sftp: that and no other
     iotdb: str = ""  # also LOAD into this server
     settle_days: int = 14  # merged files stand alone after this many days
     partition_interval_ms: int = 604_800_000  # of catalog and slots
@@ -52,6 +53,7 @@ class SiteSettings:
     host_key: str = ""
     key: str = ""
     connection: str = ""
+    tier: str = "auto"
     data: tuple[str, ...] = ("data/sequence", "data/unsequence")  # relative to the store, or absolute
     schema: str = ""  # one folder of schema logs for all data folders; "" : none
     time_unit: str = "ms"  # ms | us | ns
@@ -103,6 +105,7 @@ class NodeSettings:
     host_key: str = ""
     key: str = ""
     connection: str = ""
+    tier: str = "auto"
 
 
 @dataclass(frozen=True)

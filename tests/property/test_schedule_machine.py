@@ -80,6 +80,16 @@ class ScheduleMachine(RuleBasedStateMachine):
             self.schedule.complete(number)
             del self.wanted[number]
 
+    @rule(number=st.integers(0, 4), ends=st.tuples(st.integers(0, 20), st.integers(0, 20)).map(sorted))
+    def find_bad(self, number: int, ends: list[int]) -> None:
+        """Bytes of a large file turn out to differ where they were written; it may have been complete."""
+        bad = set(bytes_of(Span(number, ends[0], ends[1] - ends[0])))
+        if number not in self.large or ends[0] == ends[1] or not bad <= self.came.difference(self.asked()):
+            return
+        self.schedule.repeat(number, *ends)
+        self.came -= bad
+        self.wanted.setdefault(number, set(bytes_of(Span(number, 0, self.sizes[number]))))
+
     @rule(connection=CONNECTIONS)
     def trouble(self, connection: int) -> None:
         """A span is answered by what is wrong with the file, which is given up if it was waited for."""
@@ -94,6 +104,7 @@ class ScheduleMachine(RuleBasedStateMachine):
     def give_up(self, number: int) -> None:
         self.schedule.drop(number)
         self.wanted.pop(number, None)
+        self.came = {byte for byte in self.came if byte[0] != number}
         for connection, spans in self.owed.items():
             self.owed[connection] = [span for span in spans if span.number != number]
 

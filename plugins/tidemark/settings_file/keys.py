@@ -39,6 +39,7 @@ def readers(root: Path) -> Mapping[str, Mapping[str, Reader]]:
         "host_key": values.host_key,
         "key": values.path_below(root),
         "connection": values.text,
+        "tier": values.one_of("auto", "python", "posix", "sftp"),
     }
     count, interval = values.whole(0), values.whole(1)
     return {

@@ -16,6 +16,7 @@ url = "sqlite:///var/ledger.db"            # or postgresql+psycopg://user@host/t
 store = "var/centre"                       # a folder of this machine, file:///srv/tidemark, or sftp://user@host:22/folder
 # host_key = "SHA256:…"                    # required for sftp; ssh-keyscan HOST | ssh-keygen -lf - shows it
 # key = "~/.ssh/id_ed25519"                # log in with this key file, or:  connection = "an Airflow connection id"
+# tier = "auto"                            # of an sftp store: "python", "posix", "sftp" let nothing better be used there
 # iotdb = "iotdb://root@127.0.0.1:6667"    # also LOAD into this IoTDB server
 settle_days = 14                           # after this many days merged files stand alone and their sources are reclaimed
 partition_interval_ms = 604800000          # time partitions of the catalog: a week
@@ -27,6 +28,7 @@ id = "{site_id}"   # this site for ever: never change it, never use it twice
 store = "/data/iotdb"                      # IoTDB's folder here, or sftp://edge@10.0.0.5:22/data/iotdb
 # host_key = "SHA256:…"                    # required for sftp
 # key = "~/.ssh/id_ed25519"
+# tier = "auto"                            # see the receiver's
 data = ["data/sequence", "data/unsequence"]   # relative to the store, or absolute: several disks
 schema = ""                                # the folder of schema logs, e.g. "system/schema"; "" : none
 time_unit = "ms"                           # "us", "ns": as the site's IoTDB is set; TsFiles do not say

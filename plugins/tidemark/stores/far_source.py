@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 MODULES = (
-    *("durable", "disk", "head_room", "far_stream", "block_journal"),
-    *("part_file", "resuming", "far_receive", "far_program"),
+    *("durable", "disk_rows", "disk", "head_room", "far_stream", "block_journal"),
+    *("part_file", "resuming", "far_sealing", "far_receive", "far_program"),
 )
-TOOLS = ("find", "stat", "sha256sum", "head", "tail", "rm", "sync")
+TOOLS = ("find", "stat", "sha256sum", "head", "tail", "rm", "sync", "tar", "dd")
 
 _PARSING = threading.Lock()
 """Two threads in `ast.parse` at once make Python 3.11 fail with "AST constructor recursion depth mismatch"."""

@@ -5,7 +5,7 @@ A store that can keep many requests on their way offers `flow` itself; of any ot
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from tidemark.errors import SourceVanishedError, TidemarkError
@@ -43,6 +43,15 @@ class Flowing(Protocol):
 
         A file that is gone or ends too early gives a piece with that trouble, and the stream goes on with the next one.
         """
+        ...
+
+
+@runtime_checkable
+class DigestingBeside(Protocol):
+    """What a store may do besides, whose far end has a tool for it."""
+
+    def digest_beside(self, path: str, length: int) -> Callable[[], str | None] | None:
+        """Begin to digest the first `length` bytes of a file; None where that is not worth it."""
         ...
 
 

@@ -1,11 +1,10 @@
-"""The parts of files while they come: what comes is checked, written, journaled; a large file's digest runs along.
+"""The parts of files while they come: what comes is written, read back, journaled; a large file's digest runs along.
 
-A small file is one write. Of a large one every piece is digested as it comes: pieces in order by the hash of the file so
+A small file is one write. Of a large one every piece is read back from the part: pieces in order by the hash of the file so
 far, which the sender's record must equal (nothing is hashed twice), others by their own, and the hash of the file catches
-up from the part. A piece is journaled after its bytes were written. Every call is made by one thread; several processes
-may write to one part, each with a hash of its own. That hash is one of the part as long as its times show that nobody
-else wrote to it (`durable.Proof`); where they do not, `finish` reads all of it back. At the far end of a push: Python 3.6;
-a pull reads everything back, beside what comes (`proving`).
+up from the part. One thread writes, another reads back; several processes may write to one part, each with a hash of its
+own. That hash is one of the part as long as its times show that nobody else wrote to it (`durable.Proof`); where they do
+not, `finish` reads all of it back. At the far end of a push: Python 3.6; a pull goes on from this in `proving`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from tidemark.stores.far_stream import BARE, BLOCK, PREFIX
 
 _WRITE = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = _WRITE | os.O_CREAT | os.O_EXCL
-_BACK = 1 << 20  # bytes read back at once
+_BACK = 1 << 18  # bytes read back at once: they stay in the processor's cache
 LOOKS = 3  # times that a part is read back because somebody wrote to it meanwhile
 SYNC_BYTES = 64 << 20  # so much of a large file is made durable while more comes: a power loss costs at most this
 
@@ -114,22 +113,22 @@ class PartFile:
                 return bytes(self.running.digest())
         raise OSError(errno.EBUSY, "is written to by somebody else")
 
-    def take(self, offset: int, data: memoryview, kind: int, digest: bytes) -> None:
-        """Check, write, journal one piece. Raises Differs, and OSError of the disk."""
-        end = offset + len(data)
-        if end <= self.hashed or self.later.get(offset, 0) >= end:
-            return  # came before, from another connection
-        block = self._checked(offset, data, kind, digest)
+    def write(self, offset: int, data: memoryview) -> None:
+        """One piece, which `check` of another thread follows. Raises OSError of the disk."""
         self._put(data, offset)
+        self.got += len(data)
+
+    def check(self, offset: int, length: int, kind: int, digest: bytes) -> None:
+        """Read a piece back, compare, journal it. Raises Differs, and OSError of the disk."""
+        end = offset + length
+        if end <= self.hashed or self.later.get(offset, 0) >= end:
+            self.touched = True  # came before and was written over: `finish` will read all of it
+            return
+        block = self._checked(offset, end, kind, digest)
         # CRASH WINDOW: bytes in the part, the journal does not know: the rerun asks for this piece again.
         os.write(self._paper, block.line())
-        self.got += len(data)
-        if self.hashed < end:  # not hashed while it was checked
-            if offset <= self.hashed:
-                self.running.update(data[self.hashed - offset :])
-                self.hashed = end
-            else:
-                self.later[offset] = max(end, self.later.get(offset, 0))
+        if self.hashed < end:
+            self.later[offset] = max(end, self.later.get(offset, 0))
         self._catch_up()
 
     def sync_due(self) -> int:
@@ -158,21 +157,21 @@ class PartFile:
         _write(self._handle, data, offset)
         self.proof = self._stat()
 
-    def _checked(self, offset: int, data: memoryview, kind: int, digest: bytes) -> Block:
-        end = offset + len(data)
+    def _checked(self, offset: int, end: int, kind: int, digest: bytes) -> Block:
         if offset <= self.hashed and kind != BLOCK:
-            self.running.update(data[self.hashed - offset :])
-            self.hashed = end
-            total = self.running.copy().digest()
-            if kind == PREFIX and total != digest:
-                raise Differs(offset, len(data))
-            return Block(0, end, total.hex())
+            total = self.running.copy()
+            self._hash_back(total, self.hashed, end)
+            if kind == PREFIX and total.digest() != digest:
+                raise Differs(offset, end - offset)
+            self.running, self.hashed = total, end
+            return Block(0, end, total.hexdigest())
         if kind == PREFIX:  # its sender sends in order, so all before it should have come from there
-            raise Differs(offset, len(data))
-        own = hashlib.sha256(data)
+            raise Differs(offset, end - offset)
+        own = hashlib.sha256()
+        self._hash_back(own, offset, end)
         if kind != BARE and own.digest() != digest:
-            raise Differs(offset, len(data))
-        return Block(offset, len(data), own.hexdigest())
+            raise Differs(offset, end - offset)
+        return Block(offset, end - offset, own.hexdigest())
 
     def _catch_up(self) -> None:
         """Take whole pieces that now follow the hashed part into the hash."""
@@ -223,6 +222,22 @@ def digest_of(place: bytes) -> tuple[bytes, durable.Proof] | None:
         return (total.digest(), before) if durable.Proof.of(os.fstat(handle)) == before else None
     finally:
         os.close(handle)
+
+
+def still(places: Sequence[bytes], proof: durable.Proof, digest: bytes) -> bool:
+    """The first of `places` that is there is the very file whose bytes were proven.
+
+    Other times alone may be the doing of a network disk, or of a backup: then its bytes say.
+    """
+    for place in places:
+        try:
+            found = durable.Proof.of(os.lstat(place))
+        except FileNotFoundError:
+            continue
+        if found == proof:
+            return True
+        return found[:2] == proof[:2] and digest_of(place) == (digest, found)
+    return False
 
 
 def _write(handle: int, data: memoryview, offset: int) -> None:

@@ -105,7 +105,7 @@ class Pull(Round):
         if not self.schedule.arrived(carrier.number, number, 0, size):
             return  # of a file that has its outcome
         item = self._files[number]
-        self.wire.spent[item.target_path] = size
+        self.wire.spend([(item.target_path, size)])
         own = sha256(data)
         if proof[0] != BARE and own.digest() != proof[1]:
             self._lose(number, TryAgain(differs(item, "target", 0, size)))
@@ -132,7 +132,7 @@ class Pull(Round):
     def _piece(self, place: tuple[int, int], data: memoryview, proof: tuple[int, bytes]) -> None:
         number, offset = place
         item, large = self._files[number], self._large[number]
-        self.wire.spent[item.target_path] = self.wire.spent.get(item.target_path, 0) + len(data)
+        self.wire.spend([(item.target_path, len(data))])
         try:
             part = self._part(item, large)
             part.put(offset, data, *proof)

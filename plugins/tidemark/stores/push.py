@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from tidemark.errors import TidemarkError, UnreachableError
 from tidemark.stores.block_journal import Block, Identity, copy_of, journal_of, part_of
 from tidemark.stores.carrier import Carrier
-from tidemark.stores.far_receive import DIFFERS, FILE, LARGE, SEALED, SHARED, SOURCE
-from tidemark.stores.far_stream import CHANGED, NOTHING, RECORD
+from tidemark.stores.far_receive import FILE, LARGE, SHARED, SOURCE
+from tidemark.stores.far_sealing import DIFFERS, LOST, SEALED
+from tidemark.stores.far_stream import ANY, CHANGED, NOTHING, RECORD, editions, same_edition
 from tidemark.stores.line import Line
 from tidemark.stores.local import LocalStore
 from tidemark.stores.looking import same_at
@@ -33,6 +34,8 @@ from tidemark.stores.transfer_proof import differs, identity, other_digest, unsu
 from tidemark.stores.transfer_round import Round
 from tidemark.stores.translation import os_error
 
+_GONE = (errno.ESTALE, "somebody else took its part away, or wrote to it")
+_AGAIN = {errno.ENOENT: _GONE, errno.ESTALE: _GONE, LOST: (errno.EIO, "the disk lost bytes that were written")}
 _UNKNOWN = Identity(0, 0, 0)  # of a small file: it has no journal
 
 
@@ -61,10 +64,11 @@ class Push(Round):
         self.source = source
         self.target = target
         root, reserve = source.where.root, wire.options.reserve
-        feed = Feed(root, reserve, self._describe, self._hashed, self._asked, self._crossed, self._broke)
+        feed = Feed(root, reserve, self._describe, self._read, self._asked, self._crossed, self._broke)
         self.line = Line(target, self.schedule, self.asking, wire.bucket, lambda *what: PushCarrier(feed, *what), sends=True)
         self._large: dict[int, _Pieces] = {}  # all of the round
         self._first: dict[int, int] = {}  # small file: the connection that was asked for it first
+        self._editions: dict[int, int] = {}  # of large files, when they were looked at or first read
         self._wholes: dict[int, bytes] = {}  # digests of large files that went in order over one connection
         self._sealing = _Sealing()
 
@@ -73,7 +77,7 @@ class Push(Round):
         for number, offset, length, trouble, kind, size, digest in RECORD.iter_unpack(frame.words):
             if kind == SEALED:
                 carrier.seals.discard(number)
-                self._seal_answered(carrier, number, trouble, digest)
+                self._seal_answered(carrier, Span(number, offset, length), trouble, digest)
             elif trouble:
                 self.schedule.refused(carrier.number, number, length)
                 self._trouble(number, (offset, length), trouble, kind, size)
@@ -110,9 +114,17 @@ class Push(Round):
             known, flags = large.identity, LARGE
         return FILE.pack(number, item.size, known.mtime, known.inode, flags, len(path)) + path
 
-    def _hashed(self, number: int, end: int, digest: bytes) -> None:
-        if number in self._large and end == self._files[number].size:
-            self._wholes[number] = digest
+    def _read(self, number: int, edition: int, end: int, prefix: bytes) -> bool:
+        large = self._large.get(number)
+        if large is None:
+            return True
+        same, sure = same_edition(self._editions.setdefault(number, edition), edition)
+        if not same and large.identity.mtime != ANY:
+            return False
+        large.confirm = large.confirm or (self.wire.options.digest_at_source and not sure)
+        if prefix and end == self._files[number].size:
+            self._wholes[number] = prefix
+        return True
 
     def _asked(self, connection: int, spans: Sequence[Span]) -> list[int]:
         copies = []
@@ -151,17 +163,18 @@ class Push(Round):
         item = self._files[number]
         if kind == SOURCE:
             self._source_trouble(number, trouble, size)
-        elif trouble == DIFFERS:
+        elif trouble == DIFFERS:  # its journal says what is good: the next try brings the rest
             self._lose(number, TryAgain(differs(item, "target", *span)))
-        elif trouble in (errno.ENOENT, errno.ESTALE):
-            self._lose(number, TryAgain(self._at_target(number, errno.ESTALE)))  # somebody took its part away
+        elif trouble in _AGAIN:
+            self._lose(number, TryAgain(self._at_target(number, trouble)))
         elif trouble == errno.ENOSPC and size:
             self._fail(number, self._no_room(size))
         else:
             self._fail(number, self._at_target(number, trouble))
 
     def _at_target(self, number: int, trouble: int) -> TidemarkError:
-        return os_error(OSError(trouble, os.strerror(trouble)), self.target.where, self._files[number].target_path)
+        said = _AGAIN.get(trouble, (trouble, os.strerror(trouble)))
+        return os_error(OSError(*said), self.target.where, self._files[number].target_path)
 
     # names
 
@@ -201,7 +214,8 @@ class Push(Round):
         (found,) = self.source.digests([Range(item.source_path, 0, item.size)])
         return None if found is None else bytes.fromhex(found)
 
-    def _seal_answered(self, carrier: PushCarrier, number: int, trouble: int, digest: bytes) -> None:
+    def _seal_answered(self, carrier: PushCarrier, span: Span, trouble: int, digest: bytes) -> None:
+        number, offset, length = span
         item, known = self._files[number], self._sealing.digests.pop(number, None)
         if known is None:
             return
@@ -213,26 +227,30 @@ class Push(Round):
                 self._fail(number, error)
         elif trouble == CHANGED:
             self._source_trouble(number, trouble, 0)
-        elif trouble in (errno.ENOENT, errno.ESTALE):
-            self._lose(number, TryAgain(self._at_target(number, errno.ESTALE)))
+        elif trouble in _AGAIN:
+            self._lose(number, TryAgain(self._at_target(number, trouble)))
+        elif trouble == DIFFERS and length:
+            self._lose(number, TryAgain(differs(item, "target", offset, length)))
         elif trouble == DIFFERS:
+            self._anew(number)
             self._lose(number, TryAgain(other_digest(item, digest.hex(), item.sha256 or "the source's")))
         elif trouble:
             self._fail(number, self._at_target(number, trouble))
         else:
             self._told.put([self.wire.sent(item, known or digest.hex())])
 
-    def _lose(self, number: int, again: TryAgain) -> None:
-        """What lies in its part is not what the source has: no journal for it."""
+    def _anew(self, number: int) -> None:
+        """What lies in its part is not what the source has, and nobody knows where: no journal for it."""
         if number in self._large:
             self.wire.litter.append(journal_of(self._files[number].target_path))
-        super()._lose(number, again)
 
     # before the first byte
 
     def look_at(self, files: dict[int, Entry]) -> dict[int, list[tuple[int, int]]]:
         started = time.time()
         known = {number: identity(self._files[number], entry) for number, entry in files.items()}
+        seen = editions(self.source.disk, [self._files[number].source_path for number in files])
+        self._editions = {number: edition for number, edition in zip(files, seen, strict=True) if edition is not None}
         kept = self._begin({number: (known[number], True) for number in files})
         stale = {number for number, blocks in list(kept.items()) if not self._still(kept, number, blocks)}
         if self.stopping:

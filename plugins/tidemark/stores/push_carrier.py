@@ -16,7 +16,8 @@ from tidemark.errors import TidemarkError, UnreachableError
 from tidemark.stores.carrier import Asking, Carrier
 from tidemark.stores.disk import Disk
 from tidemark.stores.far_program import DATA, HEAD
-from tidemark.stores.far_receive import ANSWERS, COPY, PIECES, SEALED, SEALS, SOURCE, WORDS
+from tidemark.stores.far_receive import ANSWERS, COPY, PIECES, SEALS, SOURCE, WORDS
+from tidemark.stores.far_sealing import SEALED
 from tidemark.stores.far_stream import BARE, CHANGED, NOTHING, PREFIX, RECORD, Ranges
 from tidemark.stores.packets import Frame
 from tidemark.stores.schedule import Span
@@ -39,7 +40,7 @@ class Feed(NamedTuple):
     root: str  # of the source
     reserve: int  # bytes that stay free at the far end
     describe: Callable[[int, int], bytes]  # a FILE of these flags and its path
-    hashed: Callable[[int, int, bytes], None]  # number, end, digest of the file up to there as it is sent
+    read: Callable[[int, int, int, bytes], bool]  # number, edition, end, digest up to there or b""; False: it is CHANGED
     asked: Callable[[int, Sequence[Span]], Sequence[int]]  # of a connection; which of them are COPYs
     crossed: Callable[[Sequence[tuple[int, int]]], None]  # (number, bytes) that are handed to a line
     broke: Callable[[BaseException], None]  # what nobody expected
@@ -125,23 +126,27 @@ class PushCarrier(Carrier):
             self._deliver(None)
 
     def _send_pieces(self, records: bytes, data: memoryview) -> None:
-        kept: list[bytes] = []
-        numbers: list[tuple[int, int]] = []
+        kept: list[tuple[int, bytes, tuple[int, int]]] = []  # number, record, where its bytes are
         troubles: list[bytes] = []
-        for at, (number, offset, length, trouble, kind, size, digest) in zip(
+        end = 0
+        for at, (number, offset, length, trouble, kind, note, digest) in zip(
             range(0, len(records), RECORD.size), RECORD.iter_unpack(records), strict=True
         ):
-            if kind == PREFIX:
-                self._feed.hashed(number, offset + length, digest)
+            start, end = end, end + length
             if trouble:
-                troubles.append(RECORD.pack(number, offset, 0, trouble, SOURCE, size, NOTHING))
+                troubles.append(RECORD.pack(number, offset, 0, trouble, SOURCE, note, NOTHING))
+            elif self._feed.read(number, note, offset + length, digest if kind == PREFIX else b""):
+                kept.append((number, records[at : at + RECORD.size], (start, end)))
             else:
-                kept.append(records[at : at + RECORD.size])
-                numbers.append((number, length))
+                troubles.append(RECORD.pack(number, offset, length, CHANGED, SOURCE, 0, NOTHING))
         self._report(troubles)
-        if kept:
-            self._feed.crossed(numbers)
-            self._send(PIECES, [number for number, _ in numbers], kept, data)
+        if not kept:
+            return
+        numbers = [number for number, _, _ in kept]
+        self._feed.crossed([(number, end - start) for number, _, (start, end) in kept])
+        if len(kept) * RECORD.size < len(records):  # bytes of another edition are not sent
+            data = memoryview(b"".join([data[start:end] for _, _, (start, end) in kept]))
+        self._send(PIECES, numbers, [record for _, record, _ in kept], data)
 
     def _send_seals(self, seals: Sequence[Seal]) -> None:
         ready: dict[int, bytes] = {}

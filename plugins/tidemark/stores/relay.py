@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from tidemark.errors import DiskFullError, TidemarkError
 from tidemark.stores.block_journal import Block, decode
-from tidemark.stores.flow import Piece, Want, flow
+from tidemark.stores.flow import DigestingBeside, Piece, Want, flow
 from tidemark.stores.protocol import Range, Store
 from tidemark.stores.relay_job import Job, first_bad_block, good_claims
 from tidemark.stores.relay_proof import source_digests
@@ -29,9 +29,10 @@ class Relay:
 
     def __init__(self, wire: Wire, items: Sequence[SendItem]) -> None:
         self.error: TidemarkError | None = None
-        self.kept_bytes = 0
         self._wire = wire
         self._items = items
+        source = wire.source
+        self._beside = source if wire.options.digest_at_source and isinstance(source, DigestingBeside) else None
         self._target = target_of(wire.target, wire.options.block_bytes)
         # A cut loses what is on its way (half a block), what has no claim yet and small files without their names.
         self._step = max(1, wire.options.block_bytes // 4)
@@ -40,6 +41,10 @@ class Relay:
         self._whole: list[Job] = []  # all bytes written, not proved yet
         self._useless: list[str] = []  # journals of parts that are not what the source has
         self._started = time.time()
+
+    @property
+    def kept_bytes(self) -> int:
+        return self._target.kept_bytes
 
     def outcomes(self) -> Iterator[Outcome]:
         try:
@@ -98,6 +103,8 @@ class Relay:
 
     def _carry(self) -> Iterator[Outcome]:
         jobs = self._jobs
+        if jobs:
+            self._target.expect(list(jobs.values()))
         for job in [job for job in jobs.values() if not job.left and not job.small]:  # whole in its part
             self._target.begin(job, self._journals.get(job.number, b""))
             yield from self._ended(job)
@@ -123,6 +130,8 @@ class Relay:
             if self._wire.stopped():
                 return
             self._target.begin(job, self._journals.get(job.number, b""))
+            if self._beside is not None:
+                job.beside = self._beside.digest_beside(job.item.source_path, job.item.size)
             yield Want(job.number, job.item.source_path, job.at, job.left, job.small)
 
     def _take(self, job: Job, piece: Piece) -> None:
@@ -135,10 +144,8 @@ class Relay:
             job.take(data[:taken])
             data = data[taken:]
             if not job.small and (job.at - job.kept >= self._step or not job.left):
-                before = job.kept
                 job.claim()
                 self._target.claim(job)
-                self.kept_bytes += job.kept - before
                 if self._wire.stopped():
                     return
 

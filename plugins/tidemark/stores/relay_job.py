@@ -25,6 +25,7 @@ class Job:
     small: bool  # one piece, without a journal
     claims: list[Block] = field(default_factory=list)  # in the journal
     at: int = 0  # the next byte
+    kept: int = 0  # where a next try would go on: the end of what is claimed
     running: Any = field(default_factory=hashlib.sha256)  # of all bytes; None when some came by an earlier try
     block: Any = None  # of those since the last claim, where `running` is None
     beside: Callable[[], str | None] | None = None  # the source's digest, being made while the bytes come
@@ -45,15 +46,10 @@ class Job:
     def left(self) -> int:
         return self.item.size - self.at
 
-    @property
-    def kept(self) -> int:
-        """Where a next try would go on."""
-        return max((claim.end for claim in self.claims), default=0)
-
     def go_on(self, claims: Sequence[Block]) -> None:
         """From what an earlier try left."""
         self.claims = list(claims)
-        self.at = self.kept
+        self.at = self.kept = max((claim.end for claim in claims), default=0)
         self.running = None if self.at else self.running
 
     def take(self, data: bytes | memoryview) -> None:
@@ -73,6 +69,7 @@ class Job:
             made = Block(self.kept, self.at - self.kept, self.block.hexdigest())
             self.block = None
         self.claims.append(made)
+        self.kept = self.at
         return made
 
     def digest(self) -> str:

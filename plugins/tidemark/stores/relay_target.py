@@ -9,14 +9,24 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from tidemark.errors import TidemarkError
+from tidemark.stores.disk_target import DiskTarget
+from tidemark.stores.local import LocalStore
+from tidemark.stores.part_file import SYNC_BYTES
 from tidemark.stores.protocol import Range, Store
 from tidemark.stores.relay_job import Job
-
-SYNC_BYTES = 64 << 20  # so much of a large file is made durable while more comes: a power loss costs at most this
 
 
 class Target(Protocol):
     """Bytes of a job come in order, those of a small one at once. What raises concerns more than one job."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """What is known to be there with a claim of it, so that a next try goes on behind it."""
+        ...
+
+    def expect(self, jobs: Sequence[Job]) -> None:
+        """These are about to come."""
+        ...
 
     def begin(self, job: Job, known: bytes) -> None:
         """`job.at` bytes are there. `known`: the journal that lies there; it shall claim `job.claims` and no more."""
@@ -51,6 +61,8 @@ class TakingParts(Protocol):
 
 
 def target_of(store: Store, block_bytes: int) -> Target:
+    if isinstance(store, LocalStore):
+        return DiskTarget(store)
     return store.target(block_bytes) if isinstance(store, TakingParts) else CallTarget(store)
 
 
@@ -58,10 +70,14 @@ class CallTarget:
     """By the calls of any store: what comes is held until it is claimed, or all of it is there."""
 
     def __init__(self, store: Store) -> None:
+        self.kept_bytes = 0
         self._store = store
         self._held: dict[int, list[bytes]] = {}
         self._papers: dict[int, int] = {}  # bytes of each journal
         self._synced: dict[int, int] = {}
+
+    def expect(self, jobs: Sequence[Job]) -> None:
+        """A folder is made when the first file goes into it."""
 
     def begin(self, job: Job, known: bytes) -> None:
         self._held[job.number] = []
@@ -84,6 +100,7 @@ class CallTarget:
         # CRASH WINDOW: the bytes lie in the part, the journal does not know: the rerun sends them again.
         paper = self._papers[job.number]
         self._papers[job.number] = self._store.write_part(job.paper, paper, [job.claims[-1].line()])
+        self.kept_bytes += sum(map(len, held))
 
     def proven(self, jobs: Sequence[Job]) -> list[str | TidemarkError | None]:
         small = [job for job in jobs if job.small]

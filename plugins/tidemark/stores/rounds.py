@@ -22,7 +22,9 @@ class Round(Protocol):
     """`outcomes` once; `error` then says what ended it early, `kept_bytes` what a next round need not send again."""
 
     error: TidemarkError | None
-    kept_bytes: int
+
+    @property
+    def kept_bytes(self) -> int: ...
 
     def outcomes(self) -> Iterator[Outcome]: ...
 

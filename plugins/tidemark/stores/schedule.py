@@ -17,6 +17,7 @@ from typing import NamedTuple
 BUNDLE_FILES = 512  # at most, asked at once
 SMALL_TURN = 4  # of so many asks one is a bundle, while both kinds wait
 LEAST_CHUNK = 128 << 10
+_EVERYTHING = 1 << 62  # bytes: no file is larger
 
 
 class Span(NamedTuple):
@@ -46,11 +47,11 @@ class _Gaps:
 
     gaps: deque[tuple[int, int]]  # (offset, end) nobody was asked for
     missing: int  # bytes that have not come
-    came: list[tuple[int, int]] = field(default_factory=list)  # (offset, end), in order, joined
+    came: list[tuple[int, int]]  # (offset, end) of what is here, in order, joined
 
     @property
     def waiting(self) -> int:
-        return sum(end - offset for offset, end in self.gaps)
+        return sum(map(_length, self.gaps))
 
 
 @dataclass
@@ -71,7 +72,7 @@ class Schedule:
         self._small_bytes += size
 
     def add_large(self, number: int, gaps: Sequence[tuple[int, int]]) -> None:
-        self._large[number] = _Gaps(deque(gaps), sum(end - offset for offset, end in gaps))
+        self._large[number] = _Gaps(deque(gaps), sum(map(_length, gaps)), complement(_EVERYTHING, gaps))
 
     @property
     def finished(self) -> bool:
@@ -137,11 +138,12 @@ class Schedule:
         self._take(connection, number, length)
 
     def repeat(self, number: int, offset: int, end: int) -> None:
-        """Bytes of a large file that came are not good: they wait again."""
-        large = self._large.setdefault(number, _Gaps(deque(), 0))
+        """Bytes of a large file that came are not good: they wait again, though it may have been complete."""
+        large = self._large.setdefault(number, _Gaps(deque(), 0, [(0, _EVERYTHING)]))
+        good = complement(_EVERYTHING, [*complement(_EVERYTHING, large.came), (offset, end)])
+        large.missing += sum(map(_length, large.came)) - sum(map(_length, good))
+        large.came = good
         large.gaps.appendleft((offset, end))
-        large.missing += end - offset
-        uncover(large.came, offset, end)
 
     def drop(self, number: int) -> None:
         """The file is given up; what still comes of it is not waited for."""
@@ -290,15 +292,13 @@ def complement(size: int, spans: Iterable[tuple[int, int]]) -> list[tuple[int, i
 
 def cover(spans: list[tuple[int, int]], offset: int, end: int) -> int:
     """Add (offset, end) to spans that are in order and do not touch one another; how many bytes are new."""
-    before = sum(last - start for start, last in spans)
+    before = sum(map(_length, spans))
     apart = [span for span in spans if span[1] < offset or span[0] > end]
     touching = [span for span in spans if not (span[1] < offset or span[0] > end)]
     joined = (min([offset, *(start for start, _ in touching)]), max([end, *(last for _, last in touching)]))
     spans[:] = sorted([*apart, joined])
-    return sum(last - start for start, last in spans) - before
+    return sum(map(_length, spans)) - before
 
 
-def uncover(spans: list[tuple[int, int]], offset: int, end: int) -> None:
-    """Take (offset, end) out of spans that are in order and do not touch one another."""
-    parts = [part for start, last in spans for part in ((start, min(last, offset)), (max(start, end), last))]
-    spans[:] = [part for part in parts if part[0] < part[1]]
+def _length(span: tuple[int, int]) -> int:
+    return span[1] - span[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+from collections.abc import Sequence
 from urllib.parse import unquote, urlsplit
 
 from tidemark.errors import PermanentError, UsageError
@@ -42,7 +43,20 @@ def open_on(connection: SshConnection, root: str, tier: Tier | None = None) -> S
         return PosixStore(url, root, connection, tools)
     if tier is None:
         return SftpStore(url, root, connection)
-    raise PermanentError(f"{login.name} has no {tier.value} to run", hint="leave the tier to the probe", subject=login.host)
+    raise PermanentError(
+        f"{login.name} cannot be used by the tier {tier.value}, which is forced: {_what_lacks(tier, tools)}",
+        hint='install what is missing there, or set tier = "auto"; ./tidemark doctor shows what a probe finds',
+        subject=login.host,
+    )
+
+
+def _what_lacks(tier: Tier, tools: Sequence[str]) -> str:
+    """`tools`: what the far end's shell found; none: it has no shell for this login."""
+    if not tools:
+        return "the login has no shell there, SFTP only"
+    if tier is Tier.PYTHON:
+        return "its shell finds no python3 that runs our program"
+    return f"its shell finds no {', '.join(sorted(NEEDED_TOOLS.difference(tools)))}"
 
 
 def login_of(address: StoreAddress) -> tuple[Login, str]:

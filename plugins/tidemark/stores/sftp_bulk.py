@@ -16,6 +16,7 @@ from tidemark.stores.sftp_wire import DATA, Reply, SftpWire, Then
 from tidemark.stores.ssh import Pipe
 
 _LARGE = 1 << 14  # bytes of data from which on a reply keeps its slab; smaller ones are copied out
+_TOGETHER = 1 << 14  # bytes of requests
 _MOST = 1 << 19  # no server sends a larger reply
 _SLABS = 8  # kept for use again
 _LENGTH = struct.Struct(">I")
@@ -98,11 +99,15 @@ class BulkWire(SftpWire):
 
     def post_data(self, kind: int, head: bytes, data: bytes | memoryview, then: Then) -> None:
         """`post` of a request that ends with `data`, which is on its way when the call returns."""
-        self._next = (self._next + 1) & 0xFFFFFFFF
-        self._waiting[self._next] = then
+        number = self._numbered(then)
         waiting, self._pending = self._pending, bytearray()
-        waiting += _HEAD.pack(len(head) + 4 + len(data) + 5, kind, self._next) + head + _LENGTH.pack(len(data))
+        waiting += _HEAD.pack(len(head) + 4 + len(data) + 5, kind, number) + head + _LENGTH.pack(len(data))
         self._pipe.send_bulk([memoryview(waiting), data])
+
+    def _flush(self) -> None:
+        """What the replies that are here make us ask goes out together."""
+        if self._sink is None or len(self._pending) >= _TOGETHER or not (self._arrived or not self._sink.came.empty()):
+            super()._flush()
 
     def release(self, data: bytes | memoryview) -> None:
         """Nothing of a reply's data is needed any more."""

@@ -133,6 +133,22 @@ class SftpFiles:
             self.wire.post(EXTENDED, text(HARDLINK) + text(source) + text(target), Reply.check)
         self.wire.settle()
 
+    def rename_over(self, pairs: Sequence[tuple[str, str]]) -> list[int]:
+        """Replace each target in one step; the numbers of those pairs with which that did not work."""
+        if RENAME_OVER not in self.wire.extensions:
+            return list(range(len(pairs)))
+        failed: list[int] = []
+
+        def answered(number: int, reply: Reply) -> None:
+            if reply.failure() is not None:
+                failed.append(number)
+
+        for number, (source, target) in enumerate(pairs):
+            payload = text(RENAME_OVER) + text(source) + text(target)
+            self.wire.post(EXTENDED, payload, lambda reply, number=number: answered(number, reply))  # type: ignore[misc]
+        self.wire.settle()
+        return failed
+
     def rename(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Replace each target; atomic where the server has posix-rename."""
         if RENAME_OVER in self.wire.extensions:

@@ -41,9 +41,10 @@ class Part:
         self.place = place
         self.offset = offset
         self.fresh = fresh
+        self.written = offset  # the server said so
         self.trouble: OSError | None = None
         self.waits_for = 0  # answers
-        self.read_back: list[bytes] = []  # of a file that is read at its end, in order
+        self.read_back = b""  # of a file that is read at its end
         self._handle = b""
         self._held: list[Callable[[], None]] = []  # what is to be asked once it is open
         self._tried = False
@@ -136,6 +137,7 @@ class PartStream:
         def written(reply: Reply) -> None:
             part.waits_for -= 1
             self._on_way -= size
+            part.written += size
             self._note(part, reply.failure())
 
         part.waits_for += 1
@@ -159,7 +161,7 @@ class PartStream:
         self._note(part, reply.failure((1,)))
         if part.trouble is None and reply.failure((1,)) is None and not reply.is_status(1):
             data = reply.string()
-            part.read_back = [bytes(data)]
+            part.read_back = bytes(data)
             self._wire.release(data)
 
     @staticmethod

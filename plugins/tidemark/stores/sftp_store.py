@@ -12,16 +12,18 @@ import stat as modes
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from tidemark.errors import DiskFullError, PermanentError
-from tidemark.stores.disk import outermost, show
+from tidemark.errors import DiskFullError, PermanentError, TidemarkError
+from tidemark.stores.disk_rows import outermost, show
 from tidemark.stores.flow import Piece, Want
 from tidemark.stores.landing import check_path
 from tidemark.stores.local import check_folder, finish_listing, gone
 from tidemark.stores.protocol import Entry, Listing, Range, StoreProperties, Tier
+from tidemark.stores.relay_target import Target
 from tidemark.stores.sftp_bulk import BulkWire
 from tidemark.stores.sftp_files import SftpFiles
 from tidemark.stores.sftp_flow import Place, ReadFlow
 from tidemark.stores.sftp_folders import SftpFolders
+from tidemark.stores.sftp_target import SftpTarget
 from tidemark.stores.sftp_wire import FSYNC, HARDLINK
 from tidemark.stores.ssh import SshConnection
 from tidemark.stores.translation import Where, os_error, translated
@@ -135,6 +137,29 @@ class SftpStore:
                 told = os_error(trouble, self._where, paths[number], reading=True) if trouble is not None else None
                 yield Piece(number, data, told)
 
+    def target(self, block_bytes: int) -> Target:
+        return SftpTarget(self, self._session()[0], block_bytes, reads_back=True)
+
+    def place(self, path: str) -> str:
+        """Where a path is at the server."""
+        return self._session()[1].place(check_path(path))
+
+    def told(self, error: OSError, path: str) -> TidemarkError:
+        """What an error of the server means: a failure without a reason may be a full disk."""
+        with self._at(path) as (_, at, files):
+            free = files.free_bytes(at.place(path.rpartition("/")[0])) if error.errno == errno.EIO else None
+        if free is not None and free < _LITTLE:
+            error = OSError(errno.ENOSPC, f"{free} bytes are free", error.filename)
+        return os_error(error, self._where, path)
+
+    def name_durable(self, renames: Sequence[tuple[str, str]]) -> None:
+        """Rename parts whose bytes are durable, by one request each where the server replaces a name in one step."""
+        with self._at(renames[0][1]) as (_, at, files):
+            left = files.rename_over([(at.place(part), at.place(final)) for part, final in renames])
+            self._sync_folders(at, sorted({final.rpartition("/")[0] for _, final in renames}))
+        if left:
+            self._rename([renames[number] for number in left], sync=True)
+
     def publish(self, path: str, data: bytes) -> None:
         temp = f"{check_path(path)}.{secrets.token_hex(4)}.tmp"
         try:
@@ -225,7 +250,7 @@ class SftpStore:
     def _writing(self, paths: Sequence[str]) -> Iterator[tuple[BulkWire, SftpFolders, SftpFiles]]:
         """A session for writing `paths`: their folders are made, none of them is a symlink, a full disk is named."""
         with self._at(paths[0]) as session:
-            _, at, files = session
+            _, at, _files = session
             self._make_parents(at, paths)
             for path, facts in zip(paths, at.attributes([at.place(path) for path in paths]), strict=True):
                 if facts is not None and not modes.S_ISREG(facts.mode):
@@ -233,10 +258,7 @@ class SftpStore:
             try:
                 yield session
             except OSError as error:
-                free = files.free_bytes(at.place(paths[0].rpartition("/")[0])) if error.errno == errno.EIO else None
-                if free is not None and free < _LITTLE:
-                    raise OSError(errno.ENOSPC, f"{free} bytes are free", at.place(paths[0])) from error
-                raise
+                raise self.told(error, paths[0]) from error
 
     def _session(self) -> tuple[BulkWire, SftpFolders, SftpFiles]:
         if self._wire is None or not self._wire.open:

@@ -263,6 +263,12 @@ class Pipe:
         del self._buffer[:count]
         return data
 
+    def read_some(self, most: int) -> bytes:
+        """What there is, up to `most` bytes; waits for the first, with patience. b"" at the end of the stream."""
+        if self._buffer:
+            return self.read(min(most, len(self._buffer)))
+        return self._receive(True, most)
+
     def read_line(self, limit: int = 65_536) -> bytes:
         """Up to and with the next newline; what there is when the stream ends or `limit` bytes had none."""
         while b"\n" not in self._buffer and len(self._buffer) < limit:
@@ -306,22 +312,22 @@ class Pipe:
             self._channel.close()
         self._connection.close_further(self._transport)
 
-    def _receive(self, patient: bool) -> bytes:
+    def _receive(self, patient: bool, most: int = _RECEIVE) -> bytes:
         """Who is patient waits as long as the server is there, but not for ever: behind it the far end may hang."""
         limits, began = self._connection.limits, time.monotonic()
         while True:
             try:
                 with self._connection.speaking("waiting for its answer"):
-                    return self._try_receive()
+                    return self._try_receive(most)
             except _Silent as silent:
                 over = time.monotonic() - began >= limits.silence
                 if not patient or over or not self._connection.alive(self._transport):
                     with self._connection.speaking("waiting for its answer"):
                         raise TimeoutError from silent
 
-    def _try_receive(self) -> bytes:
+    def _try_receive(self, most: int) -> bytes:
         try:
-            return bytes(self._channel.recv(_RECEIVE))
+            return bytes(self._channel.recv(most))
         except TimeoutError:
             raise _Silent from None
 
