@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from tidemark.stores import durable
-from tidemark.stores.disk import PIECE, Disk, pack_rows
+from tidemark.stores.disk import PIECE, Disk
+from tidemark.stores.disk_rows import pack_rows
 from tidemark.stores.far_receive import Receiver, begin
 from tidemark.stores.far_stream import Ranges, editions, widen, write_all
 

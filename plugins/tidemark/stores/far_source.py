@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 MODULES = (
-    *("durable", "disk", "head_room", "far_stream", "block_journal"),
+    *("durable", "disk_rows", "disk", "head_room", "far_stream", "block_journal"),
     *("part_file", "resuming", "far_receive", "far_program"),
 )
 TOOLS = ("find", "stat", "sha256sum", "head", "tail", "rm", "sync")

@@ -99,10 +99,9 @@ class BulkWire(SftpWire):
 
     def post_data(self, kind: int, head: bytes, data: bytes | memoryview, then: Then) -> None:
         """`post` of a request that ends with `data`, which is on its way when the call returns."""
-        self._next = (self._next + 1) & 0xFFFFFFFF
-        self._waiting[self._next] = then
+        number = self._numbered(then)
         waiting, self._pending = self._pending, bytearray()
-        waiting += _HEAD.pack(len(head) + 4 + len(data) + 5, kind, self._next) + head + _LENGTH.pack(len(data))
+        waiting += _HEAD.pack(len(head) + 4 + len(data) + 5, kind, number) + head + _LENGTH.pack(len(data))
         self._pipe.send_bulk([memoryview(waiting), data])
 
     def release(self, data: bytes | memoryview) -> None:

@@ -121,16 +121,20 @@ class SftpWire:
 
     def post(self, kind: int, payload: bytes, then: Then) -> None:
         """Send a request; `then` gets its reply during a later call, and may post itself."""
-        if not self._waiting and not self._answering:
-            self.failure = None  # of work that nobody settled
-        self._next = (self._next + 1) & 0xFFFFFFFF
-        self._waiting[self._next] = then
-        self._pending += struct.pack(">IBI", len(payload) + 5, kind, self._next) + payload
+        self._pending += struct.pack(">IBI", len(payload) + 5, kind, self._numbered(then)) + payload
         if not self._answering:
             if len(self._pending) > 1 << 17:
                 self._flush()
             while len(self._waiting) > self.in_flight:
                 self.step()
+
+    def _numbered(self, then: Then) -> int:
+        """The number of a request whose reply `then` gets."""
+        if not self._waiting and not self._answering:
+            self.failure = None  # of work that nobody settled
+        self._next = (self._next + 1) & 0xFFFFFFFF
+        self._waiting[self._next] = then
+        return self._next
 
     def step(self) -> None:
         """Take one reply."""

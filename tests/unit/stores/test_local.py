@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.stores.store_conformance import DiskConformance, FolderPlace, Place
-from tidemark.errors import PermanentError, PermanentError, PermissionDeniedError
+from tidemark.errors import PermanentError, PermissionDeniedError
 from tidemark.stores import durable
 from tidemark.stores.local import LocalStore
 from tidemark.stores.opening import StoreAddress, open_store
@@ -69,7 +69,7 @@ def small_files_only() -> Iterator[None]:
     signal.signal(signal.SIGXFSZ, ignored)
 
 
-def test_a_write_that_the_disk_does_not_take_is_named_and_leaves_no_final_name(tmp_path: Path, small_files_only: None) -> None:
+def test_a_write_the_disk_does_not_take_is_named_and_leaves_no_final_name(tmp_path: Path, small_files_only: None) -> None:
     store = LocalStore(str(tmp_path))
     for act in (
         lambda: store.publish("manifest.json", bytes(200_000)),

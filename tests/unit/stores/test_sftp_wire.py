@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
+from tidemark.stores.sftp_bulk import BulkWire
 from tidemark.stores.sftp_files import SftpFiles
-from tidemark.stores.sftp_wire import ATTRS, FSTAT, HANDLE, INIT, OPEN, STATUS, VERSION, WRITE, SftpWire, text
+from tidemark.stores.sftp_wire import ATTRS, FSTAT, HANDLE, INIT, OPEN, STATUS, VERSION, WRITE, text
 
 
 class FullServer:
@@ -26,6 +27,9 @@ class FullServer:
             (size,) = struct.unpack_from(">I", data)
             self._answer(data[4], data[5 : 4 + size])
             data = data[4 + size :]
+
+    def send_bulk(self, pieces: Sequence[memoryview | bytes]) -> None:
+        self.write(b"".join(bytes(piece) for piece in pieces))
 
     def read(self, count: int, *, patient: bool = False) -> bytes:
         data, self.answers = self.answers[:count], self.answers[count:]
@@ -52,7 +56,7 @@ class FullServer:
 
 def test_failed_writes_of_a_file_that_broke_off_are_not_the_next_ones() -> None:
     server = FullServer()
-    files = SftpFiles(SftpWire(server))  # type: ignore[arg-type]
+    files = SftpFiles(BulkWire(server, replies=False))  # type: ignore[arg-type]
 
     def breaks_off() -> Iterator[bytes]:
         yield b"x" * 100
@@ -66,6 +70,6 @@ def test_failed_writes_of_a_file_that_broke_off_are_not_the_next_ones() -> None:
 
 
 def test_failed_writes_of_the_file_itself_are_told() -> None:
-    files = SftpFiles(SftpWire(FullServer()))  # type: ignore[arg-type]
+    files = SftpFiles(BulkWire(FullServer(), replies=False))  # type: ignore[arg-type]
     with pytest.raises(OSError, match="without a reason"):
         files.write("/a", 0, [b"x" * 100], sync=False)
