@@ -259,10 +259,11 @@ def test_a_refused_connection_is_tried_again_after_a_pause(
 @pytest.mark.parametrize("way", ["pull", "push"])
 @pytest.mark.usefixtures("long_line")
 def test_a_line_that_was_cut_is_as_long_as_before(
-    sshd: Sshd, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+    start_sshd: Callable[..., Sshd], tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next round has several connections too, though it begins with none."""
     monkeypatch.setattr(line, "SHORT_ROUND_TRIP", 1e-6)
+    sshd = start_sshd()
     far, near = sshd.new_folder("far"), tmp_path / "near"
     near.mkdir()
     items = write(far if way == "pull" else near, *[8 * BLOCK] * 4)
