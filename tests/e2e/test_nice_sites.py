@@ -65,7 +65,7 @@ def test_the_tools_of_a_far_end_without_python_are_as_nice_and_work_without_nice
     digester = server.folder / "tools" / "sha256sum"
     real = digester.resolve()
     digester.unlink()
-    digester.write_text(f"#!/bin/sh\ncat /proc/$$/stat > {server.folder}/seen\nexec {real}\n")
+    digester.write_text(f'#!/bin/sh\ncat /proc/$$/stat > {server.folder}/seen\nexec {real} "$@"\n')
     digester.chmod(0o755)
     (server.files / "f").write_bytes(b"x")
     store = open_sftp(address(server, nice=9), Tier.POSIX, QUICK)

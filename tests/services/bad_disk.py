@@ -36,10 +36,17 @@ def environment(folder: Path, **troubles: object) -> Mapping[str, str]:
     return {"LD_PRELOAD": str(library()), "BAD_DISK_IN": f"{folder}/", **asked}
 
 
-def server_options(script: Path, folder: Path, **troubles: object) -> dict[str, str]:
+def server_options(script: Path, folder: Path, sftp_only: bool = False, **troubles: object) -> dict[str, str]:
     """Options of an sshd (`sshd.start`) whose logins see a bad disk below `folder`. `script`: a file to make."""
-    lines = [f"export {name}='{value}'" for name, value in environment(folder, **troubles).items()]
-    script.write_text("#!/bin/sh\n" + "\n".join(lines) + '\nexec sh -c "${SSH_ORIGINAL_COMMAND:-sh}"\n')
-    script.chmod(0o755)
+    login_script(script, environment(folder, **troubles), sftp_only)
     server = next((path for path in SFTP_SERVERS if Path(path).exists()), "internal-sftp")
     return {"ForceCommand": str(script), "Subsystem": f"sftp {server}"}
+
+
+def login_script(script: Path, environment: Mapping[str, str], sftp_only: bool = False) -> None:
+    """What logins run, from now on; without an `environment` they see the disk as it is."""
+    lines = ["#!/bin/sh", *(f"export {name}='{value}'" for name, value in environment.items())]
+    if sftp_only:
+        lines.append('case "$SSH_ORIGINAL_COMMAND" in *sftp-server) ;; *) exit 1;; esac')
+    script.write_text("\n".join([*lines, 'exec sh -c "${SSH_ORIGINAL_COMMAND:-sh}"']) + "\n")
+    script.chmod(0o755)
