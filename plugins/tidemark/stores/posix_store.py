@@ -3,60 +3,127 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from tidemark.errors import PermanentError
+from tidemark.stores.far_source import lowered
+from tidemark.stores.flow import Piece, Want, gone
 from tidemark.stores.landing import check_path
+from tidemark.stores.posix_flow import ToolFlow
 from tidemark.stores.posix_listing import FindOutput, find_command
+from tidemark.stores.posix_shell import FarShell
 from tidemark.stores.protocol import Entry, Range, Tier
+from tidemark.stores.relay_target import Target
 from tidemark.stores.sftp_folders import SftpFolders
 from tidemark.stores.sftp_store import SftpStore
+from tidemark.stores.sftp_target import SftpTarget
 from tidemark.stores.ssh import SshConnection
 
-_RANGES = 1000  # an exec
+_RANGES, _FILES = 1000, 500  # an exec; a command
 
-# One answer a range, whatever happens to the file meanwhile. Lines in: offset, length ("-" for to the end), then the place.
+# Of what is no whole file. Lines in: offset, length, then the place; one answer each, whatever happens meanwhile.
 _DIGESTS = """while read -r o n && IFS= read -r p; do
-if [ "$n" = - ] && [ "$o" = 0 ]; then sha256sum < "$p" || echo -
-elif [ "$n" = - ]; then tail -c +$((o+1)) < "$p" | sha256sum
-elif [ "$o" = 0 ]; then head -c "$n" < "$p" | sha256sum
+if [ "$o" = 0 ]; then head -c "$n" < "$p" | sha256sum
 else tail -c +$((o+1)) < "$p" | head -c "$n" | sha256sum; fi; done 2>/dev/null"""
+_LARGE = 32 << 20  # bytes from which on a digest has a command of its own, that runs while the file comes
 
 
 class PosixStore(SftpStore):
     """A store whose far end has a shell and POSIX tools, and no python3."""
 
     tier = Tier.POSIX
+    bulk_replies = False  # most bytes come from commands
 
     def __init__(self, url: str, root: str, connection: SshConnection, tools: Sequence[str]) -> None:
         self._tools = frozenset(tools)
         super().__init__(url, root, connection)
 
+    def flow(self, wants: Iterator[Want]) -> Iterator[Piece]:
+        """By the tools; what they do not bring is asked over SFTP, which says what is wrong with it."""
+        under_way: dict[int, Want] = {}
+        begun: set[int] = set()
+
+        def noted() -> Iterator[Want]:
+            for want in wants:
+                check_path(want.path)
+                under_way[want.number] = want
+                yield want
+
+        for number, data, again in ToolFlow(self._open_shell, self.place, self._tools).stream(noted()):
+            if not again:
+                begun.add(number)
+                yield Piece(number, data)
+            elif number in begun:
+                yield Piece(number, b"", gone(under_way[number].path, "changed while it was read"))
+            else:
+                yield from super().flow(iter([under_way[number]]))
+
+    def digest_beside(self, path: str, length: int) -> Callable[[], str | None] | None:
+        """Begin to digest a large file's first bytes; whoever calls what this gives waits for the digest."""
+        if length < _LARGE:
+            return None
+        script = f"head -c {length} < {shlex.quote(self.place(path))} | sha256sum"
+        pipe = self._connection.open_pipe(self._shell(script))
+
+        def digest() -> str | None:
+            try:
+                words = pipe.read_all().decode("ascii", "replace").split()
+                return words[0] if words and len(words[0]) == 64 else None
+            finally:
+                pipe.close()
+
+        return digest
+
     def digests(self, ranges: Sequence[Range]) -> Sequence[str | None]:
-        if any("\n" in path for path, _, _ in ranges):
+        if any("\n" in path or "\\" in path for path, _, _ in ranges):
             return super().digests(ranges)  # the tools' lists have a path a line
         known = self.stat_many([check_path(path) for path, _, _ in ranges])
         found: list[str | None] = [None] * len(ranges)
-        there = [
-            number
-            for number, ((_, offset, length), entry) in enumerate(zip(ranges, known, strict=True))
-            if entry is not None and (length is None or entry.size >= offset + length)
-        ]
-        for start in range(0, len(there), _RANGES):
-            batch = there[start : start + _RANGES]
-            for number, digest in zip(batch, self._digest([ranges[n] for n in batch]), strict=True):
+        whole: dict[int, str] = {}
+        parts: dict[int, Range] = {}
+        for number, ((path, offset, length), entry) in enumerate(zip(ranges, known, strict=True)):
+            if entry is not None and offset == 0 and length in (None, entry.size):
+                whole[number] = self.place(path)
+            elif entry is not None and entry.size >= offset + (length or 0):
+                parts[number] = Range(self.place(path), offset, entry.size - offset if length is None else length)
+        for numbers, made in ((whole, self._of_files(list(whole.values()))), (parts, self._of_ranges(list(parts.values())))):
+            for number, digest in zip(numbers, made, strict=True):
                 found[number] = digest
         return found
 
-    def _digest(self, ranges: Sequence[Range]) -> list[str | None]:
-        with self._at("") as (_, at, _files):
-            lines = "".join(
-                f"{offset} {'-' if length is None else length}\n{at.place(path)}\n" for path, offset, length in ranges
-            )
-        answers = [line.split()[0] for line in self._run(_DIGESTS, lines.encode())[0].decode("ascii").splitlines()]
+    def _of_files(self, places: Sequence[str]) -> list[str | None]:
+        """Whole files: many a command, whose lines say of which."""
+        if not places:
+            return []
+        groups = [places[start : start + _FILES] for start in range(0, len(places), _FILES)]
+        script = "".join(f"sha256sum -- {' '.join(map(shlex.quote, group))} 2>/dev/null\n" for group in groups)
+        digests: dict[str, str] = {}
+        for line in self._run(self._shell("exec sh"), script.encode())[0].split(b"\n"):
+            digest, _, place = line.partition(b"  ")
+            if len(digest) == 64:
+                digests[place.decode("utf-8", "replace")] = digest.decode("ascii")
+        return [digests.get(place) for place in places]
+
+    def _of_ranges(self, ranges: Sequence[Range]) -> list[str | None]:
+        answers: list[str] = []
+        for start in range(0, len(ranges), _RANGES):
+            batch = ranges[start : start + _RANGES]
+            lines = "".join(f"{offset} {length}\n{place}\n" for place, offset, length in batch)
+            told = self._run(self._shell(_DIGESTS), lines.encode())[0]
+            answers += [line.split()[0] for line in told.decode("ascii").splitlines()]
         if len(answers) != len(ranges):
             raise PermanentError(f"sha256sum at {self._connection.login.name} gave {len(answers)} of {len(ranges)} digests")
         return [answer if len(answer) == 64 else None for answer in answers]
+
+    def _shell(self, script: str) -> str:
+        """The command that runs `script`, as nice as the settings want it."""
+        return f"sh -c {shlex.quote(lowered(self._connection.nice) + script)}"
+
+    def _open_shell(self) -> FarShell:
+        return FarShell(self._connection.open_pipe(self._shell("exec sh")))
+
+    def target(self, block_bytes: int) -> Target:
+        return SftpTarget(self, self._session()[0], block_bytes, reads_back=False)
 
     def _has_inodes(self) -> bool:
         return "printf" in self._tools or "stat" in self._tools
@@ -73,7 +140,7 @@ class PosixStore(SftpStore):
             # A root that is a symlink is the operator's choice; find itself follows none.
             places = [at.place(folder) if folder else at.place(folder).rstrip("/") + "/" for folder in group]
             output = FindOutput(prefix)
-            data, errors = self._run(find_command(places, printf))
+            data, errors = self._run_script(find_command(places, printf))
             output.take(data, b"\0" if printf else b"\n")
             output.refused(errors)
             entries += output.entries
@@ -83,19 +150,22 @@ class PosixStore(SftpStore):
         """`sync FOLDER…` where the tool takes names, else `sync` of everything."""
         if "sync" in self._tools and folders:
             places = " ".join(shlex.quote(at.place(folder)) for folder in folders)
-            self._run(f"sync {places} 2>/dev/null || sync")
+            self._run_script(f"sync {places} 2>/dev/null || sync")
 
     def remove_tree(self, folder: str) -> None:
         """By `rm -rf`; what it leaves is removed name by name, so that the trouble is named."""
         with self._at(check_path(folder)) as (_, at, _files):
             removable = folder in at.plain([folder]) and folder.strip("/")
         if removable:
-            self._run(f"rm -rf -- {shlex.quote(at.place(folder))}")
+            self._run_script(f"rm -rf -- {shlex.quote(at.place(folder))}")
         super().remove_tree(folder)
 
-    def _run(self, script: str, lines: bytes = b"") -> tuple[bytes, bytes]:
-        """Output and errors of a script for `sh`; a failing tool shows in what it did not print."""
-        pipe = self._connection.open_pipe(f"sh -c {shlex.quote(script)}")
+    def _run_script(self, script: str) -> tuple[bytes, bytes]:
+        return self._run(self._shell(script))
+
+    def _run(self, command: str, lines: bytes = b"") -> tuple[bytes, bytes]:
+        """Output and errors; a failing tool shows in what it did not print."""
+        pipe = self._connection.open_pipe(command)
         try:
             pipe.write(lines)
             pipe.end_input()

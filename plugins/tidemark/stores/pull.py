@@ -30,9 +30,8 @@ from tidemark.stores.resuming import claims, whole_blocks
 from tidemark.stores.schedule import complement
 from tidemark.stores.sealing import Sealer, Whole
 from tidemark.stores.transfer_items import SendItem, TryAgain, Wire, changed
-from tidemark.stores.transfer_large import identity
+from tidemark.stores.transfer_proof import differs, identity
 from tidemark.stores.transfer_round import Round
-from tidemark.stores.transfer_small import differs
 from tidemark.stores.translation import os_error
 
 
@@ -118,7 +117,6 @@ class Pull(Round):
         except OSError as error:
             self._fail(number, os_error(error, self.target.where, item.target_path))
             return
-        self.arrived_bytes += size
         self._whole(number, Whole(item, place, own.hexdigest(), False, proof=seen, syncs_failed=syncs_failed))
 
     def _same(self, number: int, edition: int) -> bool:

@@ -30,9 +30,8 @@ from tidemark.stores.retrying import SOON
 from tidemark.stores.schedule import Span, complement
 from tidemark.stores.sealing import Whole
 from tidemark.stores.transfer_items import SendItem, TryAgain, Wire
-from tidemark.stores.transfer_large import identity, other_digest
+from tidemark.stores.transfer_proof import differs, identity, other_digest, unsure
 from tidemark.stores.transfer_round import Round
-from tidemark.stores.transfer_small import differs, unsure
 from tidemark.stores.translation import os_error
 
 _GONE = (errno.ESTALE, "somebody else took its part away, or wrote to it")
@@ -150,11 +149,11 @@ class Push(Round):
         large = self._large.get(number)
         if not awaited:
             return
-        self.arrived_bytes += length
         if large is None:
             self._sealing.by[number] = carrier.number
             self._whole(number, Whole(item, b"", digest.hex(), False, number=number))
             return
+        self.arrived_bytes += length
         if self.schedule.whole(number):
             self.schedule.complete(number)
             self._order.whole(number, Whole(item, b"", "", True, number=number))

@@ -24,7 +24,6 @@ from tidemark.stores.schedule import Span
 
 ANSWERS_ROOM, ANSWERS_SLABS = HEAD.size + ANSWERS * RECORD.size, 3
 UNCONFIRMED = 253  # a trouble with a seal that this end says: an error of the source, see `PushCarrier.unconfirmed`
-LONGEST_SILENCE = 600.0  # seconds without an answer, though its server is there
 
 
 class Seal(NamedTuple):
@@ -92,7 +91,8 @@ class PushCarrier(Carrier):
         answers = self._answers()
         self._excuses = self._excuses + 1 if answers == self._excused else 1
         self._excused = answers
-        if self._excuses * self.connection.limits.stall > LONGEST_SILENCE or not self.session.pipe.connected:
+        limits = self.connection.limits
+        if self._excuses * limits.stall > limits.silence or not self.session.pipe.connected:
             return False
         self._heard = time.monotonic()
         return True

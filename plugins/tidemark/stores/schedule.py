@@ -47,7 +47,7 @@ class _Gaps:
 
     gaps: deque[tuple[int, int]]  # (offset, end) nobody was asked for
     missing: int  # bytes that have not come
-    came: list[tuple[int, int]] = field(default_factory=list)  # (offset, end), in order, joined
+    came: list[tuple[int, int]]  # (offset, end) of what is here, in order, joined
 
     @property
     def waiting(self) -> int:
@@ -72,7 +72,7 @@ class Schedule:
         self._small_bytes += size
 
     def add_large(self, number: int, gaps: Sequence[tuple[int, int]]) -> None:
-        self._large[number] = _Gaps(deque(gaps), sum(map(_length, gaps)))
+        self._large[number] = _Gaps(deque(gaps), sum(map(_length, gaps)), complement(_EVERYTHING, gaps))
 
     @property
     def finished(self) -> bool:
@@ -94,6 +94,9 @@ class Schedule:
     def outstanding(self, connection: int) -> int:
         """Bytes asked of `connection` that have not come; an empty file counts as one."""
         return self._owed.get(connection, 0)
+
+    def outstanding_spans(self, connection: int) -> int:
+        return sum(len(asked.spans) for asked in self._asked.get(connection, _NONE))
 
     def next(self, connection: int, chunk: int, slow: frozenset[int] = frozenset()) -> tuple[Span, ...]:
         """About `chunk` bytes to ask of `connection` now; () when there is nothing for it.

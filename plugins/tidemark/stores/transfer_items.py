@@ -34,6 +34,7 @@ class SendOptions:
     should_stop: Callable[[], bool] | None = None  # asked between blocks and bundles; True ends the send there
     connections: int = 16  # to a remote end, at most
     digest_at_source: bool = True  # False: of the bytes as they come alone, "not verified at the source"
+    slowest: float = 1000.0  # bytes a second of a file that is worth waiting for (`file_deadline`); 0: all are
     reserve: int = 0  # bytes of the target's disk that stay free
 
 

@@ -29,8 +29,7 @@ from tidemark.stores.python_store import PythonStore
 from tidemark.stores.schedule import Schedule
 from tidemark.stores.sealing import NamesInOrder, Outcome, Whole
 from tidemark.stores.transfer_items import SendItem, TryAgain, Wire, changed, require, shorter
-from tidemark.stores.transfer_large import identity, other_digest
-from tidemark.stores.transfer_small import already_there
+from tidemark.stores.transfer_proof import already_there, identity, other_digest
 from tidemark.stores.translation import Where, os_error
 
 PAUSE = 0.1  # seconds between two looks at stalls, speed and the wish to stop
@@ -46,7 +45,7 @@ class Round:
         self.wire = wire
         self.items = items
         self.error: TidemarkError | None = None  # that ended the round
-        self.arrived_bytes = 0  # that were checked and kept
+        self.arrived_bytes = 0  # of large files, that were checked and kept: the next try does not send them again
         self.schedule = Schedule()
         self.asking: dict[int, Asking] = {}
         self.line: Line
@@ -181,6 +180,8 @@ class Round:
             if time.monotonic() - looked >= PAUSE:
                 for lost in line.tick(self._stop.is_set):
                     self.gone(lost)
+                for number, error in line.overdue():
+                    self._fail(number, error)
                 line.idle(moved)
                 looked = time.monotonic()
 
