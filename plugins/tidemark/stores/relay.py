@@ -54,7 +54,7 @@ class Relay:
             self.error = error
         finally:
             try:
-                self._target.abandon(list(self._jobs.values()))
+                self._let_go([*self._jobs.values(), *self._whole])
             except TidemarkError as error:
                 self.error = self.error or error
 
@@ -160,13 +160,19 @@ class Relay:
     def _lost(self, job: Job, again: TryAgain) -> tuple[SendItem, TryAgain]:
         """This try at the file did not get there."""
         del self._jobs[job.number]
-        self._target.abandon([job])
+        self._let_go([job])
         return job.item, again
+
+    def _let_go(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            if job.beside is not None:
+                job.beside.close()
+        self._target.abandon(jobs)
 
     # the proof
 
     def _name_all(self) -> Iterator[Outcome]:
-        jobs, self._whole = self._whole, []
+        jobs = self._whole
         if not jobs:
             return
         proved: dict[Job, str] = {}
@@ -182,6 +188,8 @@ class Relay:
         if proved:
             self._target.give_names(list(proved))
         # CRASH WINDOW: final names that nobody recorded; the rerun finds them by `already_there`.
+        self._whole = []
+        self._let_go(jobs)
         for job, digest in proved.items():
             yield self._wire.sent(job.item, digest)
 
