@@ -9,6 +9,7 @@ from tidemark.errors import PermanentError
 from tidemark.stores.far_source import lowered
 from tidemark.stores.flow import Digesting, Piece, Want, gone
 from tidemark.stores.landing import check_path
+from tidemark.stores.pipe import Pipe
 from tidemark.stores.posix_flow import ToolFlow
 from tidemark.stores.posix_listing import FindOutput, find_command
 from tidemark.stores.posix_shell import FarShell
@@ -17,7 +18,7 @@ from tidemark.stores.relay_target import Target
 from tidemark.stores.sftp_folders import SftpFolders
 from tidemark.stores.sftp_store import SftpStore
 from tidemark.stores.sftp_target import SftpTarget
-from tidemark.stores.ssh import Pipe, SshConnection
+from tidemark.stores.ssh import SshConnection
 
 _RANGES, _FILES = 1000, 500  # an exec; a command
 
