@@ -32,6 +32,7 @@ AHEAD = 8 << 20  # bytes asked of a single connection ahead of what came; less w
 FILES_AHEAD = 2000  # and files, however small
 REQUESTS_AHEAD = 1 << 19  # and bytes of the asking itself: a far end that is not read from soon reads no more
 FIRST_CHUNK = 1 << 18  # on a long line, as long as its speed is not known
+JUDGE_SECONDS = 1.0  # between two looks at how long files take
 STEP_SECONDS = 0.25  # between two decisions about the number of connections
 OPENING_AT_ONCE = 8  # sshd's MaxStartups refuses at random from ten on (its default)
 
@@ -67,6 +68,7 @@ class Line:
         self._files_ahead = 1
         self.deadlines = FileDeadlines(0.0)
         self._under_way: set[int] = set()  # files asked for
+        self._judged = 0.0  # when somebody last looked how long they take
         self._count = 0
         self._rate: dict[int, float] = {}  # of each, bytes a second
         self._marks: dict[int, int] = {}  # its bytes at the last step
@@ -184,6 +186,9 @@ class Line:
         """Files that are under way for longer than a file may be."""
         now = time.monotonic()
         found: list[tuple[int, TidemarkError]] = []
+        if now - self._judged < JUDGE_SECONDS:
+            return found
+        self._judged = now
         for number in list(self._under_way):
             path, size = self._files[number].path.decode(), self._files[number].wanted
             if not self._schedule.waits_for(number):
