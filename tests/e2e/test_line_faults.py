@@ -99,7 +99,7 @@ def test_a_request_that_finds_the_window_full_holds_nobody_up(
 def test_a_far_end_that_dies_at_every_seal_is_given_up(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bytes of small files come again with each try: they are no progress."""
     whole = far_source._bare
-    deadly = "\ndef seal(*_):\n    os._exit(1)\n"
+    deadly = "\ndef give_names(*_):\n    os._exit(1)\n"
     monkeypatch.setattr(far_source, "_bare", lambda name: whole(name) + (deadly if name == "durable" else ""))
     items = write(tmp_path / "site", *[1000] * 40)
     store = opened(sshd, sshd.new_folder("far"))
