@@ -39,7 +39,7 @@ class PosixStore(SftpStore):
         self._tools = frozenset(tools)
         super().__init__(url, root, connection)
 
-    def flow(self, wants: Iterator[Want]) -> Iterator[Piece]:
+    def flow(self, wants: Iterator[Want], ahead: int = 0) -> Iterator[Piece]:
         """By the tools; what they do not bring is asked over SFTP, which says what is wrong with it."""
         under_way: dict[int, Want] = {}
         begun: set[int] = set()
@@ -50,7 +50,7 @@ class PosixStore(SftpStore):
                 under_way[want.number] = want
                 yield want
 
-        for number, data, again in ToolFlow(self._open_shell, self.place, self._tools).stream(noted()):
+        for number, data, again in ToolFlow(self._open_shell, self.place, self._tools, ahead).stream(noted()):
             if not again:
                 begun.add(number)
                 yield Piece(number, data)
