@@ -17,6 +17,7 @@ from tests.services.wire import Wire
 from tidemark.stores import line
 from tidemark.stores.local import LocalStore
 from tidemark.stores.opening import open_store
+from tidemark.stores.protocol import Tier
 from tidemark.stores.transfer import SendItem, SendOptions, Sent, send
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
@@ -34,6 +35,7 @@ class Case:
 
     way: str
     seed: int
+    tier: Tier = Tier.PYTHON
 
     def __post_init__(self) -> None:
         chance = random.Random(f"{self.way} {self.seed}")
@@ -61,7 +63,7 @@ class World:
             wire.cut_after(case.at, case.times)
             if case.many:
                 wire.pace(40e6)
-            remote = open_store(address(self.server, site if case.way == "pull" else centre, wire.port))
+            remote = open_store(address(self.server, site if case.way == "pull" else centre, wire.port), case.tier)
             local = LocalStore(str(centre if case.way == "pull" else site))
             outcomes = list(send(*((remote, local) if case.way == "pull" else (local, remote)), items, OPTIONS))
             remote.close()
@@ -91,28 +93,44 @@ class World:
         return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def sweep(server: Sshd, tmp_path: Path, way: str, cases: int, monkeypatch: pytest.MonkeyPatch) -> int:
-    world = World(server, tmp_path)
+def sweep(world: World, way: str, cases: int, monkeypatch: pytest.MonkeyPatch, tier: Tier = Tier.PYTHON) -> int:
     cuts = 0
     for seed in range(cases):
         with monkeypatch.context() as patch:
-            cuts += world.survive(Case(way, seed), patch)
+            cuts += world.survive(Case(way, seed, tier), patch)
     return cuts
 
 
 @pytest.mark.parametrize("way", MOVES)
 def test_a_few_cuts(sshd: Sshd, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert sweep(sshd, tmp_path, way, 2, monkeypatch) >= 1
+    assert sweep(World(sshd, tmp_path), way, 2, monkeypatch) >= 1
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("way", MOVES)
 def test_forty_cuts(sshd: Sshd, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert sweep(sshd, tmp_path, way, 26, monkeypatch) >= 20
+    assert sweep(World(sshd, tmp_path), way, 26, monkeypatch) >= 20
+
+
+@pytest.mark.parametrize("tier", [Tier.POSIX, Tier.SFTP])
+@pytest.mark.parametrize("way", MOVES)
+def test_a_few_cuts_on_the_lower_tiers(
+    sshd: Sshd, tmp_path: Path, way: str, tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert sweep(World(sshd, tmp_path), way, 2, monkeypatch, tier) >= 1
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("tier", [Tier.POSIX, Tier.SFTP])
+@pytest.mark.parametrize("way", MOVES)
+def test_forty_cuts_on_the_lower_tiers(
+    sshd: Sshd, tmp_path: Path, way: str, tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert sweep(World(sshd, tmp_path), way, 13, monkeypatch, tier) >= 10
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("way", MOVES)
 def test_five_hundred_cuts(sshd: Sshd, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert sweep(sshd, tmp_path, way, 620, monkeypatch) >= 500
+    assert sweep(World(sshd, tmp_path), way, 620, monkeypatch) >= 500

@@ -20,7 +20,7 @@ from tidemark.stores import far_source, file_deadline, line, schedule, sealing
 from tidemark.stores.carrier import open_another
 from tidemark.stores.local import LocalStore
 from tidemark.stores.login import Limits
-from tidemark.stores.protocol import Tier
+from tidemark.stores.protocol import Store, Tier
 from tidemark.stores.python_store import PythonStore
 from tidemark.stores.sftp import open_sftp
 from tidemark.stores.ssh import SshConnection
@@ -46,7 +46,7 @@ def far_programs(server: Sshd) -> list[psutil.Process]:
     return [process for process in descendants(server.pid) if process.name().startswith("python")]
 
 
-def ends(store: PythonStore, near: Path, way: str) -> tuple[Any, Any]:
+def ends(store: Store, near: Path, way: str) -> tuple[Any, Any]:
     return (store, LocalStore(str(near))) if way == "pull" else (LocalStore(str(near)), store)
 
 
@@ -185,8 +185,9 @@ def test_a_far_end_that_computes_for_long_says_so(sshd: Sshd, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("way", ["pull", "push"])
+@pytest.mark.parametrize("tier", [Tier.PYTHON, Tier.SFTP, pytest.param(Tier.POSIX, marks=pytest.mark.full)])
 def test_a_file_that_trickles_is_given_up_and_goes_on_next_time(
-    sshd: Sshd, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+    sshd: Sshd, tmp_path: Path, tier: Tier, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_deadline, "LEAST_SECONDS", 1.0)
     far, near = sshd.new_folder("far"), tmp_path / "near"
@@ -194,7 +195,7 @@ def test_a_file_that_trickles_is_given_up_and_goes_on_next_time(
     begin, end = (far, near) if way == "pull" else (near, far)
     items = write(begin, 30 * BLOCK)
     with Wire(sshd.port, upwards=way == "push") as wire:
-        store = opened(sshd, far, port=wire.port)
+        store = open_sftp(address(sshd, far, wire.port), tier, QUICK)
         wire.pace(4e6)
         options = SendOptions(BLOCK, slowest=20e6, retries=3)
         (failed,) = send(*ends(store, near, way), items, options)

@@ -128,7 +128,7 @@ class Receiver:
             return RECORD.pack(number, 0, len(data), DIFFERS, BARE, 0, NOTHING)
         self._take_room(number, len(data))
         place = self._place(file.path)
-        if not _there(place, found):  # else another copy got the name while this one was on its way
+        if file.other_at is None or not _there(place, found):  # else another copy got its name while this was on its way
             file.syncs_failed = self._sealing.syncs_failed
             file.proof = write_small(file.part_at(place), data)
         return RECORD.pack(number, 0, len(data), 0, BARE, 0, found)

@@ -15,7 +15,8 @@ from tidemark.stores.far_source import command, program
 
 if TYPE_CHECKING:
     from tidemark.stores.arriving import ChildPipe
-    from tidemark.stores.ssh import Pipe, SshConnection
+    from tidemark.stores.pipe import Pipe
+    from tidemark.stores.ssh import SshConnection
 
 GREETING = b"tidemark "
 _WRITE = 1 << 18  # bytes a DATA frame towards the far end

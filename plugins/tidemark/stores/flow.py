@@ -5,7 +5,7 @@ A store that can keep many requests on their way offers `flow` itself; of any ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from tidemark.errors import SourceVanishedError, TidemarkError
@@ -46,11 +46,21 @@ class Flowing(Protocol):
         ...
 
 
+class Digesting(Protocol):
+    """A digest that is being made at a far end."""
+
+    def digest(self) -> str | None:
+        """Waits for it; None where the file is gone or cannot be read."""
+        ...
+
+    def close(self) -> None: ...
+
+
 @runtime_checkable
 class DigestingBeside(Protocol):
     """What a store may do besides, whose far end has a tool for it."""
 
-    def digest_beside(self, path: str, length: int) -> Callable[[], str | None] | None:
+    def digest_beside(self, path: str, length: int) -> Digesting | None:
         """Begin to digest the first `length` bytes of a file; None where that is not worth it."""
         ...
 

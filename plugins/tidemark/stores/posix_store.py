@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from tidemark.errors import PermanentError
 from tidemark.stores.far_source import lowered
-from tidemark.stores.flow import Piece, Want, gone
+from tidemark.stores.flow import Digesting, Piece, Want, gone
 from tidemark.stores.landing import check_path
+from tidemark.stores.pipe import Pipe
 from tidemark.stores.posix_flow import ToolFlow
 from tidemark.stores.posix_listing import FindOutput, find_command
 from tidemark.stores.posix_shell import FarShell
@@ -58,21 +59,11 @@ class PosixStore(SftpStore):
             else:
                 yield from super().flow(iter([under_way[number]]))
 
-    def digest_beside(self, path: str, length: int) -> Callable[[], str | None] | None:
-        """Begin to digest a large file's first bytes; whoever calls what this gives waits for the digest."""
+    def digest_beside(self, path: str, length: int) -> Digesting | None:
         if length < _LARGE:
             return None
         script = f"head -c {length} < {shlex.quote(self.place(path))} | sha256sum"
-        pipe = self._connection.open_pipe(self._shell(script))
-
-        def digest() -> str | None:
-            try:
-                words = pipe.read_all().decode("ascii", "replace").split()
-                return words[0] if words and len(words[0]) == 64 else None
-            finally:
-                pipe.close()
-
-        return digest
+        return _Beside(self._connection.open_pipe(self._shell(script)))
 
     def digests(self, ranges: Sequence[Range]) -> Sequence[str | None]:
         if any("\n" in path or "\\" in path for path, _, _ in ranges):
@@ -172,3 +163,17 @@ class PosixStore(SftpStore):
             return pipe.read_all(), pipe.errors().encode()
         finally:
             pipe.close()
+
+
+class _Beside:
+    """A sha256sum that runs while other things are done."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+
+    def digest(self) -> str | None:
+        words = self._pipe.read_all().decode("ascii", "replace").split()
+        return words[0] if words and len(words[0]) == 64 else None
+
+    def close(self) -> None:
+        self._pipe.close()

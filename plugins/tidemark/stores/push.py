@@ -47,6 +47,7 @@ class _Pieces:
     gaps: list[tuple[int, int]]
     kept: bool  # an earlier try left something
     confirm: bool  # its times cannot show a change: digested again before it is sealed
+    repeated: int = 0  # pieces asked for again
 
 
 @dataclass
@@ -230,7 +231,7 @@ class Push(Round):
         elif trouble in _AGAIN:
             self._lose(number, TryAgain(self._at_target(number, trouble)))
         elif trouble == DIFFERS and length:
-            self._lose(number, TryAgain(differs(item, "target", offset, length)))
+            self._repeat(number, offset, length)
         elif trouble == DIFFERS:
             self._anew(number)
             self._lose(number, TryAgain(other_digest(item, digest.hex(), item.sha256 or "the source's")))
@@ -238,6 +239,17 @@ class Push(Round):
             self._fail(number, self._at_target(number, trouble))
         else:
             self._told.put([self.wire.sent(item, known or digest.hex())])
+
+    def _repeat(self, number: int, offset: int, length: int) -> None:
+        """Ask for the piece again that is not in the part what came."""
+        large = self._large[number]
+        large.repeated += 1
+        if large.repeated > self.wire.options.retries:
+            self._lose(number, TryAgain(differs(self._files[number], "target", offset, length)))
+            return
+        self.schedule.repeat(number, offset, offset + length)
+        for carrier in list(self.line.carriers):
+            self.line.top_up(carrier, self._stop.is_set)
 
     def _anew(self, number: int) -> None:
         """What lies in its part is not what the source has, and nobody knows where: no journal for it."""

@@ -16,9 +16,9 @@ from tidemark.stores.flow import DigestingBeside, Piece, Want, flow
 from tidemark.stores.protocol import Range, Store
 from tidemark.stores.relay_job import Job, first_bad_block, good_claims
 from tidemark.stores.relay_proof import source_digests
-from tidemark.stores.relay_target import target_of
+from tidemark.stores.relay_target import CallTarget, Target, target_of
 from tidemark.stores.rounds import Outcome
-from tidemark.stores.transfer_items import SMALL, SendItem, TryAgain, Wire, require
+from tidemark.stores.transfer_items import SMALL, Failed, SendItem, TryAgain, Wire, require
 from tidemark.stores.transfer_proof import already_there, differs, other_digest
 
 BATCH_FILES = 512  # proved and named at once
@@ -33,9 +33,11 @@ class Relay:
         self._items = items
         source = wire.source
         self._beside = source if wire.options.digest_at_source and isinstance(source, DigestingBeside) else None
-        self._target = target_of(wire.target, wire.options.block_bytes)
-        # A cut loses what is on its way (half a block), what has no claim yet and small files without their names.
-        self._step = max(1, wire.options.block_bytes // 4)
+        self._target: Target = CallTarget(wire.target)  # until the end is spoken to
+        # A cut loses what is on its way (a quarter of a block), what has no claim and small files without their names
+        # (as much, and one more of them): less than a block in all.
+        self._step = max(1, wire.options.block_bytes // 8)
+        self._batch = max(1, wire.options.block_bytes // 4)
         self._jobs: dict[int, Job] = {}  # with bytes to come
         self._journals: dict[int, bytes] = {}  # found at the target
         self._whole: list[Job] = []  # all bytes written, not proved yet
@@ -48,13 +50,14 @@ class Relay:
 
     def outcomes(self) -> Iterator[Outcome]:
         try:
+            self._target = target_of(self._wire.target, self._wire.options.block_bytes)
             yield from self._prepare()
             yield from self._carry()
         except TidemarkError as error:
             self.error = error
         finally:
             try:
-                self._target.abandon(list(self._jobs.values()))
+                self._let_go([*self._jobs.values(), *self._whole])
             except TidemarkError as error:
                 self.error = self.error or error
 
@@ -117,6 +120,9 @@ class Relay:
             else:
                 self._take(job, piece)
                 if job.left:
+                    if late := self._late(job):
+                        yield late
+                        break  # what is on its way is this file's, and as slow; the others go on in a round of their own
                     if self._wire.stopped() and job.kept == job.at:
                         break
                     continue
@@ -149,24 +155,38 @@ class Relay:
                 if self._wire.stopped():
                     return
 
+    def _late(self, job: Job) -> Failed | None:
+        """The outcome of a file that has had its time; the next run goes on from its claims."""
+        deadlines, path, now = self._wire.deadlines, job.item.source_path, time.monotonic()
+        deadlines.begin(path, now)
+        error = deadlines.over(path, job.item.size, now)
+        return self._wire.failed(job.item, error) if error is not None else None
+
     def _ended(self, job: Job) -> Iterator[Outcome]:
         """All bytes of a file came."""
+        self._wire.deadlines.end(job.item.source_path)
         del self._jobs[job.number]
         self._whole.append(job)
         unnamed = sum(whole.item.size for whole in self._whole)
-        if len(self._whole) >= BATCH_FILES or unnamed >= self._step:
+        if len(self._whole) >= BATCH_FILES or unnamed >= self._batch:
             yield from self._name_all()
 
     def _lost(self, job: Job, again: TryAgain) -> tuple[SendItem, TryAgain]:
         """This try at the file did not get there."""
         del self._jobs[job.number]
-        self._target.abandon([job])
+        self._let_go([job])
         return job.item, again
+
+    def _let_go(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            if job.beside is not None:
+                job.beside.close()
+        self._target.abandon(jobs)
 
     # the proof
 
     def _name_all(self) -> Iterator[Outcome]:
-        jobs, self._whole = self._whole, []
+        jobs = self._whole
         if not jobs:
             return
         proved: dict[Job, str] = {}
@@ -182,6 +202,8 @@ class Relay:
         if proved:
             self._target.give_names(list(proved))
         # CRASH WINDOW: final names that nobody recorded; the rerun finds them by `already_there`.
+        self._whole = []
+        self._let_go(jobs)
         for job, digest in proved.items():
             yield self._wire.sent(job.item, digest)
 

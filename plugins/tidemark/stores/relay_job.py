@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidemark.stores.block_journal import Block, BlockJournal, Identity, journal_of, part_of
+from tidemark.stores.flow import Digesting
 from tidemark.stores.protocol import Entry
 from tidemark.stores.transfer_items import SendItem
 from tidemark.stores.transfer_proof import identity
@@ -28,7 +29,7 @@ class Job:
     kept: int = 0  # where a next try would go on: the end of what is claimed
     running: Any = field(default_factory=hashlib.sha256)  # of all bytes; None when some came by an earlier try
     block: Any = None  # of those since the last claim, where `running` is None
-    beside: Callable[[], str | None] | None = None  # the source's digest, being made while the bytes come
+    beside: Digesting | None = None  # the source's digest, being made while the bytes come
 
     @property
     def part(self) -> str:

@@ -18,7 +18,7 @@ def source_digests(wire: Wire, jobs: Sequence[Job], started: float) -> list[str 
     asked = [job for job in jobs if _to_digest(wire, job, started)]
     ranges = [Range(job.item.source_path, 0, job.item.size) for job in asked if job.beside is None]
     made = iter(wire.source.digests(ranges) if ranges else ())
-    digests = {job: job.beside() if job.beside is not None else next(made) for job in asked}
+    digests = {job: job.beside.digest() if job.beside is not None else next(made) for job in asked}
     after = dict(zip(jobs, wire.source.stat_many([job.item.source_path for job in jobs]), strict=True))
     found: list[str | TryAgain] = []
     for job in jobs:

@@ -56,7 +56,7 @@ class TakingParts(Protocol):
     """What a store may do besides."""
 
     def target(self, block_bytes: int) -> Target:
-        """Not more than half of `block_bytes` may be handed on and be lost when the store is."""
+        """Not more than a quarter of `block_bytes` may be handed on and be lost when the line is cut."""
         ...
 
 

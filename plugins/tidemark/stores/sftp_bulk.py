@@ -12,8 +12,8 @@ import struct
 from tidemark.errors import UnreachableError
 from tidemark.stores.lean_paramiko import paramiko
 from tidemark.stores.packets import MARGIN, PACKET_ROOM, BulkSink
+from tidemark.stores.pipe import Pipe
 from tidemark.stores.sftp_wire import DATA, Reply, SftpWire, Then
-from tidemark.stores.ssh import Pipe
 
 _LARGE = 1 << 14  # bytes of data from which on a reply keeps its slab; smaller ones are copied out
 _TOGETHER = 1 << 14  # bytes of requests

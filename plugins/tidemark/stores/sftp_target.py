@@ -45,7 +45,7 @@ class SftpTarget:
         self._store = store
         self._reads_back = reads_back
         self._whole_read = wire.read_size
-        self._stream = PartStream(wire, max(1, block_bytes // 2))
+        self._stream = PartStream(wire, max(1, block_bytes // 4))
         self._parts: dict[int, Part] = {}
         self._papers: dict[int, Part] = {}
         self._synced: dict[int, int] = {}

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tidemark.errors import PermissionDeniedError, UnreachableError
 from tidemark.stores.expired_logins import expired
-from tidemark.stores.ssh import Pipe
+from tidemark.stores.pipe import Pipe
 
 INIT, VERSION = 1, 2
 OPEN, CLOSE, READ, WRITE, LSTAT, FSTAT, FSETSTAT, OPENDIR, READDIR, REMOVE, MKDIR, RMDIR = (

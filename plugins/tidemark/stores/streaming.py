@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from tidemark.errors import CorruptionError, TidemarkError, UnreachableError
-from tidemark.stores.file_deadline import FileDeadlines
 from tidemark.stores.landing import check_path
 from tidemark.stores.local import LocalStore
 from tidemark.stores.pull import Pull
@@ -36,10 +35,9 @@ def stream_all(wire: Wire, items: Sequence[SendItem]) -> Iterator[Sent | Failed]
     waiting = {item.target_path: item for item in items}
     tried: Counter[str] = Counter()  # failed tries of the file itself, by target path
     patience = Patience(tries)
-    deadlines = FileDeadlines(slowest(wire))
     while waiting and not wire.stopped():
         one = _round(wire, list(waiting.values()))
-        one.line.deadlines = deadlines
+        one.line.deadlines = wire.deadlines
         done = retold = 0
         for outcome in one.outcomes():
             if isinstance(outcome, _OUTCOMES):
@@ -67,12 +65,6 @@ def stream_all(wire: Wire, items: Sequence[SendItem]) -> Iterator[Sent | Failed]
         elif waiting and not wire.stopped() and not patience.failed() and (one.error is not None or not retold):
             yield from _all_failed(wire, waiting.values(), one.error or _nowhere(wire))
             return
-
-
-def slowest(wire: Wire) -> float:
-    """Bytes a second of a file that is still worth waiting for; a capped link does not cut its own files short."""
-    options = wire.options
-    return min(options.slowest, options.bandwidth / 4) if options.bandwidth else options.slowest
 
 
 def _nowhere(wire: Wire) -> UnreachableError:

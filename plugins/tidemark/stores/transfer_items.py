@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from tidemark.errors import SourceVanishedError, TidemarkError
 from tidemark.stores.bandwidth import TokenBucket
+from tidemark.stores.file_deadline import FileDeadlines
 from tidemark.stores.protocol import Entry, Store, Tier
 
 SMALL = 1 << 20  # files up to here (and up to a block) travel in bundles
@@ -72,13 +73,16 @@ class Wire:
     options: SendOptions
     on_bytes: Callable[[int], None]
     bucket: TokenBucket = field(init=False)
+    deadlines: FileDeadlines = field(init=False)  # by source path
     spent: dict[str, int] = field(default_factory=dict)  # wire bytes by target path, all tries of the item at hand
 
     litter: list[str] = field(default_factory=list)  # files at the target that nobody has a use for any more
     _counting: threading.Lock = field(default_factory=threading.Lock)  # who counts is not who tells
 
     def __post_init__(self) -> None:
-        self.bucket = TokenBucket(self.options.bandwidth)
+        cap, slowest = self.options.bandwidth, self.options.slowest
+        self.bucket = TokenBucket(cap)
+        self.deadlines = FileDeadlines(min(slowest, cap / 4) if cap else slowest)  # a cap cuts no file short
 
     @property
     def proven_at_source(self) -> bool:

@@ -158,8 +158,11 @@ def test_what_rots_in_the_part_while_it_comes_is_seen_and_named(tmp_path: Path, 
         file.seek(4100)
         file.write(b"rot on the disk")
     answer = one.seal(sha(CONTENT))
-    assert answer[:5] == (1, 4096, len(CONTENT) - 4096, DIFFERS, SEALED)
-    assert not (tmp_path / PATH).exists() and made(tmp_path)[0]
+    assert answer[:5] == (1, 4096, 2048, DIFFERS, SEALED)
+    assert not (tmp_path / PATH).exists()
+    assert one.piece(4096, 4096 + 2048).trouble == 0  # it alone comes again
+    assert one.seal(sha(CONTENT)).trouble == 0
+    assert files(tmp_path) == {"x.tsfile": CONTENT}
 
 
 def test_a_piece_with_another_digest_does_not_count(tmp_path: Path, another: Callable[..., End]) -> None:
