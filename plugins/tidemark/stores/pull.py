@@ -64,6 +64,7 @@ class Pull(Round):
         for item in items:
             folder = item.target_path.rpartition("/")[0]
             self._beside.setdefault(folder.rpartition("/")[0], {})[folder] = None
+        self._at_edge = 0
         self._sealer = Sealer(wire, target.disk, target.where, self._told.put)
         self._prover = Prover(lambda: self.line.came.put((None, None)))
         self._unproven: set[int] = set()  # all written, not all read back
@@ -101,6 +102,13 @@ class Pull(Round):
     def sealed(self) -> bool:
         self._take_looked()
         return not self._unproven
+
+    def enough(self) -> bool:
+        """More than a block is on its way, so that a line is never idle: past the edge one block is taken of it at most."""
+        if not self._edge.is_set():
+            self._at_edge = self.arrived_bytes
+            return False
+        return self.arrived_bytes - self._at_edge + self.line.frame > self.wire.options.block_bytes
 
     def close(self) -> None:
         self._tell_bytes(0, 0)
