@@ -21,7 +21,7 @@ from tests.services.processes import descendants, soon
 from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
 from tidemark.errors import CorruptionError, DiskFullError, PermissionDeniedError, SourceVanishedError, UnreachableError
-from tidemark.stores import line, packets, push_carrier, retrying
+from tidemark.stores import line, packets, retrying
 from tidemark.stores.block_journal import journal_of, part_of
 from tidemark.stores.local import LocalStore
 from tidemark.stores.login import Limits
@@ -425,8 +425,7 @@ def test_a_far_end_that_is_busy_for_long_is_waited_for_but_not_for_ever(
 ) -> None:
     """Its program stands still, as one that waits for its disk; its server answers all the while."""
     item = put(site, "large", 30 * MB)
-    ends.far.connection.limits = Limits(stall=1.0)
-    monkeypatch.setattr(push_carrier, "LONGEST_SILENCE", 6.0)
+    ends.far.connection.limits = Limits(stall=1.0, silence=6.0)
     still: list[psutil.Process] = []
 
     def on_bytes(_count: int) -> None:

@@ -37,7 +37,8 @@ SFTP_SERVERS = ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-serve
 CHROOT_PARENT = "/var/lib"  # every folder above a chroot must belong to root and be closed to others; /tmp is open
 POSIX_TOOLS = (
     "sh cat find sha256sum tar stat mv cp ln rm mkdir rmdir ls test [ printf echo sort head tail cut tr wc xargs dd df "
-    "sync touch chmod env date sleep true false expr dirname basename readlink uname id grep sed awk od truncate mktemp"
+    "sync touch chmod env date sleep true false expr dirname basename readlink uname id grep sed awk od truncate mktemp "
+    "renice ionice"
 )
 
 

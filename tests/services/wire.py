@@ -26,6 +26,9 @@ class Wire:
         self._stall_at = 0
         self._stalled = threading.Event()
         self._rate = 0.0
+        self._singly = 0
+        self._slow = (0, 0.0)
+        self._late = 0.0
         self._refusing = False
         self._closed = False
 
@@ -40,6 +43,11 @@ class Wire:
         for pair in list(self._pairs):
             self._end(pair)
 
+    @property
+    def came(self) -> int:
+        """Bytes that came in the direction that counts."""
+        return self._came
+
     def cut_after(self, count: int, times: int = 1) -> None:
         """Close the connection that brings the `count`-th byte from now on; `times` times, `count` bytes apart."""
         with self._lock:
@@ -52,6 +60,20 @@ class Wire:
     def pace(self, rate: float) -> None:
         """Bytes a second a connection."""
         self._rate = rate
+
+    def singly(self, count: int) -> None:
+        """The next `count` bytes, of either direction, are handed on byte by byte, each in a packet of its own."""
+        self._singly = count
+
+    def read_slowly(self, count: int, rate: float) -> None:
+        """Read at most `count` bytes at once and `rate` a second, with the smallest window. New connections only."""
+        self._slow = (count, rate)
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+
+    def cut_the_server_late(self, seconds: float) -> None:
+        """Whom we cut from now on learns of it at the client at once, at the server only so much later: what is on its
+        way arrives until then, and newer connections come and end before the older one does."""
+        self._late = seconds
 
     def refuse(self) -> None:
         """Accept nobody from now on."""
@@ -66,20 +88,35 @@ class Wire:
             if self._refusing:
                 client.close()
                 continue
-            pair = (client, socket.create_connection(("127.0.0.1", self._server)))
+            pair = (client, self._to_server())
             self._pairs.append(pair)
             self.open += 1
             self.most_at_once = max(self.most_at_once, self.open)
             threading.Thread(target=self._carry, args=(pair, 0), daemon=True).start()
             threading.Thread(target=self._carry, args=(pair, 1), daemon=True).start()
 
+    def _to_server(self) -> socket.socket:
+        server = socket.socket()
+        if self._slow[0]:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        server.connect(("127.0.0.1", self._server))
+        return server
+
     def _carry(self, pair: tuple[socket.socket, socket.socket], way: int) -> None:
         source, sink = pair[way], pair[1 - way]
         with contextlib.suppress(OSError):
-            while data := source.recv(65_536):
+            source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            while data := source.recv(self._slow[0] or 65_536):
                 if way == self._counted and not self._passes(len(data)):
-                    break
-                sink.sendall(data)
+                    self._end(pair, late=True)
+                    return
+                singly, self._singly = min(self._singly, len(data)), max(0, self._singly - len(data))
+                for at in range(singly):
+                    sink.sendall(data[at : at + 1])
+                sink.sendall(data[singly:])
+                if self._slow[0]:
+                    time.sleep(len(data) / self._slow[1])
                 if way == self._counted and self._rate:
                     time.sleep(len(data) / self._rate)
         self._end(pair)
@@ -99,13 +136,24 @@ class Wire:
             self._stalled.wait()
         return not cut
 
-    def _end(self, pair: tuple[socket.socket, socket.socket]) -> None:
+    def _end(self, pair: tuple[socket.socket, socket.socket], late: bool = False) -> None:
         with self._lock:
             if pair not in self._pairs:
                 return
             self._pairs.remove(pair)
             self.open -= 1
-        for end in pair:
+        if late and self._late:
+            pair[0].shutdown(socket.SHUT_RDWR)
+            pair[0].close()
+            later = threading.Timer(self._late, self._close, [pair[1:]])
+            later.daemon = True
+            later.start()
+        else:
+            self._close(pair)
+
+    @staticmethod
+    def _close(ends: tuple[socket.socket, ...]) -> None:
+        for end in ends:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()

@@ -77,6 +77,11 @@ class RunItem:
     covered_by: tuple[str, ...] = ()
     reason: str | None = None
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files of a sealed file at the source: TsFile, `.resource`, mods."""
+        return (self.path, self.path + ".resource", *([self.mods_path] if self.mods_path else []))
+
 
 @dataclass(frozen=True)
 class RunSchema:

@@ -34,6 +34,8 @@ schema = ""                                # the folder of schema logs, e.g. "sy
 time_unit = "ms"                           # "us", "ns": as the site's IoTDB is set; TsFiles do not say
 partition_interval_ms = 604800000          # as the site's IoTDB is set
 snapshot = ".tidemark"                     # folder for hard links on each data disk; "" : read in place
+nice = 0                                   # 1 to 19: what we run at a remote site steps back for others, at its disk too
+snapshot_bytes = ""                        # "20 GB": a run links no more, so that no more than that can stay on a full disk
 
 # ── which site goes where, when and how fast ─────────────────────────────────────────────────────────────────────
 [links.plant1]
@@ -42,7 +44,9 @@ receiver = "centre"
 schedule = "*/15 * * * *"                  # cron; "" : by hand only
 timezone = "UTC"                           # of schedule and window
 connections = 16                           # SSH connections at most
+digest = "both"                            # SHA-256 at both ends; "target": there alone, proved later by ./tidemark verify
 bandwidth = ""                             # "20 MB/s"; "" : no limit
+slowest = "1 KB/s"                         # a file that needs longer, and ten minutes, is left to the next run; "" : never
 window = ""                                # "22:00-06:00": outside it a run stops and goes on next time; "" : always
 include = ["**"]                           # device patterns, e.g. ["root.factory.**"]
 exclude = []

@@ -8,40 +8,57 @@ that outlived its part costs bytes, never truth. Runs at the far end too (see `f
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import namedtuple
 from collections.abc import Sequence
 
 _MAGIC = "tidemark-blocks 1 "
+_LONG = 225  # bytes of a name behind which the longest ending fits
 
 
 def part_of(target_path: str) -> str:
     """Where the bytes of a file that is under way lie."""
-    return target_path + ".part"
+    return _stem(target_path) + ".part"
 
 
 def part_at(place: bytes) -> bytes:
     """As `part_of`, of a place on a disk."""
-    return place + b".part"
+    return _stem_at(place) + b".part"
 
 
 def copy_at(place: bytes) -> bytes:
     """As `part_at`, for a small file that is sent a second time while the first copy is on its way."""
-    return place + b".again.part"
+    return _stem_at(place) + b".again.part"
 
 
 def copy_of(target_path: str) -> str:
-    return target_path + ".again.part"
+    return _stem(target_path) + ".again.part"
 
 
 def journal_of(target_path: str) -> str:
     """Where the record of its durable blocks lies."""
-    return target_path + ".part.blocks"
+    return _stem(target_path) + ".part.blocks"
 
 
 def journal_at(place: bytes) -> bytes:
     """As `journal_of`, of a place on a disk."""
-    return place + b".part.blocks"
+    return _stem_at(place) + b".part.blocks"
+
+
+def _stem(path: str) -> str:
+    if len(path) - path.rfind("/") <= _LONG // 4:  # a character takes four bytes at most
+        return path
+    return _stem_at(path.encode(errors="surrogateescape")).decode(errors="surrogateescape")
+
+
+def _stem_at(place: bytes) -> bytes:
+    """What the names of a file's parts begin with: its own, or where no ending fits behind that (a name has 255 bytes at
+    most) the digest of it."""
+    start = place.rfind(b"/") + 1
+    if len(place) - start <= _LONG:
+        return place
+    return place[:start] + hashlib.sha256(place[start:]).hexdigest().encode()
 
 
 class Identity(namedtuple("Identity", "wanted mtime inode")):

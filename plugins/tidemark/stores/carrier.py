@@ -1,7 +1,9 @@
 """One connection of a transfer: asks ranges of a far end's files, hands on the frames that answer, in whatever order it can.
 
-Where the packet layer is ours (`packets`) frames come straight from the connection's thread, else a thread of our own reads
-them through paramiko. Both put (carrier, frame) into one queue; (carrier, None) says that nothing more will come.
+Requests are sent by a thread of their own: who hands on frames may wait for the hand, and only it reads what would let a
+request that fills the far end's window go on. So the hand never waits for a line. Where the packet layer is ours (`packets`)
+frames come straight from the connection's thread, else a thread of our own reads them through paramiko. Both put (carrier,
+frame) into one queue; (carrier, None) says that nothing more will come.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple, Union
 
-from tidemark.errors import TidemarkError, UnreachableError
+from tidemark.errors import HostKeyError, TidemarkError, UnreachableError
 from tidemark.stores.far_program import DATA
 from tidemark.stores.far_session import FarSession, start_far_end
 from tidemark.stores.far_stream import ANY, RANGE
@@ -23,7 +25,7 @@ from tidemark.stores.ssh import SshConnection
 
 RECORDS_ROOM = 1 << 16  # bytes of a frame that are records
 
-Came = Union[tuple["Carrier", Frame | None], "Opened"]
+Came = Union[tuple["Carrier | None", Frame | None], "Opened"]  # of no carrier: a thread of ours has news for the hand
 
 
 class Asking:
@@ -39,10 +41,14 @@ class Asking:
 
 
 class Opened(NamedTuple):
-    """A further connection with python3 at its end; no session where the server does not let us have one."""
+    """A further connection with python3 at its end; no session where the server does not let us have one.
+
+    `error`: what must end the transfer instead (another host key, or a bug).
+    """
 
     connection: SshConnection
     session: FarSession | None
+    error: Exception | None = None
 
 
 class Carrier:
@@ -63,6 +69,8 @@ class Carrier:
         self._sink: BulkSink | None = None
         self._heard = time.monotonic()
         self._seen = 0
+        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._closing = False
         self.ended = False  # DONE was read, or it is lost
 
     def start(self, frame: int, slabs: int, digest: bool) -> None:
@@ -70,9 +78,9 @@ class Carrier:
         self.session.begin("stream", frame, digest)
         if self._sink is None:
             threading.Thread(target=self._read, name=f"tidemark-pull-{self.number}", daemon=True).start()
+        threading.Thread(target=self._send_requests, name=f"tidemark-ask-{self.number}", daemon=True).start()
 
     def ask(self, spans: Sequence[Span], files: dict[int, Asking]) -> None:
-        """Raises UnreachableError when the connection is gone."""
         words = []
         for number, offset, length in spans:
             file = files[number]
@@ -82,11 +90,11 @@ class Carrier:
 
     def request(self, ranges: bytes) -> None:
         """The far end is to read them."""
-        self.session.feed(ranges)
+        self._requests.put(ranges)
 
     def end(self) -> None:
         """Nothing more will be asked; the far end's last frame follows."""
-        self.session.end()
+        self._requests.put(None)
 
     @property
     def busy(self) -> bool:
@@ -111,6 +119,8 @@ class Carrier:
 
     def close(self) -> None:
         """End its session in the middle; a connection of its own too."""
+        self._closing = True
+        self._requests.put(None)
         if self._sink is not None:
             self._sink.abandon()
         with contextlib.suppress(UnreachableError, OSError):
@@ -120,6 +130,17 @@ class Carrier:
 
     def _deliver(self, frame: Frame | None) -> None:
         self._came.put((self, frame))
+
+    def _send_requests(self) -> None:
+        try:
+            while (ranges := self._requests.get()) is not None:
+                if self._closing:
+                    return
+                self.session.feed(ranges)
+            if not self._closing:
+                self.session.end()
+        except (UnreachableError, OSError):
+            self._deliver(None)
 
     def _read(self) -> None:
         try:
@@ -133,11 +154,17 @@ class Carrier:
 
 
 def open_another(first: SshConnection, root: str) -> Opened:
-    connection = SshConnection(first.login, first.limits)
+    connection = first.another()
+    session: FarSession | None = None
+    error: Exception | None = None
     try:
         session, _ = start_far_end(connection, root)
-    except TidemarkError:  # refused, or the way is down: what is open goes on
-        session = None
+    except HostKeyError as other:
+        error = other
+    except TidemarkError:
+        error = None  # refused, or the way is down: what is open goes on
+    except Exception as bug:  # the hand waits for this connection: it hears of it, and raises it
+        error = bug
     if session is None:
         connection.drop()
-    return Opened(connection, session)
+    return Opened(connection, session, error)

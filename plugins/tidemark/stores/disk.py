@@ -7,23 +7,26 @@ say. Only `durable` gives files their final names.
 
 from __future__ import annotations
 
-import array
 import bisect
 import errno
 import hashlib
 import os
 import stat as modes
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from tidemark.stores import durable
+from tidemark.stores.disk_rows import outermost, readable, show
 
 PIECE = 1 << 20  # bytes read at once
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # NONBLOCK: a FIFO must not hang us
 _FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_DIRECTORY
 _BY_HANDLE = os.scandir in os.supports_fd  # not in Python 3.6
-_UTF8 = sys.getfilesystemencoding().lower().replace("-", "") == "utf8"
-_NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
+_NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG)
+
+
+def _silently() -> None:
+    """Nobody wants to hear."""
 
 
 class Disk:
@@ -32,6 +35,16 @@ class Disk:
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/").encode() or b"/"
         self._plain: dict[str, bytes] = {}  # places of folders, with a slash; of the bulk call under way: no symlinks
+        self.tell: Callable[[], None] = _silently  # called while long work gets on, about each piece
+
+    @contextmanager
+    def telling(self, tell: Callable[[], None]) -> Iterator[None]:
+        """`tell` hears of long work within the block. Not where another thread uses this disk."""
+        self.tell = tell
+        try:
+            yield
+        finally:
+            self.tell = _silently
 
     def locate(self, path: str) -> bytes:
         """The place of `path` on this disk. ELOOP when a folder between the root and it is a symlink."""
@@ -76,7 +89,7 @@ class Disk:
             prefix, place, rows = stack.pop()
             below: list[tuple[str, bytes]] = []
             if place:
-                rows = sorted(_readable(self._scan(prefix, place, below, odd, by_name), prefix, odd))
+                rows = sorted(readable(self._scan(prefix, place, below, odd, by_name), prefix, odd))
             end = len(rows)
             for inner, inner_place in sorted(below, reverse=True):
                 start = bisect.bisect_left(rows, (inner[len(prefix) :], 0, 0, 0), 0, end)
@@ -180,6 +193,7 @@ class Disk:
         try:
             for piece in self.pieces(path, offset, length):
                 total.update(piece)
+                self.tell()
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ERANGE):
                 return None
@@ -274,52 +288,6 @@ class Disk:
             # CRASH WINDOW: the old target is gone, the new link is not there yet; the rerun links it.
             durable.remove_quietly(place)
             os.link(origin, place, follow_symlinks=False)
-
-
-def outermost(folders: Sequence[str]) -> list[str]:
-    """`folders` without those that lie below another of them."""
-    kept: list[str] = []
-    above: set[str] = set()  # the kept ones without a slash at the end
-    for folder in sorted(set(folders)):
-        if kept[:1] == [""] and not folder.startswith("/"):
-            continue
-        if not any(char == "/" and folder[:at] in above for at, char in enumerate(folder)):
-            kept.append(folder)
-            above.add(folder.rstrip("/"))
-    return kept
-
-
-def pack_rows(rows: list[tuple[str, int, int, int]]) -> bytes:
-    """The names, each ended by a NUL, then all sizes, mtimes, inodes as little-endian int64."""
-    names, sizes, mtimes, inodes = zip(*rows)  # noqa: B905 Python 3.6
-    numbers = array.array("q", sizes + mtimes + inodes)
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return "\0".join(names).encode() + b"\0" + numbers.tobytes()
-
-
-def show(name: bytes) -> str:
-    return name.decode("utf-8", "backslashreplace")
-
-
-def _readable(
-    rows: list[tuple[str, int, int, int]], prefix: str, odd: list[tuple[str, str]]
-) -> list[tuple[str, int, int, int]]:
-    """The rows whose names are UTF-8, whatever encoding the process believes in."""
-    if _UTF8:
-        try:
-            "".join([row[0] for row in rows]).encode()
-            return rows
-        except UnicodeEncodeError:
-            pass  # one by one: which is it?
-    kept = []
-    for row in rows:
-        name = os.fsencode(row[0])
-        try:
-            kept.append((name.decode(), row[1], row[2], row[3]))
-        except UnicodeDecodeError:
-            odd.append((prefix + show(name), "name is not UTF-8"))
-    return kept
 
 
 def _prefix(folder: str) -> str:

@@ -9,11 +9,38 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import namedtuple
 from collections.abc import Iterable, Sequence
 
 SYNC_ONCE = 16  # from so many files on, one syncfs of the disk is cheaper than an fsync a file
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 PART = _WRITE | os.O_TRUNC
+
+
+class SyncFailed(OSError):
+    """A sync said that the disk lost bytes. `parts` are removed: whoever asked the disk again would hear that all is well,
+    since Linux tells of an error once (Documentation/core-api/errseq.rst). `disk`: a whole disk said so, of whatever was
+    written to it before."""
+
+    def __init__(self, error: OSError, parts: Sequence[bytes], disk: bool) -> None:
+        super().__init__(error.errno, f"the disk lost what was written: {os.strerror(error.errno or errno.EIO)}")
+        self.parts = list(parts)
+        self.disk = disk
+
+
+class Proof(namedtuple("Proof", "inode size mtime_ns ctime_ns")):
+    """What a stat shows of a part whose bytes were proven: as long as it shows the same, they are the same.
+
+    Linux counts time for files in ticks of 1-10 ms, and two changes within one look alike; since 6.13 the first change
+    after a stat gets a time of its own (Documentation/filesystems/multigrain-ts.rst), before that one right after the
+    stat, within the tick, is not seen.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, info: os.stat_result) -> Proof:
+        return cls(info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
 
 
 def publish(place: bytes, data: bytes) -> None:
@@ -57,19 +84,45 @@ def write_part(place: bytes, offset: int, pieces: Iterable[bytes], sync: bool = 
 def seal(renames: Sequence[tuple[bytes, bytes]]) -> None:
     """Make every part durable, rename all, make the folders durable. A pair that was sealed before is synced again.
 
-    Synced, because who sealed it may have died between the rename and the sync.
+    Synced, because who sealed it may have died between the rename and the sync. Raises SyncFailed.
     """
-    folders = sorted({final.rpartition(b"/")[0] for _, final in renames})
-    if len(renames) < SYNC_ONCE or not _sync_disks({part.rpartition(b"/")[0] for part, _ in renames}.union(folders)):
-        for part, final in renames:
-            _sync_file(final if _sealed_before(part, final) else part)
+    make_durable(renames)
     # CRASH WINDOW: durable parts without final names, or some with: the rerun finds the rest as parts and seals them.
+    give_names(renames)
+
+
+def make_durable(renames: Sequence[tuple[bytes, bytes]], singly: bool = False) -> None:
+    """The first half of `seal`. `singly`: not by one sync of the disk, however many they are. Raises SyncFailed."""
+    folders = {final.rpartition(b"/")[0] for _, final in renames}
+    if len(renames) >= SYNC_ONCE and not singly:
+        try:
+            if _sync_disks({part.rpartition(b"/")[0] for part, _ in renames}.union(folders)):
+                return
+        except OSError as error:
+            raise _lost(error, [part for part, _ in renames], True) from error
+    lost, last = [], OSError()
+    for part, final in renames:
+        handle = os.open(final if _sealed_before(part, final) else part, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        except OSError as error:
+            lost.append(part)
+            last = error
+        finally:
+            os.close(handle)
+    if lost:
+        raise _lost(last, lost, False)
+
+
+def give_names(renames: Sequence[tuple[bytes, bytes]]) -> None:
+    """The second half of `seal`."""
     for part, final in renames:
         try:
             os.rename(part, final)
         except FileNotFoundError:
             if not _sealed_before(part, final):
                 raise
+    folders = sorted({final.rpartition(b"/")[0] for _, final in renames})
     if len(folders) < SYNC_ONCE or not _sync_disks(folders):
         for folder in folders:
             sync_folder(folder)
@@ -146,12 +199,10 @@ def _write(handle: int, data: bytes) -> None:
         left = left[os.write(handle, left) :]
 
 
-def _sync_file(place: bytes) -> None:
-    handle = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _lost(error: OSError, parts: Sequence[bytes], disk: bool) -> SyncFailed:
+    for part in parts:  # a file that had its name before stays: it may be somebody's
+        remove_quietly(part)
+    return SyncFailed(error, parts, disk)
 
 
 def _sync_disks(folders: Iterable[bytes]) -> bool:
@@ -160,8 +211,10 @@ def _sync_disks(folders: Iterable[bytes]) -> bool:
     version = [int(digits) for digits in system.release.split("-")[0].split(".")[:2] if digits.isdigit()]
     if system.sysname != "Linux" or version < [5, 8]:
         return False
-    import ctypes
-
+    try:
+        import ctypes
+    except ImportError:  # a slim python has none
+        return False
     syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
     if syncfs is None:
         return False

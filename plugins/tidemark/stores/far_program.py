@@ -3,7 +3,7 @@
 Sent over the exec channel for as long as the connection lives (`far_source`); nothing is installed, nothing stays. The
 standard library alone, Python 3.6. A frame is a head (kind, length of the JSON part, length of the bytes), the JSON, the
 bytes. Near to far: ASK [operation, arguments], then for writes DATA… and LAST, or STOP. Far to near: DATA…, then DONE with
-the result or FAILED [errno, words, path].
+the result or FAILED [errno, words, path]; before them BEATs, where it computes for long and gets on.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ import gc
 import json
 import struct
 import sys
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from tidemark.stores import durable
-from tidemark.stores.disk import PIECE, Disk, pack_rows
+from tidemark.stores.disk import PIECE, Disk
+from tidemark.stores.disk_rows import pack_rows
 from tidemark.stores.far_receive import Receiver, begin
-from tidemark.stores.far_stream import Ranges, widen, write_all
+from tidemark.stores.far_stream import Ranges, editions, widen, write_all
 
 HEAD = struct.Struct(">BII")
-ASK, DATA, LAST, STOP, DONE, FAILED = range(6)
+ASK, DATA, LAST, STOP, DONE, FAILED, BEAT = range(7)
+BEAT_SECONDS = 5.0  # between two signs of life
 ROWS = 4000  # files a frame of a listing
 GATHER = 1 << 18  # bytes of small files a frame
 
@@ -39,6 +42,15 @@ class Server:
         self.resumed: dict[str, Any] = {}  # what `begin` found in parts, by path
         self.source = source
         self.sink = sink
+        self.beaten = 0.0
+
+    def beat(self) -> None:
+        """A sign of life, now and then. Called where work gets on, so a disk that hangs gives none."""
+        now = time.monotonic()
+        if now - self.beaten >= BEAT_SECONDS:
+            self.beaten = now
+            self.sink.write(HEAD.pack(BEAT, 0, 0))
+            self.sink.flush()
 
     def serve(self) -> None:
         while True:
@@ -47,6 +59,7 @@ class Server:
                 return
             name, arguments = frame[1]
             act: Callable[..., Any] = getattr(self, "do_" + name)
+            self.beaten = time.monotonic()
             try:
                 self.send(DONE, act(*arguments))
             except Stopped:
@@ -144,10 +157,11 @@ class Server:
             ranges.answer(asked)
 
     def do_begin(self, files: list[Any]) -> list[Any]:
-        return begin(self.disk, files, self.resumed)
+        with self.disk.telling(self.beat):
+            return begin(self.disk, files, self.resumed)
 
-    def do_receive(self, frame: int) -> None:
-        """DATA of `far_receive` words and bytes, `frame` bytes at most; DATA of RECORDs answer."""
+    def do_receive(self, frame: int, reserve: int) -> None:
+        """DATA of `far_receive` words and bytes, `frame` bytes at most; RECORDs answer. `reserve`: bytes that stay free."""
         sink = self.sink.fileno()
         self.sink.flush()
         widen(self.source.fileno())
@@ -156,7 +170,7 @@ class Server:
             write_all(sink, [HEAD.pack(DATA, len(records), 0), records])
 
         buffer = memoryview(bytearray(frame))
-        receiver = Receiver(self.disk, send, self.resumed)
+        receiver = Receiver(self.disk, send, self.resumed, reserve)
         try:
             while True:
                 head = self.source.read(HEAD.size)
@@ -174,7 +188,11 @@ class Server:
             self.resumed.clear()
 
     def do_digests(self, ranges: list[list[Any]]) -> list[str | None]:
-        return [self.disk.digest(path, offset, length) for path, offset, length in ranges]
+        with self.disk.telling(self.beat):
+            return [self.disk.digest(path, offset, length) for path, offset, length in ranges]
+
+    def do_editions(self, paths: list[str]) -> list[int | None]:
+        return editions(self.disk, paths)
 
     def do_publish(self, path: str) -> None:
         data = b"".join(self.incoming())

@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from tidemark.errors import UnreachableError
-from tidemark.stores.far_program import ASK, DATA, DONE, FAILED, HEAD, LAST, STOP
+from tidemark.stores.expired_logins import expired
+from tidemark.stores.far_program import ASK, BEAT, DATA, DONE, FAILED, HEAD, LAST, STOP
 from tidemark.stores.far_source import command, program
 
 if TYPE_CHECKING:
     from tidemark.stores.arriving import ChildPipe
-    from tidemark.stores.ssh import Pipe, SshConnection
+    from tidemark.stores.pipe import Pipe
+    from tidemark.stores.ssh import SshConnection
 
 GREETING = b"tidemark "
 _WRITE = 1 << 18  # bytes a DATA frame towards the far end
@@ -27,7 +29,7 @@ def start_far_end(connection: SshConnection, root: str, python: bool = True) -> 
     up at once, so no time is lost there. Only an answer tells a tier: an end that is silent or gone raises UnreachableError.
     """
     for with_python in (True, False) if python else (False,):
-        pipe = connection.open_pipe(command(with_python))
+        pipe = connection.open_pipe(command(with_python, connection.nice))
         try:
             pipe.write(program(root) if with_python else b"tidemark\n")
             words = _greeting(pipe)
@@ -47,6 +49,8 @@ def start_far_end(connection: SshConnection, root: str, python: bool = True) -> 
                 hint="run again; if it always does so, its sshd log says why",
                 subject=connection.login.host,
             )
+        if over := expired(connection.login.name, pipe.last_words()):
+            raise over
         pipe.close()
     return None, ()
 
@@ -146,10 +150,12 @@ class FarSession:
         self._pipe.write(HEAD.pack(kind, len(text), len(data)) + text + data)
 
     def _receive(self, patient: bool) -> tuple[int, Any, bytes]:
-        head = self._pipe.read(HEAD.size, patient=patient)
-        if len(head) < HEAD.size:
-            raise self._ended()
-        kind, words, size = HEAD.unpack(head)
+        kind = BEAT
+        while kind == BEAT:
+            head = self._pipe.read(HEAD.size, patient=patient)
+            if len(head) < HEAD.size:
+                raise self._ended()
+            kind, words, size = HEAD.unpack(head)
         text, data = self._pipe.read(words), self._pipe.read(size)
         if len(text) < words or len(data) < size:
             raise self._ended()

@@ -15,7 +15,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-MODULES = ("durable", "disk", "far_stream", "block_journal", "part_file", "resuming", "far_receive", "far_program")
+MODULES = (
+    *("durable", "disk_rows", "disk", "head_room", "far_stream", "block_journal"),
+    *("part_file", "resuming", "far_sealing", "far_receive", "far_program"),
+)
 TOOLS = ("find", "stat", "sha256sum", "head", "tail", "rm", "sync", "tar", "dd")
 
 _PARSING = threading.Lock()
@@ -36,12 +39,20 @@ stores.far_program.serve({root!r})
 """
 
 
-def command(python: bool = True) -> str:
+def lowered(nice: int) -> str:
+    """What a script of the far end's begins with so that it and what it starts step back, as far as the tools there let it.
+
+    `nice` 1 … 19, and with it the lowest priority at the disk of those that are served at all; 0: as it is.
+    """
+    return f"renice -n {nice} -p $$ >/dev/null 2>&1; ionice -c 2 -n 7 -p $$ >/dev/null 2>&1; " if nice else ""
+
+
+def command(python: bool = True, nice: int = 0) -> str:
     """One line for the far end's shell, whichever it is. `python=False` asks for the POSIX tools alone."""
     start = f'command -v python3 >/dev/null 2>&1 && exec python3 -I -S -c "{_LOAD}"; ' if python else ""
     tools = "; ".join(f"command -v {tool} >/dev/null 2>&1 && printf {tool}\\ " for tool in TOOLS)
     printf = 'find / -maxdepth 0 -printf "printf " 2>/dev/null'
-    return f"sh -c '{start}echo tidemark posix; {tools}; {printf}; echo'"
+    return f"sh -c '{lowered(nice)}{start}echo tidemark posix; {tools}; {printf}; echo'"
 
 
 def program(root: str) -> bytes:

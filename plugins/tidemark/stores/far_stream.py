@@ -22,13 +22,15 @@ from typing import Any
 from tidemark.stores.disk import Disk
 
 RANGE = struct.Struct(">IQQQqQH")  # number, offset, length, bytes of the file wanted, mtime, inode, bytes of the path
-RECORD = struct.Struct(">IQIBBQ32s")  # number, offset, length, trouble, kind, size of the file, digest
+RECORD = struct.Struct(">IQIBBQ32s")  # number, offset, length, trouble, kind, edition or (with SHORT) size, digest
 BLOCK, PREFIX, BARE = range(3)  # what a record's digest is of: its bytes, the file up to their end, nothing
 CHANGED, SHORT = 250, 251  # troubles beside the errno: not the file it was; fewer bytes than wanted
 ANY = -1  # as mtime of a RANGE: whatever it is, as long as it is the same before and after the read
-RACY_SECONDS = 2  # so young a file may change without a change of its times
+RACY_SECONDS = 2  # so young a file may change without a change of its mtime: written through a mapping, or a coarse clock
+TICK_SECONDS = 0.02  # and of its ctime, which nobody can set, where the disk keeps more than whole seconds
 PIPE_BYTES = 1 << 20
 NOTHING = bytes(32)
+_LOW32, _LOW31 = (1 << 32) - 1, (1 << 31) - 1
 _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ
 
 
@@ -76,9 +78,7 @@ class Ranges:
             elif length == wanted <= len(self.buffer):
                 self._whole(number, handle, wanted, before)
             else:
-                self._pieces(number, handle, offset, length)
-                if _changed(before, os.fstat(handle)):
-                    self._trouble(number, offset, CHANGED)
+                self._pieces(number, handle, (offset, length), before)
         except OSError as error:
             self._trouble(number, offset, error.errno or errno.EIO)
         finally:
@@ -89,16 +89,19 @@ class Ranges:
         if self.filled + wanted > len(self.buffer):
             self.flush()
         view = self.buffer[self.filled : self.filled + wanted]
-        same = _fill(handle, view) and not _changed(before, os.fstat(handle))
+        filled, after = _fill(handle, view), os.fstat(handle)
+        same = filled and not _changed(before, after)
         kind, total = (PREFIX, hashlib.sha256(view).digest()) if self.digest else (BARE, NOTHING)
-        if same and (before.st_size != wanted or before[modes.ST_MTIME] >= self.now - RACY_SECONDS):
+        if same and (before.st_size != wanted or before.st_ctime_ns != after.st_ctime_ns or _young(before, self.now)):
             same = os.pread(handle, wanted, 0) == view  # no time shows whether it changed
         if same:
-            self._record(number, 0, wanted, kind, total)
+            self._record(number, 0, wanted, kind, total, 0)
         else:
             self._trouble(number, 0, CHANGED)
 
-    def _pieces(self, number: int, handle: int, offset: int, length: int) -> None:
+    def _pieces(self, number: int, handle: int, span: tuple[int, int], before: os.stat_result) -> None:
+        """A record each, or CHANGED in its place: the piece before may have been the last one the near end waits for."""
+        offset, length = span
         done, running = self.running.pop(number, (0, None))
         if running is None or done != offset:
             running = hashlib.sha256() if offset == 0 else None
@@ -108,11 +111,12 @@ class Ranges:
                 self.flush()
             size = min(length, len(self.buffer) - self.filled)
             view = self.buffer[self.filled : self.filled + size]
-            if not _fill(handle, view):
+            filled, after = _fill(handle, view), os.fstat(handle)
+            if not filled or _changed(before, after):
                 self._trouble(number, offset, CHANGED)
                 return
             kind, total = self._hashed(view, running)
-            self._record(number, offset, size, kind, total)
+            self._record(number, offset, size, kind, total, edition(after, self.now))
             offset += size
             length -= size
         if running is not None:
@@ -126,8 +130,8 @@ class Ranges:
         running.update(view)
         return PREFIX, running.copy().digest()
 
-    def _record(self, number: int, offset: int, size: int, kind: int, total: bytes) -> None:
-        self.records.append(RECORD.pack(number, offset, size, 0, kind, size, total))
+    def _record(self, number: int, offset: int, size: int, kind: int, total: bytes, of: int) -> None:
+        self.records.append(RECORD.pack(number, offset, size, 0, kind, of, total))
         self.filled += size
         if self.filled == len(self.buffer):
             self.flush()
@@ -135,6 +139,28 @@ class Ranges:
     def _trouble(self, number: int, offset: int, trouble: int, size: int = 0) -> None:
         self.running.pop(number, None)
         self.records.append(RECORD.pack(number, offset, 0, trouble, BARE, size, NOTHING))
+
+
+def edition(info: os.stat_result, now: float) -> int:
+    """What a file's own times say of it, in 64 bits: of mtime and ctime so much that any change shows; whether it is young.
+
+    `now` by the clock of the machine the file lies on.
+    """
+    return (info.st_mtime_ns & _LOW32) << 32 | (info.st_ctime_ns & _LOW31) << 1 | _young(info, now)
+
+
+def editions(disk: Disk, paths: list[str]) -> list[int | None]:
+    """Of each path; None where there is no file."""
+    now, found = time.time(), []
+    for path, place in zip(paths, disk.locate_all(paths)):  # noqa: B905 Python 3.6
+        there = disk.stat(path)
+        found.append(edition(os.lstat(place), now) if there else None)
+    return found
+
+
+def same_edition(one: int, other: int) -> tuple[bool, bool]:
+    """Whether bytes read at two editions are of one; whether the times can tell. A ctime alone moves with a link, too."""
+    return one >> 32 == other >> 32, one == other and not one & 1
 
 
 def widen(handle: int) -> None:
@@ -167,3 +193,8 @@ def _fill(handle: int, view: memoryview) -> bool:
 
 def _changed(before: os.stat_result, after: os.stat_result) -> bool:
     return (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns)
+
+
+def _young(info: os.stat_result, now: float) -> bool:
+    tick = RACY_SECONDS if info.st_ctime_ns % 10**9 == 0 else TICK_SECONDS
+    return info[modes.ST_MTIME] >= now - RACY_SECONDS or info.st_ctime_ns >= (now - tick) * 1e9

@@ -12,11 +12,16 @@ import time
 from collections.abc import Callable
 
 from tidemark.errors import TidemarkError, UnreachableError
+from tidemark.stores.allowance import Allowance
 from tidemark.stores.bandwidth import TokenBucket
 from tidemark.stores.carrier import Asking, Came, Carrier, Opened, open_another
+from tidemark.stores.far_program import DATA
 from tidemark.stores.far_session import FarSession
+from tidemark.stores.far_stream import RANGE
+from tidemark.stores.file_deadline import FileDeadlines
 from tidemark.stores.packets import Frame
 from tidemark.stores.python_store import PythonStore
+from tidemark.stores.retrying import pause_after
 from tidemark.stores.schedule import FEW, SHORT_ROUND_TRIP, Schedule, chunk_bytes, next_connections
 from tidemark.stores.ssh import SshConnection
 from tidemark.stores.transfer_items import SendOptions
@@ -24,9 +29,11 @@ from tidemark.stores.transfer_items import SendOptions
 FRAME, FRAMES = 1 << 20, 6  # bytes of a frame and buffers a connection, where one connection fills the line
 FAR_FRAME, FAR_FRAMES = 1 << 18, 3  # and where there may be many
 AHEAD = 8 << 20  # bytes asked of a single connection ahead of what came; less where many share the end of the work
+FILES_AHEAD = 2000  # and files, however small
+REQUESTS_AHEAD = 1 << 19  # and bytes of the asking itself: a far end that is not read from soon reads no more
 FIRST_CHUNK = 1 << 18  # on a long line, as long as its speed is not known
 STEP_SECONDS = 0.25  # between two decisions about the number of connections
-OPENING_AT_ONCE = 8  # sshd's MaxStartups refuses at random from ten on
+OPENING_AT_ONCE = 8  # sshd's MaxStartups refuses at random from ten on (its default)
 
 
 class Line:
@@ -56,7 +63,10 @@ class Line:
         self._door = threading.Lock()  # between us and who opens connections
         self._over = False
         self._opening = 0
-        self._most = 1
+        self._allowance = Allowance(1)
+        self._files_ahead = 1
+        self.deadlines = FileDeadlines(0.0)
+        self._under_way: set[int] = set()  # files asked for
         self._count = 0
         self._rate: dict[int, float] = {}  # of each, bytes a second
         self._marks: dict[int, int] = {}  # its bytes at the last step
@@ -69,17 +79,19 @@ class Line:
         """Take the connections there are. Raises UnreachableError."""
         self._block, self._digest = options.block_bytes, options.digest_at_source
         session = self._store.pool.take()
-        self._most = max(1, options.connections) if self.long else 1
+        self._allowance = Allowance(max(1, options.connections) if self.long else 1)
+        longest = max((len(file.path) for file in self._files.values()), default=0)
+        self._files_ahead = max(1, min(FILES_AHEAD, REQUESTS_AHEAD // (RANGE.size + longest)))
         self._stepped = time.monotonic()
         self._join(self._store.connection, session, own=False)
-        while self._store.further and len(self.carriers) < self._most:
+        while self._store.further and len(self.carriers) < self._allowance.most:
             connection, other = self._store.further.pop()
             if other.open:
                 self._join(connection, other, own=True)
             else:
                 connection.drop()
         if self.long:
-            self._open(min(self._most, 2) - len(self.carriers))
+            self._open(min(self._allowance.most, 2) - len(self.carriers))
 
     @property
     def name(self) -> str:
@@ -105,9 +117,12 @@ class Line:
             chunk = self._chunk(rate)
             if self._schedule.outstanding(carrier.number) + chunk > max(ahead, 2 * chunk):
                 return
+            if self._schedule.outstanding_spans(carrier.number) >= self._files_ahead:
+                return
             spans = self._schedule.next(carrier.number, chunk, self._slow)
             if not spans:
                 return
+            self._under_way.update(span.number for span in spans)
             try:
                 carrier.ask(spans, self._files)
             except UnreachableError:
@@ -116,10 +131,15 @@ class Line:
             self._bucket.take(sum(span.length for span in spans))
 
     def opened(self, opened: Opened, stopped: Callable[[], bool]) -> None:
+        """Raises what must end the transfer: HostKeyError."""
         self._opening -= 1
+        if opened.error is not None:
+            raise opened.error
+        there, now = len(self.carriers) + self._opening, time.monotonic()
         if opened.session is None:
-            self._most = max(1, len(self.carriers) + self._opening)  # refused: as many as it lets us have
+            self._allowance.refused(there, now + pause_after(self._allowance.failures + 1))
             return
+        self._allowance.let_in(there + 1, now + pause_after(1))
         self._join(opened.connection, opened.session, own=True)
         self.top_up(self.carriers[-1], stopped)
 
@@ -160,6 +180,22 @@ class Line:
                 self.top_up(carrier, stopped)
         return given_up
 
+    def overdue(self) -> list[tuple[int, TidemarkError]]:
+        """Files that are under way for longer than a file may be."""
+        now = time.monotonic()
+        found: list[tuple[int, TidemarkError]] = []
+        for number in list(self._under_way):
+            path, size = self._files[number].path.decode(), self._files[number].wanted
+            if not self._schedule.waits_for(number):
+                self._under_way.discard(number)
+                self.deadlines.end(path)
+                continue
+            self.deadlines.begin(path, now)
+            error = self.deadlines.over(path, size, now, len(self.carriers))
+            if error is not None:
+                found.append((number, error))
+        return found
+
     def idle(self, since: float) -> None:
         """Nothing came since then. Raises UnreachableError when nothing is asked of anybody either, for too long."""
         asked = any(self._schedule.outstanding(carrier.number) or carrier.busy for carrier in self.carriers)
@@ -191,9 +227,13 @@ class Line:
                 continue
             if isinstance(came, Opened):
                 self._keep(came)
-            elif came[0] in ending and (came[1] is None or came[1].kind):
-                self._end(came[0], came[1])
-                ending.remove(came[0])
+            elif (answering := came[0]) is not None and answering in ending:
+                frame = came[1]
+                if frame is not None and frame.kind == DATA:  # of a file that was given up
+                    answering.give_back(frame)
+                else:
+                    self._end(answering, frame)
+                    ending.remove(answering)
         for carrier in ending:
             carrier.close()
         self._drain()
@@ -269,6 +309,6 @@ class Line:
         left = self._schedule.waiting_bytes / total if total else 60.0
         now_open = len(self.carriers) + self._opening  # one whose handshake loses packets takes its time
         window = total * self.round_trip / max(1, len(self.carriers))
-        wanted = next_connections(now_open, self._most, self.round_trip, lossy, window, left)
+        wanted = next_connections(now_open, self._allowance.at(now), self.round_trip, lossy, window, left)
         if wanted > now_open:
             self._open(wanted - now_open)

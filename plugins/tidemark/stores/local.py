@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 from tidemark.errors import SourceVanishedError
 from tidemark.stores import durable
-from tidemark.stores.disk import Disk, pack_rows
+from tidemark.stores.disk import Disk
+from tidemark.stores.disk_rows import pack_rows
 from tidemark.stores.landing import check_path
 from tidemark.stores.listing import Frame, PackedEntries
 from tidemark.stores.protocol import Entry, Listing, Range, StoreProperties, Tier

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
@@ -22,11 +23,12 @@ class StoreAddress:
     host_key: str = ""
     key: str = ""
     connection: str = ""  # an Airflow connection id; orchestration puts its key file into `key`
+    nice: int = 0  # of what we run at the far end, 0 … 19: its disk and CPU serve others first
     tier: str = "auto"  # of an sftp store: a key of TIERS where the settings force one
 
     @classmethod
     def of(cls, end: SiteSettings | ReceiverSettings | NodeSettings) -> StoreAddress:
-        return cls(end.store, end.host_key, end.key, end.connection, end.tier)
+        return cls(end.store, end.host_key, end.key, end.connection, getattr(end, "nice", 0), end.tier)
 
 
 def open_store(address: StoreAddress, tier: Tier | None = None) -> Store:
@@ -45,11 +47,17 @@ def open_store(address: StoreAddress, tier: Tier | None = None) -> Store:
         from tidemark.stores.sftp import open_sftp
 
         return RetryingStore(try_again(lambda: open_sftp(address, tier or TIERS.get(address.tier)), TRIES))
+    shown = without_password(address.url)
     raise UsageError(
-        f"store {address.url!r} is neither file:///path nor sftp://user@host:port/path",
+        f"store {shown!r} is neither file:///path nor sftp://user@host:port/path",
         hint="./tidemark doctor checks every store of the settings",
-        subject=address.url,
+        subject=shown,
     )
+
+
+def without_password(url: str) -> str:
+    """An address as it may be shown: "***" where a password stands, or may stand in an address that is badly written."""
+    return re.sub(r"^([^/]*//[^/@:]*):.*@", r"\1:***@", url)
 
 
 def _local(url: str) -> Store:

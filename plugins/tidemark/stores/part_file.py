@@ -1,9 +1,10 @@
-"""The parts of files while they come: what comes is checked, written, journaled; a large file's digest runs along.
+"""The parts of files while they come: what comes is written, read back, journaled; a large file's digest runs along.
 
-A small file is one write. Of a large one every piece is digested as it comes: pieces in order by the hash of the file so
+A small file is one write. Of a large one every piece is read back from the part: pieces in order by the hash of the file so
 far, which the sender's record must equal (nothing is hashed twice), others by their own, and the hash of the file catches
-up from the part. A piece is journaled after its bytes were written. Every call is made by one thread; several processes
-may write to one part, each with a hash of its own. At this end of a pull, at the far end of a push: Python 3.6.
+up from the part. One thread writes, another reads back; several processes may write to one part, each with a hash of its
+own. That hash is one of the part as long as its times show that nobody else wrote to it (`durable.Proof`); where they do
+not, `finish` reads all of it back. At the far end of a push: Python 3.6; a pull goes on from this in `proving`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from tidemark.stores.far_stream import BARE, BLOCK, PREFIX
 
 _WRITE = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = _WRITE | os.O_CREAT | os.O_EXCL
-_BACK = 1 << 20  # bytes read back at once
+_BACK = 1 << 18  # bytes read back at once: they stay in the processor's cache
+LOOKS = 3  # times that a part is read back because somebody wrote to it meanwhile
 SYNC_BYTES = 64 << 20  # so much of a large file is made durable while more comes: a power loss costs at most this
 
 
@@ -41,6 +43,7 @@ class Resumed:
         self.prefix = 0
         self.running: Any = hashlib.sha256()
         self.blocks: list[Block] = []
+        self.seen: Any = None  # the part's `durable.Proof` when it was digested
 
     def known(self) -> list[Block]:
         first = [Block(0, self.prefix, self.running.copy().hexdigest())] if self.prefix else []
@@ -74,9 +77,11 @@ class PartFile:
     """The `.part` of one large file that `begin_part` made. ENOENT where there is none, ESTALE for another source's."""
 
     def __init__(self, disk: Disk, path: str, identity: Identity, resumed: Resumed | None) -> None:
-        place = disk.locate(path)
+        self.place = place = disk.locate(path)
         resumed = resumed or Resumed()
         self.size = identity.wanted
+        self.touched = False  # by somebody else, while it was ours
+        self.lost: OSError | None = None  # what the disk said of bytes that it lost
         self.running = resumed.running
         self.hashed = resumed.prefix  # the hash covers the file up to here
         self.later = {block.offset: block.end for block in resumed.blocks}  # whole pieces behind it
@@ -88,39 +93,42 @@ class PartFile:
             begun = header(identity)
             if os.pread(self._paper, len(begun), 0) != begun:
                 raise OSError(errno.ESTALE, "was begun for another source")
+            self.proof = self._stat()  # after our last write; after `finish` of the whole
+            self.touched = resumed.seen is not None and resumed.seen != self.proof
         except BaseException:
             self.close()
             raise
 
-    @property
-    def complete(self) -> bool:
-        return bool(self.hashed == self.size)
-
-    def digest(self) -> str:
-        return str(self.running.hexdigest())
-
     def finish(self) -> bytes:
-        """The digest of the whole file, all of whose pieces are in the part, whoever wrote them."""
-        self._hash_back(self.running, self.hashed, self.size)
-        self.hashed = self.size
-        return bytes(self.running.digest())
+        """The digest of the whole file, all of whose pieces are in the part, whoever wrote them. Raises OSError."""
+        for _ in range(LOOKS):
+            if self.lost is not None:
+                raise self.lost
+            before = self._stat()
+            if self.touched or before != self.proof:
+                self.running, self.hashed, self.touched = hashlib.sha256(), 0, False
+            self._hash_back(self.running, self.hashed, self.size)
+            self.hashed, self.proof = self.size, before
+            if self._stat() == before:
+                return bytes(self.running.digest())
+        raise OSError(errno.EBUSY, "is written to by somebody else")
 
-    def take(self, offset: int, data: memoryview, kind: int, digest: bytes) -> None:
-        """Check, write, journal one piece. Raises Differs, and OSError of the disk."""
-        end = offset + len(data)
+    def write(self, offset: int, data: memoryview) -> None:
+        """One piece, which `check` of another thread follows. Raises OSError of the disk."""
+        self._put(data, offset)
+        self.got += len(data)
+
+    def check(self, offset: int, length: int, kind: int, digest: bytes) -> None:
+        """Read a piece back, compare, journal it. Raises Differs, and OSError of the disk."""
+        end = offset + length
         if end <= self.hashed or self.later.get(offset, 0) >= end:
-            return  # came before, from another connection
-        block = self._checked(offset, data, kind, digest)
-        _write(self._handle, data, offset)
+            self.touched = True  # came before and was written over: `finish` will read all of it
+            return
+        block = self._checked(offset, end, kind, digest)
         # CRASH WINDOW: bytes in the part, the journal does not know: the rerun asks for this piece again.
         os.write(self._paper, block.line())
-        self.got += len(data)
-        if self.hashed < end:  # not hashed while it was checked
-            if offset <= self.hashed:
-                self.running.update(data[self.hashed - offset :])
-                self.hashed = end
-            else:
-                self.later[offset] = max(end, self.later.get(offset, 0))
+        if self.hashed < end:
+            self.later[offset] = max(end, self.later.get(offset, 0))
         self._catch_up()
 
     def sync_due(self) -> int:
@@ -130,27 +138,40 @@ class PartFile:
         self.synced = self.got
         return os.dup(self._handle)
 
+    def condemn(self, error: OSError) -> None:
+        """The disk lost bytes of it, as a sync said: no other sync would say so again, so it must never get its name."""
+        self.lost = error
+        durable.remove_quietly(journal_at(self.place))
+
     def close(self) -> None:
         for handle in (self._handle, self._paper):
             if handle >= 0:
                 os.close(handle)
         self._handle = self._paper = -1
 
-    def _checked(self, offset: int, data: memoryview, kind: int, digest: bytes) -> Block:
-        end = offset + len(data)
+    def _stat(self) -> durable.Proof:
+        return durable.Proof.of(os.fstat(self._handle))
+
+    def _put(self, data: memoryview, offset: int) -> None:
+        self.touched = self.touched or self._stat() != self.proof
+        _write(self._handle, data, offset)
+        self.proof = self._stat()
+
+    def _checked(self, offset: int, end: int, kind: int, digest: bytes) -> Block:
         if offset <= self.hashed and kind != BLOCK:
-            self.running.update(data[self.hashed - offset :])
-            self.hashed = end
-            total = self.running.copy().digest()
-            if kind == PREFIX and total != digest:
-                raise Differs(offset, len(data))
-            return Block(0, end, total.hex())
+            total = self.running.copy()
+            self._hash_back(total, self.hashed, end)
+            if kind == PREFIX and total.digest() != digest:
+                raise Differs(offset, end - offset)
+            self.running, self.hashed = total, end
+            return Block(0, end, total.hexdigest())
         if kind == PREFIX:  # its sender sends in order, so all before it should have come from there
-            raise Differs(offset, len(data))
-        own = hashlib.sha256(data)
+            raise Differs(offset, end - offset)
+        own = hashlib.sha256()
+        self._hash_back(own, offset, end)
         if kind != BARE and own.digest() != digest:
-            raise Differs(offset, len(data))
-        return Block(offset, len(data), own.hexdigest())
+            raise Differs(offset, end - offset)
+        return Block(offset, end - offset, own.hexdigest())
 
     def _catch_up(self) -> None:
         """Take whole pieces that now follow the hashed part into the hash."""
@@ -173,7 +194,7 @@ class PartFile:
             offset += len(piece)
 
 
-def write_small(place: bytes, data: memoryview) -> None:
+def write_small(place: bytes, data: memoryview) -> durable.Proof:
     """A small file's `.part`, whole; durable only once it is sealed."""
     try:
         handle = os.open(place, _NEW, 0o644)
@@ -182,8 +203,41 @@ def write_small(place: bytes, data: memoryview) -> None:
         handle = os.open(place, _NEW, 0o644)
     try:
         _write(handle, data, 0)
+        return durable.Proof.of(os.fstat(handle))
     finally:
         os.close(handle)
+
+
+def digest_of(place: bytes) -> tuple[bytes, durable.Proof] | None:
+    """SHA-256 of a part that nobody wrote to meanwhile, and its proof; None of one that somebody did."""
+    handle = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        before, total, offset = durable.Proof.of(os.fstat(handle)), hashlib.sha256(), 0
+        while True:
+            piece = os.pread(handle, _BACK, offset)
+            if not piece:
+                break
+            total.update(piece)
+            offset += len(piece)
+        return (total.digest(), before) if durable.Proof.of(os.fstat(handle)) == before else None
+    finally:
+        os.close(handle)
+
+
+def still(places: Sequence[bytes], proof: durable.Proof, digest: bytes) -> bool:
+    """The first of `places` that is there is the very file whose bytes were proven.
+
+    Other times alone may be the doing of a network disk, or of a backup: then its bytes say.
+    """
+    for place in places:
+        try:
+            found = durable.Proof.of(os.lstat(place))
+        except FileNotFoundError:
+            continue
+        if found == proof:
+            return True
+        return found[:2] == proof[:2] and digest_of(place) == (digest, found)
+    return False
 
 
 def _write(handle: int, data: memoryview, offset: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 
 from tidemark.errors import UnreachableError
-from tidemark.stores.ssh import Pipe
+from tidemark.stores.pipe import Pipe
 
 _TAKE = 8 << 20  # bytes taken from the channel at once: all there are
 

@@ -6,9 +6,15 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from tidemark.errors import PermanentError
+from tidemark.stores.far_source import lowered
 from tidemark.stores.flow import Digesting, Piece, Want, gone
 from tidemark.stores.landing import check_path
+<<<<<<< HEAD
 from tidemark.stores.posix_flow import ToolFlow, range_command
+=======
+from tidemark.stores.pipe import Pipe
+from tidemark.stores.posix_flow import ToolFlow
+>>>>>>> engine
 from tidemark.stores.posix_listing import FindOutput, find_command
 from tidemark.stores.posix_shell import FarShell
 from tidemark.stores.protocol import Entry, Range, Tier
@@ -16,7 +22,7 @@ from tidemark.stores.relay_target import Target
 from tidemark.stores.sftp_folders import SftpFolders
 from tidemark.stores.sftp_store import SftpStore
 from tidemark.stores.sftp_target import SftpTarget
-from tidemark.stores.ssh import Pipe, SshConnection
+from tidemark.stores.ssh import SshConnection
 
 _RANGES, _FILES = 1000, 500  # an exec; a command
 
@@ -31,7 +37,7 @@ class PosixStore(SftpStore):
 
     def __init__(self, url: str, root: str, connection: SshConnection, tools: Sequence[str]) -> None:
         self._tools = frozenset(tools)
-        self._shell: FarShell | None = None
+        self._digester: FarShell | None = None  # for digests, while files come over another one
         super().__init__(url, root, connection)
 
     def flow(self, wants: Iterator[Want]) -> Iterator[Piece]:
@@ -58,7 +64,7 @@ class PosixStore(SftpStore):
         if length < _LARGE:
             return None
         script = f"head -c {length} < {shlex.quote(self.place(path))} | sha256sum"
-        return _Beside(self._connection.open_pipe(f"sh -c {shlex.quote(script)}"))
+        return _Beside(self._connection.open_pipe(self._shell(script)))
 
     def digests(self, ranges: Sequence[Range]) -> Sequence[str | None]:
         if any("\n" in path or "\\" in path for path, _, _ in ranges):
@@ -82,34 +88,52 @@ class PosixStore(SftpStore):
         if not places:
             return []
         digests: dict[str, str] = {}
+<<<<<<< HEAD
         for start in range(0, len(places), _FILES):
             names = " ".join(map(shlex.quote, places[start : start + _FILES]))
             for line in self._output(f"sha256sum -- {names}").split(b"\n"):
                 digest, _, place = line.partition(b"  ")
                 if len(digest) == 64:
                     digests[place.decode("utf-8", "replace")] = digest.decode("ascii")
+=======
+        for line in self._run(self._shell("exec sh"), script.encode())[0].split(b"\n"):
+            digest, _, place = line.partition(b"  ")
+            if len(digest) == 64:
+                digests[place.decode("utf-8", "replace")] = digest.decode("ascii")
+>>>>>>> engine
         return [digests.get(place) for place in places]
 
     def _of_ranges(self, ranges: Sequence[Range]) -> list[str | None]:
         answers: list[str] = []
         for start in range(0, len(ranges), _RANGES):
+<<<<<<< HEAD
             batch = [
                 f"{{ {range_command(place, offset, length or 0, 'dd' in self._tools)}; }} | sha256sum"
                 for place, offset, length in ranges[start : start + _RANGES]
             ]
             answers += [line.split()[0] for line in self._output("; ".join(batch)).decode("ascii").splitlines()]
+=======
+            batch = ranges[start : start + _RANGES]
+            lines = "".join(f"{offset} {length}\n{place}\n" for place, offset, length in batch)
+            told = self._run(self._shell(_DIGESTS), lines.encode())[0]
+            answers += [line.split()[0] for line in told.decode("ascii").splitlines()]
+>>>>>>> engine
         if len(answers) != len(ranges):
             raise PermanentError(f"sha256sum at {self._connection.login.name} gave {len(answers)} of {len(ranges)} digests")
         return [answer if len(answer) == 64 else None for answer in answers]
 
     def _output(self, command: str) -> bytes:
         """Of a command in a shell that stays for the next one."""
-        if self._shell is None or not self._shell.open:
-            self._shell = self._open_shell()
-        return self._shell.output(command)
+        if self._digester is None or not self._digester.open:
+            self._digester = self._open_shell()
+        return self._digester.output(command)
+
+    def _shell(self, script: str) -> str:
+        """The command that runs `script`, as nice as the settings want it."""
+        return f"sh -c {shlex.quote(lowered(self._connection.nice) + script)}"
 
     def _open_shell(self) -> FarShell:
-        return FarShell(self._connection.open_pipe("exec sh"))
+        return FarShell(self._connection.open_pipe(self._shell("exec sh")))
 
     def target(self, block_bytes: int) -> Target:
         return SftpTarget(self, self._session()[0], block_bytes, reads_back=False)
@@ -150,14 +174,14 @@ class PosixStore(SftpStore):
         super().remove_tree(folder)
 
     def close(self) -> None:
-        if self._shell is not None:
-            self._shell.close()
-        self._shell = None
+        if self._digester is not None:
+            self._digester.close()
+        self._digester = None
         super().close()
 
     def _run(self, script: str) -> tuple[bytes, bytes]:
         """Output and errors; a failing tool shows in what it did not print."""
-        pipe = self._connection.open_pipe(f"sh -c {shlex.quote(script)}")
+        pipe = self._connection.open_pipe(self._shell(script))
         try:
             pipe.end_input()
             return pipe.read_all(), pipe.errors().encode()

@@ -1,33 +1,37 @@
 """Bring files from a far end that has python3 to a disk of this machine, as fast as the wire.
 
-The hand (`transfer_round`) checks and writes what comes (`part_file`), another thread gives final names (`sealing`).
+The hand (`transfer_round`) writes what comes, a thread reads large files back and proves them (`proving`), another gives
+final names (`sealing`). A piece whose bytes differ in the part is asked for again, it alone, `retries` times a file.
 """
 
 from __future__ import annotations
 
-import time
+import errno
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
+from queue import Empty
 
 from tidemark.errors import TidemarkError
 from tidemark.stores.block_journal import Identity, journal_of, part_at
 from tidemark.stores.carrier import Carrier
 from tidemark.stores.durable import make_folder, make_folders
-from tidemark.stores.far_stream import BARE, RECORD
+from tidemark.stores.far_stream import ANY, BARE, RECORD, same_edition
 from tidemark.stores.line import Line
 from tidemark.stores.local import LocalStore
+from tidemark.stores.looking import same_at
 from tidemark.stores.packets import Frame
-from tidemark.stores.part_file import Differs, PartFile, Resumed, begin_part, write_small
+from tidemark.stores.part_file import Differs, Resumed, begin_part, write_small
 from tidemark.stores.protocol import Entry, Range
+from tidemark.stores.proving import ProvenPart, Prover
 from tidemark.stores.python_store import PythonStore
 from tidemark.stores.resuming import claims, whole_blocks
 from tidemark.stores.schedule import complement
 from tidemark.stores.sealing import Sealer, Whole
 from tidemark.stores.transfer_items import SendItem, TryAgain, Wire, changed
-from tidemark.stores.transfer_proof import differs, identity, unsure
-from tidemark.stores.transfer_round import Round, same_at
+from tidemark.stores.transfer_proof import differs, identity
+from tidemark.stores.transfer_round import Round
 from tidemark.stores.translation import os_error
 
 
@@ -38,7 +42,10 @@ class _Large:
     identity: Identity
     resumed: Resumed  # what its part begins with
     confirm: bool  # its times cannot show a change: digested again at the source before it is sealed
-    part: PartFile | None = None  # once its first piece came
+    edition: int | None = None  # what the source's times said, by its own clock, when its first piece was read
+    syncs_failed: int = 0  # of the disk, before its first byte
+    repeated: int = 0  # pieces asked for again
+    part: ProvenPart | None = None  # once its first piece came
 
 
 class Pull(Round):
@@ -54,29 +61,43 @@ class Pull(Round):
             folder = item.target_path.rpartition("/")[0]
             self._beside.setdefault(folder.rpartition("/")[0], {})[folder] = None
         self._sealer = Sealer(wire, target.disk, target.where, self._told.put)
+        self._prover = Prover(lambda: self.line.came.put((None, None)))
+        self._unproven: set[int] = set()  # all written, not all read back
 
     def take(self, carrier: Carrier, frame: Frame) -> None:
         carrier.bytes += len(frame.data)
         at, large, data = 0, self._large, frame.data
-        for number, offset, length, trouble, kind, size, digest in RECORD.iter_unpack(frame.words):
+        for number, offset, length, trouble, kind, note, digest in RECORD.iter_unpack(frame.words):
             piece = data[at : at + length]
             at += length
             if trouble:
+                self.schedule.refused(carrier.number, number)
                 if self.schedule.waits_for(number):
-                    self._source_trouble(number, trouble, size)
+                    self._source_trouble(number, trouble, note)
             elif number in large:
-                self._piece(carrier, (number, offset), piece, (kind, digest))
+                self.schedule.arrived(carrier.number, number, offset, length)
+                if self._same(number, note):
+                    self._piece((number, offset), piece, (kind, digest))
             else:
                 self._small(carrier, number, piece, (kind, digest))
         self._told.put(len(data))
         if self._order.ready:
             self._sealer.put(self._order.take())
 
+    def sealed(self) -> bool:
+        self._take_looked()
+        return not self._unproven
+
     def close(self) -> None:
+        self._prover.finish()
+        self._take_looked()
         for large in self._large.values():
             _close(large)
-        self._sealer.put(self._order.take())
-        self._sealer.finish()
+        try:
+            self._sealer.put(self._order.take())
+            self._sealer.finish()
+        except Exception as bug:
+            self._bug = self._bug or bug
 
     def _small(self, carrier: Carrier, number: int, data: memoryview, proof: tuple[int, bytes]) -> None:
         """A whole file."""
@@ -84,46 +105,95 @@ class Pull(Round):
         if not self.schedule.arrived(carrier.number, number, 0, size):
             return  # of a file that has its outcome
         item = self._files[number]
-        self.wire.spent[item.target_path] = size
+        self.wire.spend([(item.target_path, size)])
         own = sha256(data)
         if proof[0] != BARE and own.digest() != proof[1]:
             self._lose(number, TryAgain(differs(item, "target", 0, size)))
             return
+        syncs_failed = self._sealer.syncs_failed
         try:
             place = self._place(item.target_path)
-            write_small(part_at(place), data)
+            seen = write_small(part_at(place), data)
         except OSError as error:
             self._fail(number, os_error(error, self.target.where, item.target_path))
             return
-        self.arrived_bytes += size
-        self._whole(number, Whole(item, place, own.hexdigest(), False))
+        self._whole(number, Whole(item, place, own.hexdigest(), False, proof=seen, syncs_failed=syncs_failed))
 
-    def _piece(self, carrier: Carrier, place: tuple[int, int], data: memoryview, proof: tuple[int, bytes]) -> None:
-        (number, offset), (kind, digest) = place, proof
+    def _same(self, number: int, edition: int) -> bool:
+        """Whether this piece is of the file that the others are of; where times cannot tell, a digest will."""
+        large = self._large[number]
+        same, sure = same_edition(edition if large.edition is None else large.edition, edition)
+        if not same and large.identity.mtime != ANY:
+            self._lose(number, changed(self._files[number]))
+            return False
+        large.edition, large.confirm = edition, large.confirm or not sure
+        return True
+
+    def _piece(self, place: tuple[int, int], data: memoryview, proof: tuple[int, bytes]) -> None:
+        number, offset = place
         item, large = self._files[number], self._large[number]
-        self.wire.spent[item.target_path] = self.wire.spent.get(item.target_path, 0) + len(data)
-        self.schedule.arrived(carrier.number, number, offset, len(data))
+        self.wire.spend([(item.target_path, len(data))])
         try:
             part = self._part(item, large)
-            part.take(offset, data, kind, digest)
+            part.put(offset, data, *proof)
             self.arrived_bytes += len(data)
             handle = part.sync_due()
             if handle >= 0:
-                self._sealer.sync(handle)
-            if part.complete:
-                self.schedule.complete(number)
-                self._whole_large(number, part.digest())
-        except Differs as other:
-            self._lose(number, TryAgain(differs(item, "target", other.offset, other.length)))
+                self._sealer.sync(handle, part)
         except OSError as error:
             self._fail(number, os_error(error, self.target.where, item.target_path))
+            return
+        if part.complete:
+            self.schedule.complete(number)
+            self._unproven.add(number)
+        self._prover.look(number, part)
 
-    def _part(self, item: SendItem, large: _Large) -> PartFile:
+    def _take_looked(self) -> None:
+        """What reading back found."""
+        with suppress(Empty):
+            while True:
+                number, trouble = self._prover.looked.get_nowait()
+                large = self._large.get(number)
+                if large is None or large.part is None:
+                    continue
+                if trouble is None:
+                    self._whole_large(number, large.part)
+                elif isinstance(trouble, Differs):
+                    self._repeat(number, trouble)
+                elif isinstance(trouble, OSError):
+                    self._not_kept(number, large.part, trouble)
+                else:
+                    raise trouble
+
+    def _repeat(self, number: int, other: Differs) -> None:
+        """Ask for the piece again whose bytes differ in the part."""
+        item, large = self._files[number], self._large[number]
+        assert large.part is not None
+        large.repeated += 1
+        if large.repeated > self.wire.options.retries:
+            self._fail(number, differs(item, "target", other.offset, other.length))
+            return
+        end = other.offset + other.length
+        large.part.again(other.offset, end)
+        self._unproven.discard(number)
+        self.schedule.repeat(number, other.offset, end)
+        for carrier in list(self.line.carriers):
+            self.line.top_up(carrier, self._stop.is_set)
+
+    def _not_kept(self, number: int, part: ProvenPart, error: OSError) -> None:
+        said = os_error(error, self.target.where, self._files[number].target_path)
+        if part.lost is not None or error.errno == errno.ESTALE:
+            self._lose(number, TryAgain(said))
+        else:
+            self._fail(number, said)
+
+    def _part(self, item: SendItem, large: _Large) -> ProvenPart:
         if large.part is None:
             self._place(item.target_path)
             disk, path = self.target.disk, item.target_path
+            large.syncs_failed = self._sealer.syncs_failed
             begin_part(disk, path, large.identity, large.resumed)
-            large.part = PartFile(disk, path, large.identity, large.resumed)
+            large.part = ProvenPart(disk, path, large.identity, large.resumed, lambda: self.line.came.put((None, None)))
         return large.part
 
     def _place(self, path: str) -> bytes:
@@ -150,11 +220,15 @@ class Pull(Round):
         with suppress(FileExistsError, NotADirectoryError):
             make_folders(places)
 
-    def _whole_large(self, number: int, digest: str) -> None:
+    def _whole_large(self, number: int, part: ProvenPart) -> None:
         item, large = self._files[number], self._large.pop(number)
-        _close(large)
+        self._unproven.discard(number)
+        digest = part.sha256()
+        part.close()
         confirm = self._confirming(item, digest) if large.confirm else None
-        self._whole(number, Whole(item, self._place(item.target_path), digest, True, confirm))
+        place = self._place(item.target_path)
+        whole = Whole(item, place, digest, True, confirm, proof=part.proof, syncs_failed=large.syncs_failed)
+        self._whole(number, whole)
 
     def _confirming(self, item: SendItem, digest: str) -> Callable[[], None]:
         def confirm() -> None:
@@ -170,35 +244,48 @@ class Pull(Round):
 
     def _drop(self, number: int) -> None:
         super()._drop(number)
+        self._unproven.discard(number)
         if number in self._large:
             _close(self._large.pop(number))
 
     # before the first byte
 
     def look_at(self, files: dict[int, Entry]) -> dict[int, list[tuple[int, int]]]:
-        started = time.time()
         gaps: dict[int, list[tuple[int, int]]] = {}
         for number, entry in files.items():
             item = self._files[number]
             known = identity(item, entry)
             try:
-                resumed = whole_blocks(self.target.disk, item.target_path, known)
-                if not same_at(self.source, item.source_path, claims(resumed)):
-                    resumed = Resumed()
+                resumed, edition = self._resumed(item, known)
             except TidemarkError as error:
                 self._fail(number, error)
             except OSError as error:
                 self._fail(number, os_error(error, self.target.where, item.target_path))
             else:
-                confirm = self.wire.options.digest_at_source and unsure(item, entry, started)
-                self._large[number] = _Large(known, resumed, confirm)
+                self._large[number] = _Large(known, resumed, entry.size != item.size, edition)
                 gaps[number] = complement(item.size, resumed.spans())
         return gaps
 
+    def _resumed(self, item: SendItem, known: Identity) -> tuple[Resumed, int | None]:
+        """What an earlier try left that the source still has, and the edition it was compared with."""
+        resumed = whole_blocks(self.target.disk, item.target_path, known)
+        if resumed.known():
+            edition = self.source.editions([item.source_path])[0]
+            if edition is not None and same_at(self.source, item.source_path, claims(resumed)):
+                return resumed, edition
+        return Resumed(), None
+
     def ready(self, number: int) -> None:
-        large = self._large[number]
+        """One that is all there from an earlier try is read back, too."""
+        item, large = self._files[number], self._large[number]
         if not self.schedule.waits_for(number):
-            self._whole_large(number, self._part(self._files[number], large).digest())
+            try:
+                part = self._part(item, large)
+            except OSError as error:
+                self._fail(number, os_error(error, self.target.where, item.target_path))
+                return
+            self._unproven.add(number)
+            self._prover.look(number, part)
 
 
 def _close(large: _Large) -> None:

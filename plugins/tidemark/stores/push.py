@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,33 +15,39 @@ from dataclasses import dataclass, field
 from tidemark.errors import TidemarkError, UnreachableError
 from tidemark.stores.block_journal import Block, Identity, copy_of, journal_of, part_of
 from tidemark.stores.carrier import Carrier
-from tidemark.stores.far_receive import DIFFERS, FILE, LARGE, SEALED, SHARED, SOURCE
-from tidemark.stores.far_stream import CHANGED, NOTHING, RECORD
+from tidemark.stores.far_receive import FILE, LARGE, SHARED, SOURCE
+from tidemark.stores.far_sealing import DIFFERS, LOST, SEALED
+from tidemark.stores.far_stream import ANY, CHANGED, NOTHING, RECORD, editions, same_edition
 from tidemark.stores.line import Line
 from tidemark.stores.local import LocalStore
+from tidemark.stores.looking import same_at
 from tidemark.stores.packets import Frame
 from tidemark.stores.part_file import spans_of
 from tidemark.stores.protocol import Entry, Range
-from tidemark.stores.push_carrier import Feed, PushCarrier, Seal
+from tidemark.stores.push_carrier import UNCONFIRMED, Feed, PushCarrier, Seal
 from tidemark.stores.python_store import PythonStore
-from tidemark.stores.schedule import Span, complement, cover
+from tidemark.stores.retrying import SOON
+from tidemark.stores.schedule import Span, complement
 from tidemark.stores.sealing import Whole
 from tidemark.stores.transfer_items import SendItem, TryAgain, Wire
 from tidemark.stores.transfer_proof import differs, identity, other_digest, unsure
-from tidemark.stores.transfer_round import Round, same_at
+from tidemark.stores.transfer_round import Round
 from tidemark.stores.translation import os_error
 
+_GONE = (errno.ESTALE, "somebody else took its part away, or wrote to it")
+_AGAIN = {errno.ENOENT: _GONE, errno.ESTALE: _GONE, LOST: (errno.EIO, "the disk lost bytes that were written")}
 _UNKNOWN = Identity(0, 0, 0)  # of a small file: it has no journal
 
 
 @dataclass
-class _Large:
+class _Pieces:
     """A file of more than one piece."""
 
     identity: Identity
     gaps: list[tuple[int, int]]
-    covered: list[tuple[int, int]]  # (offset, end) of what is in the part, in order, joined
+    kept: bool  # an earlier try left something
     confirm: bool  # its times cannot show a change: digested again before it is sealed
+    repeated: int = 0  # pieces asked for again
 
 
 @dataclass
@@ -59,21 +64,23 @@ class Push(Round):
         super().__init__(wire, items, source.where, target.where)
         self.source = source
         self.target = target
-        feed = Feed(source.where.root, self._describe, self._hashed, self._asked, self._crossed)
+        root, reserve = source.where.root, wire.options.reserve
+        feed = Feed(root, reserve, self._describe, self._read, self._asked, self._crossed, self._broke)
         self.line = Line(target, self.schedule, self.asking, wire.bucket, lambda *what: PushCarrier(feed, *what), sends=True)
-        self._large: dict[int, _Large] = {}  # all of the round
+        self._large: dict[int, _Pieces] = {}  # all of the round
         self._first: dict[int, int] = {}  # small file: the connection that was asked for it first
+        self._editions: dict[int, int] = {}  # of large files, when they were looked at or first read
         self._wholes: dict[int, bytes] = {}  # digests of large files that went in order over one connection
         self._sealing = _Sealing()
-        self._counting = threading.Lock()
 
     def take(self, carrier: Carrier, frame: Frame) -> None:
         assert isinstance(carrier, PushCarrier)
         for number, offset, length, trouble, kind, size, digest in RECORD.iter_unpack(frame.words):
             if kind == SEALED:
                 carrier.seals.discard(number)
-                self._seal_answered(number, trouble, digest)
+                self._seal_answered(carrier, Span(number, offset, length), trouble, digest)
             elif trouble:
+                self.schedule.refused(carrier.number, number, length)
                 self._trouble(number, (offset, length), trouble, kind, size)
             else:
                 self._kept(carrier, number, (offset, length), digest)
@@ -108,9 +115,17 @@ class Push(Round):
             known, flags = large.identity, LARGE
         return FILE.pack(number, item.size, known.mtime, known.inode, flags, len(path)) + path
 
-    def _hashed(self, number: int, end: int, digest: bytes) -> None:
-        if number in self._large and end == self._files[number].size:
-            self._wholes[number] = digest
+    def _read(self, number: int, edition: int, end: int, prefix: bytes) -> bool:
+        large = self._large.get(number)
+        if large is None:
+            return True
+        same, sure = same_edition(self._editions.setdefault(number, edition), edition)
+        if not same and large.identity.mtime != ANY:
+            return False
+        large.confirm = large.confirm or (self.wire.options.digest_at_source and not sure)
+        if prefix and end == self._files[number].size:
+            self._wholes[number] = prefix
+        return True
 
     def _asked(self, connection: int, spans: Sequence[Span]) -> list[int]:
         copies = []
@@ -122,11 +137,7 @@ class Push(Round):
         return copies
 
     def _crossed(self, pieces: Sequence[tuple[int, int]]) -> None:
-        spent = self.wire.spent
-        with self._counting:
-            for number, length in pieces:
-                path = self._files[number].target_path
-                spent[path] = spent.get(path, 0) + length
+        self.wire.spend((self._files[number].target_path, length) for number, length in pieces)
         self._told.put(sum(length for _, length in pieces))
 
     # what the far end says
@@ -138,13 +149,12 @@ class Push(Round):
         large = self._large.get(number)
         if not awaited:
             return
-        self.arrived_bytes += length
         if large is None:
             self._sealing.by[number] = carrier.number
             self._whole(number, Whole(item, b"", digest.hex(), False, number=number))
             return
-        cover(large.covered, offset, offset + length)
-        if large.covered == [(0, item.size)]:
+        self.arrived_bytes += length
+        if self.schedule.whole(number):
             self.schedule.complete(number)
             self._order.whole(number, Whole(item, b"", "", True, number=number))
 
@@ -154,15 +164,18 @@ class Push(Round):
         item = self._files[number]
         if kind == SOURCE:
             self._source_trouble(number, trouble, size)
-        elif trouble == DIFFERS:
+        elif trouble == DIFFERS:  # its journal says what is good: the next try brings the rest
             self._lose(number, TryAgain(differs(item, "target", *span)))
-        elif trouble in (errno.ENOENT, errno.ESTALE):
-            self._lose(number, TryAgain(self._at_target(number, errno.ESTALE)))  # somebody took its part away
+        elif trouble in _AGAIN:
+            self._lose(number, TryAgain(self._at_target(number, trouble)))
+        elif trouble == errno.ENOSPC and size:
+            self._fail(number, self._no_room(size))
         else:
             self._fail(number, self._at_target(number, trouble))
 
     def _at_target(self, number: int, trouble: int) -> TidemarkError:
-        return os_error(OSError(trouble, os.strerror(trouble)), self.target.where, self._files[number].target_path)
+        said = _AGAIN.get(trouble, (trouble, os.strerror(trouble)))
+        return os_error(OSError(*said), self.target.where, self._files[number].target_path)
 
     # names
 
@@ -202,42 +215,64 @@ class Push(Round):
         (found,) = self.source.digests([Range(item.source_path, 0, item.size)])
         return None if found is None else bytes.fromhex(found)
 
-    def _seal_answered(self, number: int, trouble: int, digest: bytes) -> None:
+    def _seal_answered(self, carrier: PushCarrier, span: Span, trouble: int, digest: bytes) -> None:
+        number, offset, length = span
         item, known = self._files[number], self._sealing.digests.pop(number, None)
         if known is None:
             return
-        if trouble == CHANGED:
+        if trouble == UNCONFIRMED:
+            error = carrier.unconfirmed.pop(number)
+            if isinstance(error, SOON):
+                self._lose(number, TryAgain(error))
+            else:
+                self._fail(number, error)
+        elif trouble == CHANGED:
             self._source_trouble(number, trouble, 0)
-        elif trouble in (errno.ENOENT, errno.ESTALE):
-            self._lose(number, TryAgain(self._at_target(number, errno.ESTALE)))
+        elif trouble in _AGAIN:
+            self._lose(number, TryAgain(self._at_target(number, trouble)))
+        elif trouble == DIFFERS and length:
+            self._repeat(number, offset, length)
         elif trouble == DIFFERS:
+            self._anew(number)
             self._lose(number, TryAgain(other_digest(item, digest.hex(), item.sha256 or "the source's")))
         elif trouble:
             self._fail(number, self._at_target(number, trouble))
         else:
             self._told.put([self.wire.sent(item, known or digest.hex())])
 
-    def _lose(self, number: int, again: TryAgain) -> None:
-        """What lies in its part is not what the source has: no journal for it."""
+    def _repeat(self, number: int, offset: int, length: int) -> None:
+        """Ask for the piece again that is not in the part what came."""
+        large = self._large[number]
+        large.repeated += 1
+        if large.repeated > self.wire.options.retries:
+            self._lose(number, TryAgain(differs(self._files[number], "target", offset, length)))
+            return
+        self.schedule.repeat(number, offset, offset + length)
+        for carrier in list(self.line.carriers):
+            self.line.top_up(carrier, self._stop.is_set)
+
+    def _anew(self, number: int) -> None:
+        """What lies in its part is not what the source has, and nobody knows where: no journal for it."""
         if number in self._large:
             self.wire.litter.append(journal_of(self._files[number].target_path))
-        super()._lose(number, again)
 
     # before the first byte
 
     def look_at(self, files: dict[int, Entry]) -> dict[int, list[tuple[int, int]]]:
         started = time.time()
         known = {number: identity(self._files[number], entry) for number, entry in files.items()}
+        seen = editions(self.source.disk, [self._files[number].source_path for number in files])
+        self._editions = {number: edition for number, edition in zip(files, seen, strict=True) if edition is not None}
         kept = self._begin({number: (known[number], True) for number in files})
-        stale = {number: blocks for number, blocks in kept.items() if not self._still(number, blocks)}
-        kept.update(self._begin({number: (known[number], False) for number in stale}))
+        stale = {number for number, blocks in list(kept.items()) if not self._still(kept, number, blocks)}
+        if self.stopping:
+            return {}  # what is there stays
+        kept.update(self._begin({number: (known[number], False) for number in stale & kept.keys()}))
         for number, blocks in kept.items():
             item = self._files[number]
-            covered: list[tuple[int, int]] = []
-            for offset, end in spans_of(blocks):
-                cover(covered, offset, end)
             confirm = self.wire.options.digest_at_source and unsure(item, files[number], started)
-            self._large[number] = _Large(known[number], complement(item.size, covered), covered, confirm)
+            gaps = complement(item.size, spans_of(blocks))
+            self._large[number] = _Pieces(known[number], gaps, bool(blocks), confirm)
         return {number: self._large[number].gaps for number in kept}
 
     def ready(self, number: int) -> None:
@@ -247,12 +282,20 @@ class Push(Round):
 
     def refused(self, number: int) -> None:
         large = self._large.get(number)
-        if large is not None and not large.covered:  # its part was made to be looked at
+        if large is not None and not large.kept:  # its part was made to be looked at
             path = self._files[number].target_path
             self.wire.litter += [part_of(path), journal_of(path)]
 
-    def _still(self, number: int, blocks: Sequence[Block]) -> bool:
-        return same_at(self.source, self._files[number].source_path, blocks)
+    def _still(self, kept: dict[int, list[Block]], number: int, blocks: Sequence[Block]) -> bool:
+        """The source has these blocks. It fails, and is not kept, where it cannot be read."""
+        if self.stopping:
+            return True
+        try:
+            return same_at(self.source, self._files[number].source_path, blocks, lambda: self.stopping)
+        except TidemarkError as error:
+            del kept[number]
+            self._fail(number, error)
+            return True
 
     def _begin(self, files: dict[int, tuple[Identity, bool]]) -> dict[int, list[Block]]:
         """What of each file's part is good; those whose part cannot be made are told."""

@@ -12,17 +12,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from tidemark.errors import UnreachableError
+from tidemark.errors import TidemarkError, UnreachableError
 from tidemark.stores.carrier import Asking, Carrier
 from tidemark.stores.disk import Disk
 from tidemark.stores.far_program import DATA, HEAD
-from tidemark.stores.far_receive import ANSWERS, COPY, PIECES, SEALED, SEALS, SOURCE, WORDS
+from tidemark.stores.far_receive import ANSWERS, COPY, PIECES, SEALS, SOURCE, WORDS
+from tidemark.stores.far_sealing import SEALED
 from tidemark.stores.far_stream import BARE, CHANGED, NOTHING, PREFIX, RECORD, Ranges
 from tidemark.stores.packets import Frame
 from tidemark.stores.schedule import Span
 
 ANSWERS_ROOM, ANSWERS_SLABS = HEAD.size + ANSWERS * RECORD.size, 3
-LONGEST_SILENCE = 600.0  # seconds without an answer, though its server is there
+UNCONFIRMED = 253  # a trouble with a seal that this end says: an error of the source, see `PushCarrier.unconfirmed`
 
 
 class Seal(NamedTuple):
@@ -30,17 +31,19 @@ class Seal(NamedTuple):
 
     number: int
     digest: bytes
-    confirm: Callable[[], bytes | None] | None = None  # in this thread; None: the source is another one now
+    confirm: Callable[[], bytes | None] | None = None  # None: the source is another one now. Raises TidemarkError
 
 
 class Feed(NamedTuple):
     """What all connections of a push share."""
 
     root: str  # of the source
+    reserve: int  # bytes that stay free at the far end
     describe: Callable[[int, int], bytes]  # a FILE of these flags and its path
-    hashed: Callable[[int, int, bytes], None]  # number, end, digest of the file up to there as it is sent
+    read: Callable[[int, int, int, bytes], bool]  # number, edition, end, digest up to there or b""; False: it is CHANGED
     asked: Callable[[int, Sequence[Span]], Sequence[int]]  # of a connection; which of them are COPYs
     crossed: Callable[[Sequence[tuple[int, int]]], None]  # (number, bytes) that are handed to a line
+    broke: Callable[[BaseException], None]  # what nobody expected
 
 
 class PushCarrier(Carrier):
@@ -48,6 +51,7 @@ class PushCarrier(Carrier):
         super().__init__(*arguments)
         self.seals: set[int] = set()  # asked, not answered
         self.copies: set[int] = set()  # small files that another connection was asked for, too
+        self.unconfirmed: dict[int, TidemarkError] = {}  # files whose source could not be digested again, and why
         self._feed = feed
         self._jobs: queue.SimpleQueue[bytes | list[Seal] | None] = queue.SimpleQueue()
         self._closing = False
@@ -55,7 +59,7 @@ class PushCarrier(Carrier):
 
     def start(self, frame: int, slabs: int, digest: bool) -> None:
         self._sink = self.session.pipe.take_over(ANSWERS_ROOM, ANSWERS_SLABS, self._deliver)
-        self.session.begin("receive", frame)
+        self.session.begin("receive", frame, self._feed.reserve)
         if self._sink is None:
             threading.Thread(target=self._read, name=f"tidemark-push-{self.number}", daemon=True).start()
         ranges = Ranges(Disk(self._feed.root), self._send_pieces, frame, digest)
@@ -87,7 +91,8 @@ class PushCarrier(Carrier):
         answers = self._answers()
         self._excuses = self._excuses + 1 if answers == self._excused else 1
         self._excused = answers
-        if self._excuses * self.connection.limits.stall > LONGEST_SILENCE or not self.session.pipe.connected:
+        limits = self.connection.limits
+        if self._excuses * limits.stall > limits.silence or not self.session.pipe.connected:
             return False
         self._heard = time.monotonic()
         return True
@@ -116,33 +121,44 @@ class PushCarrier(Carrier):
                 self.session.end()
         except (UnreachableError, OSError):
             self._deliver(None)
+        except BaseException as bug:  # or its seals would be waited for until the end of all patience
+            self._feed.broke(bug)
+            self._deliver(None)
 
     def _send_pieces(self, records: bytes, data: memoryview) -> None:
-        kept: list[bytes] = []
-        numbers: list[tuple[int, int]] = []
+        kept: list[tuple[int, bytes, tuple[int, int]]] = []  # number, record, where its bytes are
         troubles: list[bytes] = []
-        for at, (number, offset, length, trouble, kind, size, digest) in zip(
+        end = 0
+        for at, (number, offset, length, trouble, kind, note, digest) in zip(
             range(0, len(records), RECORD.size), RECORD.iter_unpack(records), strict=True
         ):
-            if kind == PREFIX:
-                self._feed.hashed(number, offset + length, digest)
+            start, end = end, end + length
             if trouble:
-                troubles.append(RECORD.pack(number, offset, 0, trouble, SOURCE, size, NOTHING))
+                troubles.append(RECORD.pack(number, offset, 0, trouble, SOURCE, note, NOTHING))
+            elif self._feed.read(number, note, offset + length, digest if kind == PREFIX else b""):
+                kept.append((number, records[at : at + RECORD.size], (start, end)))
             else:
-                kept.append(records[at : at + RECORD.size])
-                numbers.append((number, length))
+                troubles.append(RECORD.pack(number, offset, length, CHANGED, SOURCE, 0, NOTHING))
         self._report(troubles)
-        if kept:
-            self._feed.crossed(numbers)
-            self._send(PIECES, [number for number, _ in numbers], kept, data)
+        if not kept:
+            return
+        numbers = [number for number, _, _ in kept]
+        self._feed.crossed([(number, end - start) for number, _, (start, end) in kept])
+        if len(kept) * RECORD.size < len(records):  # bytes of another edition are not sent
+            data = memoryview(b"".join([data[start:end] for _, _, (start, end) in kept]))
+        self._send(PIECES, numbers, [record for _, record, _ in kept], data)
 
     def _send_seals(self, seals: Sequence[Seal]) -> None:
         ready: dict[int, bytes] = {}
         troubles: list[bytes] = []
         for number, digest, confirm in seals:
-            found = confirm() if confirm is not None else digest
+            trouble = CHANGED
+            try:
+                found = confirm() if confirm is not None else digest
+            except TidemarkError as error:
+                found, trouble, self.unconfirmed[number] = None, UNCONFIRMED, error
             if found is None:
-                troubles.append(RECORD.pack(number, 0, 0, CHANGED, SEALED, 0, NOTHING))
+                troubles.append(RECORD.pack(number, 0, 0, trouble, SEALED, 0, NOTHING))
             else:
                 ready[number] = found
         self._report(troubles)

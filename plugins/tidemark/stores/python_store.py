@@ -106,6 +106,14 @@ class PythonStore:
                 found += far.ask("digests", batch)
         return found
 
+    def editions(self, paths: Sequence[str]) -> Sequence[int | None]:
+        """`far_stream.edition` of each, by the far end's clock; None where there is no file."""
+        found: list[int | None] = []
+        for batch in _batches([check_path(path) for path in paths]):
+            with self._far(batch[0]) as far:
+                found += far.ask("editions", batch)
+        return found
+
     def publish(self, path: str, data: bytes) -> None:
         with self._far(check_path(path)) as far:
             far.put("publish", (path,), [data])

@@ -18,7 +18,7 @@ from tidemark.stores.relay_job import Job, first_bad_block, good_claims
 from tidemark.stores.relay_proof import source_digests
 from tidemark.stores.relay_target import CallTarget, Target, target_of
 from tidemark.stores.rounds import Outcome
-from tidemark.stores.transfer_items import SMALL, SendItem, TryAgain, Wire, require
+from tidemark.stores.transfer_items import SMALL, Failed, SendItem, TryAgain, Wire, require
 from tidemark.stores.transfer_proof import already_there, differs, other_digest
 
 BATCH_FILES = 512  # proved and named at once
@@ -120,6 +120,9 @@ class Relay:
             else:
                 self._take(job, piece)
                 if job.left:
+                    if late := self._late(job):
+                        yield late
+                        break  # what is on its way is this file's, and as slow; the others go on in a round of their own
                     if self._wire.stopped() and job.kept == job.at:
                         break
                     continue
@@ -152,8 +155,16 @@ class Relay:
                 if self._wire.stopped():
                     return
 
+    def _late(self, job: Job) -> Failed | None:
+        """The outcome of a file that has had its time; the next run goes on from its claims."""
+        deadlines, path, now = self._wire.deadlines, job.item.source_path, time.monotonic()
+        deadlines.begin(path, now)
+        error = deadlines.over(path, job.item.size, now)
+        return self._wire.failed(job.item, error) if error is not None else None
+
     def _ended(self, job: Job) -> Iterator[Outcome]:
         """All bytes of a file came."""
+        self._wire.deadlines.end(job.item.source_path)
         del self._jobs[job.number]
         self._whole.append(job)
         unnamed = sum(whole.item.size for whole in self._whole)

@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from tidemark.stores import durable
 from tidemark.stores.block_journal import Block, Identity, decode, journal_of, part_of
 from tidemark.stores.disk import Disk
 from tidemark.stores.part_file import Resumed
@@ -27,7 +28,10 @@ def whole_blocks(disk: Disk, path: str, identity: Identity | None) -> Resumed:
         return Resumed()
     handle = disk.open(part_of(path))
     try:
-        return _borne_out(handle, journal.blocks)
+        before = durable.Proof.of(os.fstat(handle))
+        resumed = _borne_out(disk, handle, journal.blocks)
+        resumed.seen = before
+        return resumed
     finally:
         os.close(handle)
 
@@ -37,30 +41,31 @@ def claims(resumed: Resumed) -> list[tuple[int, int, str]]:
     return [tuple(block) for block in resumed.known()]
 
 
-def _borne_out(handle: int, blocks: Sequence[Block]) -> Resumed:
+def _borne_out(disk: Disk, handle: int, blocks: Sequence[Block]) -> Resumed:
     """The longest prefix, and blocks behind it."""
     kept = Resumed()
     prefixes = {block.length: block.sha256 for block in blocks if block.offset == 0}
     following = {block.offset: block for block in blocks if block.offset}
     total, at = hashlib.sha256(), 0
     for end in sorted(prefixes):
-        if not _hash(handle, total, at, end):
+        if not _hash(disk, handle, total, at, end):
             break
         at = end
         if total.hexdigest() == prefixes[end]:  # one that differs may be followed by one written again
             kept.prefix, kept.running = end, total.copy()
     for block in sorted(following.values(), key=lambda block: block.offset):
         own = hashlib.sha256()
-        if block.end > kept.prefix and _hash(handle, own, block.offset, block.end) and own.hexdigest() == block.sha256:
+        if block.end > kept.prefix and _hash(disk, handle, own, block.offset, block.end) and own.hexdigest() == block.sha256:
             kept.blocks.append(block)
     return kept
 
 
-def _hash(handle: int, total: Any, offset: int, end: int) -> bool:
+def _hash(disk: Disk, handle: int, total: Any, offset: int, end: int) -> bool:
     while offset < end:
         piece = os.pread(handle, min(_PIECE, end - offset), offset)
         if not piece:
             return False
         total.update(piece)
         offset += len(piece)
+        disk.tell()
     return True

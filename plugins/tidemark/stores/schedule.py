@@ -3,19 +3,21 @@
 Large files go in chunks, each connection going on with the file it is at (its digest then runs along, see `far_stream`);
 a connection without a file takes the largest waiting one, or joins another at its. Small files go in bundles, and get every
 fourth turn while large ones wait. When nothing waits any more, an idle connection asks again what the busiest one has not
-begun to send: what comes first counts. So no connection, however slow, decides when the last byte is there.
+begun to send: what comes first counts. So no connection, however slow, decides when the last byte is there. Every byte is
+at any time in one place: waiting, asked of one connection or of two, or here.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-BUNDLE_FILES = 500
+BUNDLE_FILES = 512  # at most, asked at once
 SMALL_TURN = 4  # of so many asks one is a bundle, while both kinds wait
 LEAST_CHUNK = 128 << 10
+_EVERYTHING = 1 << 62  # bytes: no file is larger
 
 
 class Span(NamedTuple):
@@ -30,31 +32,35 @@ class Span(NamedTuple):
 
 @dataclass(eq=False)
 class Asked:
-    """Spans asked at once, what of them has not come yet, and whether somebody else was asked too."""
+    """What of the spans asked at once has not come yet; the same asked of another connection, too, while both live."""
 
     spans: deque[Span]
-    doubled: bool = False
+    twin: Asked | None = None
 
 
 _NONE: deque[Asked] = deque()
 
 
 @dataclass
-class _Large:
+class _Gaps:
+    """Of a large file."""
+
     gaps: deque[tuple[int, int]]  # (offset, end) nobody was asked for
     missing: int  # bytes that have not come
+    came: list[tuple[int, int]]  # (offset, end) of what is here, in order, joined
 
     @property
     def waiting(self) -> int:
-        return sum(end - offset for offset, end in self.gaps)
+        return sum(map(_length, self.gaps))
 
 
 @dataclass
 class Schedule:
     """Files by number. `add_small`, `add_large`, then `next` and `arrived` until `finished`."""
 
-    _small: deque[tuple[int, int]] = field(default_factory=deque)  # (number, size) nobody was asked for
-    _large: dict[int, _Large] = field(default_factory=dict)
+    _small: OrderedDict[int, int] = field(default_factory=OrderedDict)  # nobody was asked for: number, size
+    _small_bytes: int = 0  # of those
+    _large: dict[int, _Gaps] = field(default_factory=dict)
     _open_small: dict[int, int] = field(default_factory=dict)  # not come yet: number, size
     _asked: dict[int, deque[Asked]] = field(default_factory=dict)  # by connection, oldest first
     _at: dict[int, int] = field(default_factory=dict)  # connection: the large file it is at
@@ -62,11 +68,11 @@ class Schedule:
     _owed: dict[int, int] = field(default_factory=dict)  # bytes outstanding, by connection
 
     def add_small(self, number: int, size: int) -> None:
-        self._small.append((number, size))
-        self._open_small[number] = size
+        self._small[number] = self._open_small[number] = size
+        self._small_bytes += size
 
     def add_large(self, number: int, gaps: Sequence[tuple[int, int]]) -> None:
-        self._large[number] = _Large(deque(gaps), sum(end - offset for offset, end in gaps))
+        self._large[number] = _Gaps(deque(gaps), sum(map(_length, gaps)), complement(_EVERYTHING, gaps))
 
     @property
     def finished(self) -> bool:
@@ -78,11 +84,19 @@ class Schedule:
     @property
     def waiting_bytes(self) -> int:
         """Of files that nobody was asked for."""
-        return sum(size for _, size in self._small) + sum(large.waiting for large in self._large.values())
+        return self._small_bytes + sum(large.waiting for large in self._large.values())
+
+    @property
+    def missing_bytes(self) -> int:
+        """Of files that are not here, asked for or not."""
+        return sum(self._open_small.values()) + sum(large.missing for large in self._large.values())
 
     def outstanding(self, connection: int) -> int:
         """Bytes asked of `connection` that have not come; an empty file counts as one."""
         return self._owed.get(connection, 0)
+
+    def outstanding_spans(self, connection: int) -> int:
+        return sum(len(asked.spans) for asked in self._asked.get(connection, _NONE))
 
     def next(self, connection: int, chunk: int, slow: frozenset[int] = frozenset()) -> tuple[Span, ...]:
         """About `chunk` bytes to ask of `connection` now; () when there is nothing for it.
@@ -93,44 +107,75 @@ class Schedule:
         if self._small and (self._turn % SMALL_TURN == 0 or not self._waiting_large()):
             spans = self._bundle(chunk)
         else:
-            spans = self._chunk(connection, chunk) or self._again(connection, slow)
-        if spans:
-            self._asked.setdefault(connection, deque()).append(Asked(deque(spans)))
-            self._owe(connection, sum(span.length or 1 for span in spans))
-        return tuple(spans)
+            spans = self._chunk(connection, chunk)
+        asked = Asked(deque(spans)) if spans else self._again(connection, slow)
+        if asked is None:
+            return ()
+        self._asked.setdefault(connection, deque()).append(asked)
+        self._owe(connection, _weight(asked.spans))
+        return tuple(asked.spans)
 
     def arrived(self, connection: int, number: int, offset: int, length: int) -> bool:
         """Bytes came from `connection`, in the order asked. False: they came before from another, or nobody waits."""
         self._take(connection, number, length)
-        return self._open_small.pop(number, None) is not None or number in self._large
+        large = self._large.get(number)
+        if large is None:
+            return self._open_small.pop(number, None) is not None
+        new = cover(large.came, offset, offset + length)
+        large.missing -= new
+        return new > 0
+
+    def whole(self, number: int) -> bool:
+        """All bytes of the large file came, and it was neither completed nor given up."""
+        return number in self._large and not self._large[number].missing
 
     def complete(self, number: int) -> None:
-        """All bytes of a large file are there."""
+        """All bytes of a large file are there. What was asked twice of it is still on its way."""
         self._large.pop(number, None)
+
+    def refused(self, connection: int, number: int, length: int = 0) -> None:
+        """A trouble came instead of the file's next `length` bytes, 0: its next span. `drop` it, if it is waited for."""
+        self._take(connection, number, length)
+
+    def repeat(self, number: int, offset: int, end: int) -> None:
+        """Bytes of a large file that came are not good: they wait again, though it may have been complete."""
+        large = self._large.setdefault(number, _Gaps(deque(), 0, [(0, _EVERYTHING)]))
+        good = complement(_EVERYTHING, [*complement(_EVERYTHING, large.came), (offset, end)])
+        large.missing += sum(map(_length, large.came)) - sum(map(_length, good))
+        large.came = good
+        large.gaps.appendleft((offset, end))
 
     def drop(self, number: int) -> None:
         """The file is given up; what still comes of it is not waited for."""
         self._large.pop(number, None)
-        if self._open_small.pop(number, None) is not None:
-            self._small = deque(entry for entry in self._small if entry[0] != number)
+        self._open_small.pop(number, None)
+        self._small_bytes -= self._small.pop(number, 0)
         for connection, waiting in self._asked.items():
             for asked in waiting:
                 kept = deque(span for span in asked.spans if span.number != number)
                 if len(kept) < len(asked.spans):
-                    self._owe(connection, -sum(span.length or 1 for span in asked.spans if span.number == number))
+                    self._owe(connection, _weight(kept) - _weight(asked.spans))
                     asked.spans = kept
 
     def lost(self, connection: int) -> None:
-        """The connection is gone: what it was asked for waits again."""
+        """The connection is gone: what it was asked for waits again, if it did not come from another nor will."""
         self._at.pop(connection, None)
         self._owed.pop(connection, None)
         for asked in reversed(self._asked.pop(connection, deque())):
+            twin = asked.twin
+            if twin is not None:
+                twin.twin = asked.twin = None
+            under_way = {span.number: span for span in twin.spans} if twin is not None else {}
             for span in reversed(asked.spans):
                 if span.number in self._open_small:
-                    if all(number != span.number for number, _ in self._small):
-                        self._small.appendleft((span.number, span.length))
-                elif span.number in self._large and span.length:
-                    self._large[span.number].gaps.appendleft((span.offset, span.end))
+                    if span.number not in under_way:
+                        self._small[span.number] = span.length
+                        self._small.move_to_end(span.number, last=False)
+                        self._small_bytes += span.length
+                elif span.number in self._large:
+                    large, other = self._large[span.number], under_way.get(span.number, span._replace(length=0))
+                    missing = complement(span.end, [(0, span.offset), *large.came, (other.offset, other.end)])
+                    large.gaps.extendleft(reversed(missing))
 
     def _owe(self, connection: int, size: int) -> None:
         self._owed[connection] = self._owed.get(connection, 0) + size
@@ -141,11 +186,15 @@ class Schedule:
     def _bundle(self, chunk: int) -> list[Span]:
         spans: list[Span] = []
         size = 0
-        while self._small and len(spans) < BUNDLE_FILES and (not spans or size + self._small[0][1] <= chunk):
-            number, length = self._small.popleft()
-            if number in self._open_small:
-                spans.append(Span(number, 0, length))
-                size += length
+        while self._small and len(spans) < BUNDLE_FILES:
+            number, length = self._small.popitem(last=False)
+            if spans and size + length > chunk:
+                self._small[number] = length
+                self._small.move_to_end(number, last=False)
+                break
+            spans.append(Span(number, 0, length))
+            size += length
+        self._small_bytes -= size
         return spans
 
     def _chunk(self, connection: int, chunk: int) -> list[Span]:
@@ -164,35 +213,45 @@ class Schedule:
             gaps.appendleft((offset + length, end))
         return [Span(number, offset, length)]
 
-    def _again(self, connection: int, slow: frozenset[int]) -> list[Span]:
-        others = {c: w for c, w in self._asked.items() if c != connection and len(w) > (0 if c in slow else 1)}
-        for other in sorted(others, key=self.outstanding, reverse=True):
-            last = others[other][-1]
-            if not last.doubled and last.spans:
-                last.doubled = True
-                return [span for span in last.spans if span.number in self._open_small or span.number in self._large]
-        return []
+    def _again(self, connection: int, slow: frozenset[int]) -> Asked | None:
+        for other in sorted(self._asked, key=self.outstanding, reverse=True):
+            if other == connection:
+                continue
+            waiting = list(self._asked[other])
+            for asked in reversed(waiting if other in slow else waiting[max(1, len(waiting) - 1) :]):
+                spans = [span for span in asked.spans if self.waits_for(span.number)]
+                if spans and asked.twin is None:
+                    asked.twin = Asked(deque(spans), asked)
+                    return asked.twin
+        return None
 
     def _take(self, connection: int, number: int, length: int) -> None:
-        """Answers come in the order of the questions: cut the first span of the file."""
+        """Answers come in the order of the questions: cut the first span of the file. A length of 0: all of it."""
         waiting = self._asked.get(connection, _NONE)
         if waiting and waiting[0].spans and waiting[0].spans[0][0] == number and waiting[0].spans[0][2] == length:
             self._owed[connection] -= length or 1
             waiting[0].spans.popleft()
-            if not waiting[0].spans:
-                waiting.popleft()
-            return
-        for asked in waiting:
+        else:
+            self._cut(connection, number, length)
+        while waiting and not waiting[0].spans:
+            waiting.popleft()
+
+    def _cut(self, connection: int, number: int, length: int) -> None:
+        for asked in self._asked.get(connection, _NONE):
             for at, span in enumerate(asked.spans):
                 if span.number == number:
-                    self._owe(connection, -(length or 1))
-                    if length < span.length:
+                    if 0 < length < span.length:
                         asked.spans[at] = Span(number, span.offset + length, span.length - length)
+                        self._owe(connection, -length)
                     else:
                         del asked.spans[at]
-                    while waiting and not waiting[0].spans:
-                        waiting.popleft()
+                        self._owe(connection, -(span.length or 1))
                     return
+
+
+def _weight(spans: Iterable[Span]) -> int:
+    """An empty file counts as a byte."""
+    return sum(span.length or 1 for span in spans)
 
 
 def chunk_bytes(rate: float, connections: int, waiting: int, most: int) -> int:
@@ -231,9 +290,15 @@ def complement(size: int, spans: Iterable[tuple[int, int]]) -> list[tuple[int, i
     return gaps
 
 
-def cover(spans: list[tuple[int, int]], offset: int, end: int) -> None:
-    """Add (offset, end) to spans that are in order and do not touch one another."""
+def cover(spans: list[tuple[int, int]], offset: int, end: int) -> int:
+    """Add (offset, end) to spans that are in order and do not touch one another; how many bytes are new."""
+    before = sum(map(_length, spans))
     apart = [span for span in spans if span[1] < offset or span[0] > end]
     touching = [span for span in spans if not (span[1] < offset or span[0] > end)]
     joined = (min([offset, *(start for start, _ in touching)]), max([end, *(last for _, last in touching)]))
     spans[:] = sorted([*apart, joined])
+    return sum(map(_length, spans)) - before
+
+
+def _length(span: tuple[int, int]) -> int:
+    return span[1] - span[0]

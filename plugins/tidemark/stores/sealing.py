@@ -6,19 +6,22 @@ slow disk makes batches large, and a fast one adds no delay.
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tidemark.errors import TidemarkError
+from tidemark.errors import CorruptionError, TidemarkError
 from tidemark.stores import durable
 from tidemark.stores.block_journal import journal_of, part_at
 from tidemark.stores.disk import Disk
+from tidemark.stores.part_file import PartFile, digest_of
 from tidemark.stores.transfer_items import Failed, SendItem, Sent, TryAgain, Wire
 from tidemark.stores.translation import Where, os_error
 
@@ -36,6 +39,8 @@ class Whole(NamedTuple):
     large: bool
     confirm: Callable[[], None] | None = None
     number: int = 0
+    proof: durable.Proof | None = None  # what its part's stat shows as long as these are its bytes
+    syncs_failed: int = 0  # `Sealer.syncs_failed` before its first byte was written
 
 
 @dataclass
@@ -81,70 +86,80 @@ class NamesInOrder:
 
 
 class Sealer:
-    """`put` from one thread; outcomes go to `tell`, in the order put."""
+    """`put` from one thread; outcomes go to `tell`, in the order put where nothing is to be confirmed and nothing fails."""
 
     def __init__(self, wire: Wire, disk: Disk, where: Where, tell: Callable[[list[Outcome]], None]) -> None:
         self._wire = wire
         self._disk = disk
         self._where = where
         self._tell = tell
-        self._queue: queue.SimpleQueue[list[Whole] | int | None] = queue.SimpleQueue()
+        self.syncs_failed = 0  # of the disk; what was written before one is brought again, and files are synced singly after
+        self._lost: dict[bytes, OSError] = {}  # parts that the disk lost bytes of, by place
+        self._bug: BaseException | None = None
+        self._queue: queue.SimpleQueue[list[Whole] | tuple[int, PartFile] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="tidemark-seal", daemon=True)
         self._thread.start()
 
     def put(self, wholes: list[Whole]) -> None:
         self._queue.put(wholes)
 
-    def sync(self, handle: int) -> None:
+    def sync(self, handle: int, part: PartFile) -> None:
         """fsync and close `handle`: bytes of a large file under way."""
-        self._queue.put(handle)
+        self._queue.put((handle, part))
 
     def finish(self) -> None:
-        """Returns when all that was put is sealed or failed."""
+        """Returns when all that was put is sealed or failed. Raises what nobody expected."""
         self._queue.put(None)
         self._thread.join()
+        if self._bug is not None:
+            raise self._bug
 
     def _run(self) -> None:
-        while True:
-            batch, handles, over = self._next_batch()
-            for handle in handles:
-                self._sync(handle)
-            if batch:
-                self._seal_all(batch)
-            if over:
-                return
+        try:
+            over = False
+            while not over:
+                batch, over = self._next_batch()
+                if batch:
+                    self._seal_all(batch)
+        except BaseException as bug:
+            self._bug = bug
 
-    def _next_batch(self) -> tuple[list[Whole], list[int], bool]:
+    def _next_batch(self) -> tuple[list[Whole], bool]:
         batch: list[Whole] = []
-        handles: list[int] = []
         got, deadline = self._queue.get(), 0.0
         while True:
             if got is None:
-                return batch, handles, True
-            if isinstance(got, int):
-                handles.append(got)
+                return batch, True
+            if isinstance(got, tuple):
+                self._sync(*got)
             else:
                 batch += got
             if len(batch) >= BATCH:
-                return batch, handles, False
+                return batch, False
             deadline = deadline or time.monotonic() + GATHER_SECONDS
             try:
                 got = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
-                return batch, handles, False
+                return batch, False
 
-    def _sync(self, handle: int) -> None:
+    def _sync(self, handle: int, part: PartFile) -> None:
         try:
             os.fsync(handle)
-        except OSError:
-            return  # what the disk lost shows when the part is sealed: its fsync fails too
+        except OSError as error:
+            part.condemn(error)
+            self._lost[part.place] = error
         finally:
             os.close(handle)
 
     def _seal_all(self, batch: Sequence[Whole]) -> None:
-        sure = [whole for whole in batch if whole.confirm is None or self._confirmed(whole, whole.confirm)]
+        kept = [whole for whole in batch if not self._in_doubt(whole)]
+        sure = [whole for whole in kept if whole.confirm is None or self._confirmed(whole, whole.confirm)]
+        if not sure:
+            return
         try:
-            self._seal(sure)
+            self._tell(self._seal(sure))
+        except durable.SyncFailed as error:
+            self._not_durable(sure, error)
         except OSError as error:
             if len(sure) > 1:  # one of them is the trouble: each alone
                 for whole in sure:
@@ -152,16 +167,34 @@ class Sealer:
             else:
                 item = sure[0].item
                 self._tell([self._wire.failed(item, os_error(error, self._where, item.target_path))])
-            return
-        self._tell([self._wire.sent(whole.item, whole.sha256) for whole in sure])
 
-    def _seal(self, batch: Sequence[Whole]) -> None:
-        if not batch:
-            return
+    def _seal(self, batch: Sequence[Whole]) -> list[Outcome]:
         # CRASH WINDOW: whole parts without final names, or some with; the rerun seals them or finds them there.
-        durable.seal([(part_at(whole.place), whole.place) for whole in batch])
+        durable.make_durable([_pair(whole) for whole in batch], singly=self.syncs_failed > 0)
+        named = [whole for whole in batch if _still(whole)]
+        durable.give_names([_pair(whole) for whole in named])
         # CRASH WINDOW: final names there, journals left over; `already_there` of the rerun removes them.
-        self._disk.remove([journal_of(whole.item.target_path) for whole in batch if whole.large])
+        self._disk.remove([journal_of(whole.item.target_path) for whole in named if whole.large])
+        outcomes: list[Outcome] = [self._wire.sent(whole.item, whole.sha256) for whole in named]
+        if len(named) < len(batch):
+            outcomes += [(whole.item, TryAgain(_touched(whole.item))) for whole in batch if whole not in named]
+        return outcomes
+
+    def _in_doubt(self, whole: Whole) -> bool:
+        """The disk may have lost bytes of it: they are not looked at but brought again."""
+        error = self._lost.get(whole.place)
+        if error is None and whole.syncs_failed == self.syncs_failed:
+            return False
+        durable.remove_quietly(part_at(whole.place))
+        lost = error or OSError(errno.EIO, "the disk lost bytes that were written at that time")
+        self._tell([(whole.item, TryAgain(os_error(lost, self._where, whole.item.target_path)))])
+        return True
+
+    def _not_durable(self, batch: Sequence[Whole], error: durable.SyncFailed) -> None:
+        """`error.parts` are brought again; after a sync of the whole disk all that was written to it before."""
+        self.syncs_failed += error.disk
+        self._lost.update((part.rpartition(b".part")[0], error) for part in error.parts)
+        self._seal_all([whole._replace(confirm=None) for whole in batch])
 
     def _confirmed(self, whole: Whole, confirm: Callable[[], None]) -> bool:
         try:
@@ -173,3 +206,32 @@ class Sealer:
             self._tell([(whole.item, TryAgain(error))])
             return False
         return True
+
+
+def _pair(whole: Whole) -> tuple[bytes, bytes]:
+    return part_at(whole.place), whole.place
+
+
+def _still(whole: Whole) -> bool:
+    """The part is the very file whose bytes were proven, or has its name from a try that failed behind that.
+
+    Other times alone may be the doing of a network disk, or of a backup: then its bytes say.
+    """
+    if whole.proof is None:
+        return True
+    for place in _pair(whole):
+        with suppress(FileNotFoundError):
+            found = durable.Proof.of(os.lstat(place))
+            if found == whole.proof:
+                return True
+            same_file = (found.inode, found.size) == (whole.proof.inode, whole.proof.size)
+            return same_file and digest_of(place) == (bytes.fromhex(whole.sha256), found)
+    return False
+
+
+def _touched(item: SendItem) -> CorruptionError:
+    return CorruptionError(
+        f"{item.target_path}: somebody else wrote to its part, or put another one there, before it got its name",
+        hint="does another process bring files to this folder? The next try brings it again",
+        subject=item.target_path,
+    )

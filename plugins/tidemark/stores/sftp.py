@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from tidemark.errors import PermanentError, UsageError
 from tidemark.stores.far_session import start_far_end
 from tidemark.stores.login import Limits, Login
-from tidemark.stores.opening import StoreAddress
+from tidemark.stores.opening import StoreAddress, without_password
 from tidemark.stores.posix_store import PosixStore
 from tidemark.stores.protocol import Store, Tier
 from tidemark.stores.python_store import PythonStore
@@ -22,7 +22,7 @@ NEEDED_TOOLS = {"find", "sha256sum", "head", "tail", "rm"}
 def open_sftp(address: StoreAddress, tier: Tier | None = None, limits: Limits | None = None) -> Store:
     """A connected store. `tier` is taken as given where the far end has it; PermanentError where it has not."""
     login, root = login_of(address)
-    connection = SshConnection(login, limits or Limits())
+    connection = SshConnection(login, limits or Limits(), address.nice)
     try:
         return open_on(connection, root, tier)
     except BaseException:
@@ -61,19 +61,19 @@ def _what_lacks(tier: Tier, tools: Sequence[str]) -> str:
 
 def login_of(address: StoreAddress) -> tuple[Login, str]:
     """Who logs in where, and the store's folder there. UsageError for an address that cannot be."""
-    parts = urlsplit(address.url)
+    parts, shown = urlsplit(address.url), without_password(address.url)
     try:
         port = parts.port or 22
-    except ValueError as bad:
-        raise UsageError(f"store {address.url!r}: {bad}", subject=address.url) from bad
+    except ValueError:
+        raise UsageError(f"store {shown!r}: its port must be a number up to 65535", subject=shown) from None
     root = unquote(parts.path).rstrip("/")
     if not parts.hostname or any(part in ("..", ".") for part in root.split("/")):
-        raise UsageError(f"store {address.url!r} is not sftp://user@host:port/path", subject=address.url)
+        raise UsageError(f"store {shown!r} is not sftp://user@host:port/path", subject=shown)
     if address.connection and not address.key:
         raise UsageError(
-            f"store {address.url!r} logs in by the Airflow connection {address.connection!r}, which only Airflow knows",
+            f"store {shown!r} logs in by the Airflow connection {address.connection!r}, which only Airflow knows",
             hint="set `key` to run it by hand",
-            subject=address.url,
+            subject=shown,
         )
     user = unquote(parts.username or "") or getpass.getuser()
     return Login(parts.hostname, port, user, address.host_key, address.key), root

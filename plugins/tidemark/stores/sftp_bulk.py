@@ -12,8 +12,8 @@ import struct
 from tidemark.errors import UnreachableError
 from tidemark.stores.lean_paramiko import paramiko
 from tidemark.stores.packets import MARGIN, PACKET_ROOM, BulkSink
+from tidemark.stores.pipe import Pipe
 from tidemark.stores.sftp_wire import DATA, Reply, SftpWire, Then
-from tidemark.stores.ssh import Pipe
 
 _LARGE = 1 << 17  # bytes of data from which on a reply keeps its slab; smaller ones are copied out
 _TOGETHER = 1 << 14  # bytes of requests
@@ -22,7 +22,6 @@ _SLABS = 8  # kept for use again
 _LENGTH = struct.Struct(">I")
 _HEAD = struct.Struct(">IBI")
 
-LONGEST_SILENCE = 600.0  # seconds without a reply, though the server is there
 
 Came = bytes | memoryview  # a reply without its length, a view of a slab where it is large
 
@@ -100,10 +99,9 @@ class BulkWire(SftpWire):
 
     def post_data(self, kind: int, head: bytes, data: bytes | memoryview, then: Then) -> None:
         """`post` of a request that ends with `data`, which is on its way when the call returns."""
-        self._next = (self._next + 1) & 0xFFFFFFFF
-        self._waiting[self._next] = then
+        number = self._numbered(then)
         waiting, self._pending = self._pending, bytearray()
-        waiting += _HEAD.pack(len(head) + 4 + len(data) + 5, kind, self._next) + head + _LENGTH.pack(len(data))
+        waiting += _HEAD.pack(len(head) + 4 + len(data) + 5, kind, number) + head + _LENGTH.pack(len(data))
         self._pipe.send_bulk([memoryview(waiting), data])
 
     def _flush(self) -> None:
@@ -132,7 +130,7 @@ class BulkWire(SftpWire):
                 break
             except queue.Empty:
                 silent += self._pipe.stall
-                if silent > LONGEST_SILENCE or not self._pipe.connected:
+                if silent >= self._pipe.silence or not self._pipe.connected:
                     self._pipe.give_up()
         if found is None:
             sink.came.put(None)  # for whoever asks again

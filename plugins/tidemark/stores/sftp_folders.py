@@ -6,7 +6,7 @@ import errno
 import stat as modes
 from collections.abc import Callable, Iterable, Sequence
 
-from tidemark.stores.disk import show
+from tidemark.stores.disk_rows import show
 from tidemark.stores.protocol import Entry
 from tidemark.stores.sftp_wire import (
     CLOSE,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tidemark.errors import DiskFullError, PermanentError, TidemarkError
-from tidemark.stores.disk import outermost, show
+from tidemark.stores.disk_rows import outermost, show
 from tidemark.stores.flow import Piece, Want
 from tidemark.stores.landing import check_path
 from tidemark.stores.local import check_folder, finish_listing, gone

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,3 +37,45 @@ def test_those_made_before_one_fails_are_durable(tmp_path: Path, synced: list[by
         durable.make_folders(os.fsencode(tmp_path / name) for name in ("a", "b", "c"))
     assert synced == [os.fsencode(tmp_path)]
     assert (tmp_path / "a").is_dir() and not (tmp_path / "c").exists()
+
+
+def test_a_part_the_disk_lost_bytes_of_is_removed_the_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second sync would say that all is well, so nothing may be left that a rerun could take for durable."""
+    pairs = [(os.fsencode(tmp_path / f"{n}.part"), os.fsencode(tmp_path / f"{n}")) for n in range(3)]
+    for part, _ in pairs:
+        Path(os.fsdecode(part)).write_bytes(b"x")
+    sync, calls = os.fsync, []
+
+    def fsync(handle: int) -> None:
+        calls.append(handle)
+        if len(calls) == 2:
+            raise OSError(errno.EIO, "Input/output error")
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(durable.SyncFailed) as found:
+        durable.seal(pairs)
+    assert (found.value.errno, found.value.parts, found.value.disk) == (errno.EIO, [pairs[1][0]], False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.part", "2.part"]
+    with pytest.raises(FileNotFoundError):
+        durable.seal(pairs)
+
+
+def test_what_had_its_name_before_is_kept_when_its_sync_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "f").write_bytes(b"x")
+
+    def fsync(handle: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(durable.SyncFailed):
+        durable.seal([(os.fsencode(tmp_path / "f.part"), os.fsencode(tmp_path / "f"))])
+    assert (tmp_path / "f").exists()
+
+
+def test_a_python_without_ctypes_syncs_each_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ctypes", None)
+    for n in range(durable.SYNC_ONCE):
+        (tmp_path / f"{n}.part").write_bytes(b"x")
+    durable.seal([(os.fsencode(tmp_path / f"{n}.part"), os.fsencode(tmp_path / f"{n}")) for n in range(durable.SYNC_ONCE)])
+    assert (tmp_path / "0").exists() and not list(tmp_path.glob("*.part"))

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from tidemark.stores import far_receive
+from tests.services.processes import soon
+from tidemark.stores import durable, far_receive, part_file
 from tidemark.stores.disk import Disk
 from tidemark.stores.far_program import HEAD
 from tidemark.stores.far_receive import (
     COPY,
-    DIFFERS,
     FILE,
     LARGE,
     PIECES,
-    SEALED,
     SEALS,
     SHARED,
     WORDS,
     Receiver,
     begin,
 )
+from tidemark.stores.far_sealing import DIFFERS, LOST, SEALED
 from tidemark.stores.far_stream import BARE, BLOCK, NOTHING, PREFIX, RECORD
 from tidemark.stores.push_carrier import ANSWERS_ROOM
 
@@ -58,21 +60,21 @@ class End:
     def _take(self, records: bytes) -> None:
         self.answers += [Answer(*record) for record in RECORD.iter_unpack(records)]
 
-    def send(self, asked: int, record: bytes, data: bytes, flags: int, known: tuple[int, int]) -> None:
+    def send(self, asked: int, record: bytes, data: bytes, flags: int, known: tuple[int, int]) -> Answer:
         file = FILE.pack(1, len(CONTENT), *known, flags, len(PATH)) + PATH.encode()
+        before = len(self.answers)
         self.receiver.take(WORDS.pack(asked, len(file)) + file + record, memoryview(data))
+        assert soon(lambda: len(self.answers) > before)
+        return self.answers[-1]
 
     def piece(self, start: int, end: int, kind: int = BLOCK, flags: int = LARGE, known: tuple[int, int] = KNOWN) -> Answer:
         data = CONTENT[start:end]
         digest = NOTHING if kind == BARE else sha(CONTENT[:end] if kind == PREFIX else data)
-        self.send(PIECES, RECORD.pack(1, start, len(data), 0, kind, 0, digest), data, flags, known)
-        return self.answers[-1]
+        return self.send(PIECES, RECORD.pack(1, start, len(data), 0, kind, 0, digest), data, flags, known)
 
     def seal(self, digest: bytes = NOTHING, flags: int = LARGE) -> Answer:
         kind = BARE if digest == NOTHING else PREFIX
-        self.send(SEALS, RECORD.pack(1, 0, 0, 0, kind, 0, digest), b"", flags, KNOWN)
-        self.receiver.finish()
-        return self.answers[-1]
+        return self.send(SEALS, RECORD.pack(1, 0, 0, 0, kind, 0, digest), b"", flags, KNOWN)
 
 
 @pytest.fixture
@@ -141,16 +143,133 @@ def test_bytes_that_differ_get_no_name(tmp_path: Path, another: Callable[..., En
         file.seek(7000)
         file.write(b"rot on the disk")
     answer = one.seal(sha(CONTENT))
-    assert (answer.trouble, answer.kind) == (DIFFERS, SEALED) and answer.digest == sha(part.read_bytes())
+    assert answer == Answer(1, 5000, len(CONTENT) - 5000, DIFFERS, SEALED, 0, sha(part.read_bytes()))
+    assert not (tmp_path / PATH).exists()
+    claims, _ = made(tmp_path)  # the block that differs is named, the other one is gone on from
+    assert [tuple(claim) for claim in claims] == [(0, 5000, sha(CONTENT[:5000]).hex())]
+
+
+def test_what_rots_in_the_part_while_it_comes_is_seen_and_named(tmp_path: Path, another: Callable[..., End]) -> None:
+    made(tmp_path)
+    one = another()
+    for start in range(0, len(CONTENT), 2048):
+        assert one.piece(start, start + 2048, PREFIX).trouble == 0
+    with (tmp_path / f"{PATH}.part").open("r+b") as file:
+        file.seek(4100)
+        file.write(b"rot on the disk")
+    answer = one.seal(sha(CONTENT))
+    assert answer[:5] == (1, 4096, 2048, DIFFERS, SEALED)
+    assert not (tmp_path / PATH).exists()
+    assert one.piece(4096, 4096 + 2048).trouble == 0  # it alone comes again
+    assert one.seal(sha(CONTENT)).trouble == 0
+    assert files(tmp_path) == {"x.tsfile": CONTENT}
+
+
+def test_a_piece_with_another_digest_does_not_count(tmp_path: Path, another: Callable[..., End]) -> None:
+    made(tmp_path)
+    one = another()
+    other = RECORD.pack(1, 10, 5, 0, BLOCK, 0, sha(b"hello"))
+    assert one.send(PIECES, other, b"hullo", LARGE, KNOWN)[:4] == (1, 10, 5, DIFFERS)
+    assert one.piece(0, 10).trouble == 0
+    one.receiver.finish()
+    assert [tuple(claim) for claim in made(tmp_path)[0]] == [(0, 10, sha(CONTENT[:10]).hex())]
+
+
+def test_a_small_file_that_came_over_another_connection_is_looked_at(tmp_path: Path, another: Callable[..., End]) -> None:
+    """Its own connection was lost before it got its name; what lies in its part may be anybody's."""
+    one = another()
+    (tmp_path / PATH).parent.mkdir()
+    part, copy = tmp_path / f"{PATH}.part", tmp_path / f"{PATH}.again.part"
+    part.write_bytes(b"of a run that was killed")
+    assert one.seal(sha(CONTENT), SHARED).trouble == errno.ESTALE
+    (tmp_path / PATH).write_bytes(b"an older edition")
+    assert one.seal(sha(CONTENT), SHARED)[3:] == (DIFFERS, SEALED, 0, sha(b"an older edition"))
+    assert (tmp_path / PATH).read_bytes() == b"an older edition"
+    another().piece(0, len(CONTENT), PREFIX, SHARED | COPY)
+    assert copy.read_bytes() == CONTENT
+    assert one.seal(sha(CONTENT), SHARED).trouble == 0
+    assert (tmp_path / PATH).read_bytes() == CONTENT and not copy.exists()
+    assert another().seal(sha(CONTENT), SHARED).trouble == 0  # it has its name, whatever still lies beside it
+    assert (tmp_path / PATH).read_bytes() == CONTENT
+
+
+def test_a_part_that_another_put_there_gets_no_name(tmp_path: Path, another: Callable[..., End]) -> None:
+    """A third connection, or the far end of a try that was cut, writes its own where ours lies."""
+    one = another()
+    one.piece(0, len(CONTENT), PREFIX, SHARED | COPY)
+    copy = tmp_path / f"{PATH}.again.part"
+    copy.unlink()
+    copy.write_bytes(CONTENT[:100])
+    assert one.seal(sha(CONTENT), SHARED | COPY).trouble == errno.ESTALE
     assert not (tmp_path / PATH).exists()
 
 
-def test_a_piece_with_another_digest_is_not_written(tmp_path: Path, another: Callable[..., End]) -> None:
+def test_a_part_begun_anew_while_its_name_is_asked_for_gets_none(
+    tmp_path: Path, another: Callable[..., End], monkeypatch: pytest.MonkeyPatch
+) -> None:
     made(tmp_path)
     one = another()
-    one.send(PIECES, RECORD.pack(1, 0, 5, 0, BLOCK, 0, sha(b"hello")), b"hullo", LARGE, KNOWN)
-    assert one.answers[-1].trouble == DIFFERS
-    assert (tmp_path / f"{PATH}.part").read_bytes() == b""
+    one.piece(0, len(CONTENT), PREFIX)
+    sync = durable.make_durable
+
+    def begun_meanwhile(*arguments: Any) -> None:
+        sync(*arguments)
+        made(tmp_path, (KNOWN[0] + 1, KNOWN[1]))
+
+    monkeypatch.setattr(durable, "make_durable", begun_meanwhile)
+    assert one.seal(sha(CONTENT)).trouble == errno.ESTALE
+    assert not (tmp_path / PATH).exists()
+
+
+def test_bytes_that_the_disk_lost_on_the_way_get_no_name(
+    tmp_path: Path, another: Callable[..., End], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sync says so once; the sync before the name would find all well."""
+    monkeypatch.setattr(part_file, "SYNC_BYTES", 1000)
+    made(tmp_path)
+    one = another()
+    fsync, failed = os.fsync, threading.Event()
+
+    def fails_once(handle: int) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise OSError(errno.EIO, "lost")
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", fails_once)
+    one.piece(0, len(CONTENT), PREFIX)
+    assert soon(failed.is_set)
+    assert one.seal(sha(CONTENT)).trouble == LOST
+    assert not (tmp_path / PATH).exists() and made(tmp_path)[0] == []
+
+
+def test_after_a_disk_lost_bytes_what_was_written_before_comes_again(
+    tmp_path: Path, another: Callable[..., End], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(_folders: Any) -> bool:
+        raise OSError(errno.EIO, "lost")
+
+    answers: list[Answer] = []
+    receiver = Receiver(Disk(str(tmp_path)), lambda r: answers.extend(Answer(*a) for a in RECORD.iter_unpack(r)), {})
+    monkeypatch.setattr(durable, "SYNC_ONCE", 2)
+    monkeypatch.setattr(durable, "_sync_disks", lost)
+
+    def bring(numbers: list[int], asked: int) -> None:
+        files = b"".join(FILE.pack(n, 1, 0, 0, 0, len(str(n))) + str(n).encode() for n in numbers)
+        records = b"".join(RECORD.pack(n, 0, asked == PIECES, 0, PREFIX, 0, sha(b"x")) for n in numbers)
+        receiver.take(WORDS.pack(asked, len(files)) + files + records, memoryview(b"x" * len(numbers)))
+
+    bring([1, 2, 3], PIECES)
+    bring([1, 2], SEALS)
+    assert soon(lambda: len(answers) == 5)
+    bring([3], SEALS)
+    assert soon(lambda: len(answers) == 6)
+    assert {answer.number: answer.trouble for answer in answers if answer.kind == SEALED} == {1: LOST, 2: LOST, 3: LOST}
+    bring([4, 5], PIECES)
+    bring([4, 5], SEALS)  # each synced by itself now
+    receiver.finish()
+    assert {answer.number: answer.trouble for answer in answers[-2:]} == {4: 0, 5: 0}
+    assert files(tmp_path) == {"4": b"x", "5": b"x"}
 
 
 def test_who_writes_for_another_source_is_refused(tmp_path: Path, another: Callable[..., End]) -> None:
