@@ -9,12 +9,8 @@ from tidemark.errors import PermanentError
 from tidemark.stores.far_source import lowered
 from tidemark.stores.flow import Digesting, Piece, Want, gone
 from tidemark.stores.landing import check_path
-<<<<<<< HEAD
-from tidemark.stores.posix_flow import ToolFlow, range_command
-=======
 from tidemark.stores.pipe import Pipe
-from tidemark.stores.posix_flow import ToolFlow
->>>>>>> engine
+from tidemark.stores.posix_flow import ToolFlow, range_command
 from tidemark.stores.posix_listing import FindOutput, find_command
 from tidemark.stores.posix_shell import FarShell
 from tidemark.stores.protocol import Entry, Range, Tier
@@ -88,36 +84,22 @@ class PosixStore(SftpStore):
         if not places:
             return []
         digests: dict[str, str] = {}
-<<<<<<< HEAD
         for start in range(0, len(places), _FILES):
             names = " ".join(map(shlex.quote, places[start : start + _FILES]))
             for line in self._output(f"sha256sum -- {names}").split(b"\n"):
                 digest, _, place = line.partition(b"  ")
                 if len(digest) == 64:
                     digests[place.decode("utf-8", "replace")] = digest.decode("ascii")
-=======
-        for line in self._run(self._shell("exec sh"), script.encode())[0].split(b"\n"):
-            digest, _, place = line.partition(b"  ")
-            if len(digest) == 64:
-                digests[place.decode("utf-8", "replace")] = digest.decode("ascii")
->>>>>>> engine
         return [digests.get(place) for place in places]
 
     def _of_ranges(self, ranges: Sequence[Range]) -> list[str | None]:
         answers: list[str] = []
         for start in range(0, len(ranges), _RANGES):
-<<<<<<< HEAD
             batch = [
                 f"{{ {range_command(place, offset, length or 0, 'dd' in self._tools)}; }} | sha256sum"
                 for place, offset, length in ranges[start : start + _RANGES]
             ]
             answers += [line.split()[0] for line in self._output("; ".join(batch)).decode("ascii").splitlines()]
-=======
-            batch = ranges[start : start + _RANGES]
-            lines = "".join(f"{offset} {length}\n{place}\n" for place, offset, length in batch)
-            told = self._run(self._shell(_DIGESTS), lines.encode())[0]
-            answers += [line.split()[0] for line in told.decode("ascii").splitlines()]
->>>>>>> engine
         if len(answers) != len(ranges):
             raise PermanentError(f"sha256sum at {self._connection.login.name} gave {len(answers)} of {len(ranges)} digests")
         return [answer if len(answer) == 64 else None for answer in answers]
