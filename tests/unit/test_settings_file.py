@@ -358,3 +358,16 @@ def test_good_cron_lines(line: str) -> None:
 def test_bad_cron_lines(line: str) -> None:
     with pytest.raises(ValueError):
         values.cron(line)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("", 0), ("20 GB", 20_000_000_000), ("1.5GiB", 3 << 29), ("512 MiB", 1 << 29), ("7 B", 7)]
+)
+def test_a_size_in_any_unit_is_bytes(text: str, size: int) -> None:
+    assert values.size(text) == size
+
+
+@pytest.mark.parametrize("text", ["20", 20, "0 GB", "-1 GB", "20 GB/s", "20 Gbit", "all"])
+def test_what_is_no_size_is_told_with_one(text: object) -> None:
+    with pytest.raises(ValueError, match="20 GB"):
+        values.size(text)

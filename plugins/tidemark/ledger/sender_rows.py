@@ -127,8 +127,10 @@ def decide(connection: Connection, quarantine_id: int, state: str) -> None:
 
 
 def end_held(connection: Connection, link: str, paths: Iterable[str]) -> None:
-    """It was sent after all, has another content or is gone."""
-    rows = [{"link": link, "path": path} for path in paths]
+    """They are sent after all, have another content or are gone."""
+    sql = "SELECT DISTINCT path FROM link_quarantine WHERE link = :link AND state <> 'over'"
+    known = {row[0] for row in connection.execute(sa.text(sql), {"link": link})}
+    rows = [{"link": link, "path": path} for path in paths if path in known]
     if rows:
         sql = "UPDATE link_quarantine SET state = 'over' WHERE link = :link AND path = :path AND state <> 'over'"
         connection.execute(sa.text(sql), rows)

@@ -15,7 +15,7 @@ from tidemark.stores.sftp_bulk import BulkWire
 from tidemark.stores.sftp_wire import CLOSE, EOF, FOR_READ, NO_ATTRIBUTES, OPEN, READ, Reply, text
 
 AHEAD_BYTES = 12 << 20  # asked for, or of files opened and about to be
-AHEAD_FILES = 128  # far below what servers allow
+AHEAD_FILES = 200  # far below what servers allow
 
 _Data = bytes | memoryview
 

@@ -56,6 +56,7 @@ class Round:
         self._told: queue.SimpleQueue[list[Outcome] | int | None] = queue.SimpleQueue()
         self._bug: BaseException | None = None  # what nobody expected; raised to the caller
         self._stop = threading.Event()  # ask no more, take what was asked
+        self._edge = threading.Event()  # the caller said so: no more than a block comes from then on
         self._abandon = threading.Event()
         self._looking = True  # at what is there; no byte was asked
         self._head_room: HeadRoom | None = None  # of a target that is a disk of this machine
@@ -88,6 +89,8 @@ class Round:
         stopped, patience = 0.0, self._far.connection.limits.stall
         while True:
             if not stopped and (self._stop.is_set() or self.wire.stopped()):
+                if not self._stop.is_set():
+                    self._edge.set()
                 self._stop.set()
                 stopped = time.monotonic()
             with contextlib.suppress(queue.Empty):
@@ -123,6 +126,10 @@ class Round:
 
     def gone(self, carrier: Carrier) -> None:
         """A connection was lost; the schedule knows."""
+
+    def enough(self) -> bool:
+        """It is to stop, and need not wait for what is still on its way."""
+        return False
 
     def sealed(self) -> bool:
         """Nothing that was whole waits for its name."""
@@ -168,6 +175,9 @@ class Round:
         looked = moved = time.monotonic()
         while not (self.sealed() and schedule.finished) and not self._abandon.is_set():  # `sealed` may ask for more
             if self._stop.is_set() and self.sealed() and not any(schedule.outstanding(c.number) for c in line.carriers):
+                return
+            if self.enough():
+                self._cut()  # else what lies in the buffers on the way would still come
                 return
             with contextlib.suppress(queue.Empty):
                 came = line.came.get(timeout=PAUSE)

@@ -216,7 +216,8 @@ def _land(connection: Connection, work: Work, landing: SentLanding, contents: Co
     gone = [i for i in contents.items if i.action in (DROP, SUPERSEDE)]
     link_rows.mark_gone(connection, link, [i.path for i in gone])
     sender_rows.note_sent(connection, link, [_told(i) for i in files])
-    sender_rows.settled(connection, link, [i.path for i in gone])
+    if gone and sender_rows.any_unverified(connection, link):
+        sender_rows.settled(connection, link, [i.path for i in gone])
     positions = [SchemaPosition(p.path, p.start + p.size, p.mtime, p.prefix_sha256, p.epoch) for p in contents.schema]
     link_rows.put_schema_positions(connection, link, positions)
     if contents.schema:
