@@ -155,7 +155,7 @@ def test_files_that_wait_to_be_read_back_are_few(
     monkeypatch.setattr(ProvenPart, "prove", prove)
     assert all(isinstance(outcome, Sent) for outcome in send(source, target, items, SendOptions()))
     assert all((tmp_path / item.target_path).read_bytes() == (site / item.source_path).read_bytes() for item in items)
-    assert max(held) <= most + 2
+    assert max(held) <= most + 4  # one that comes, one that goes to be read, the thread that syncs
 
 
 def _opened(descriptor: Path) -> str:
