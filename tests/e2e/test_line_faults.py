@@ -99,7 +99,7 @@ def test_a_request_that_finds_the_window_full_holds_nobody_up(
 def test_a_far_end_that_dies_at_every_seal_is_given_up(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bytes of small files come again with each try: they are no progress."""
     whole = far_source._bare
-    deadly = "\ndef seal(*_):\n    os._exit(1)\n"
+    deadly = "\ndef give_names(*_):\n    os._exit(1)\n"
     monkeypatch.setattr(far_source, "_bare", lambda name: whole(name) + (deadly if name == "durable" else ""))
     items = write(tmp_path / "site", *[1000] * 40)
     store = opened(sshd, sshd.new_folder("far"))
@@ -140,7 +140,7 @@ def test_rounds_without_outcome_and_without_error_are_few_and_end(
 def test_a_far_end_that_hangs_behind_a_living_server_is_given_up(sshd: Sshd, tier: Tier) -> None:
     """Its disk hangs, or somebody stopped it: sshd answers all the while."""
     far = sshd.new_folder("far")
-    store = open_sftp(address(sshd, far), tier, Limits(stall=1.0, silence=3.0))
+    store = open_sftp(address(sshd, far), tier, Limits(stall=3.0, silence=5.0))
     before = set(descendants(sshd.pid))
     assert store.list_folder("") == []
     hung = far_programs(sshd) if tier is Tier.PYTHON else sftp_servers(before)
@@ -151,8 +151,8 @@ def test_a_far_end_that_hangs_behind_a_living_server_is_given_up(sshd: Sshd, tie
         store.list_folder("")
     assert hung and caught.value.hint and caught.value.retry is Retry.SOON
     if tier is Tier.PYTHON:  # with SFTP it is the server itself that stands still
-        assert time.monotonic() - began >= 3.0
-    assert time.monotonic() - began < 12
+        assert time.monotonic() - began >= 5.0
+    assert time.monotonic() - began < 30
     for process in hung:
         if process.is_running():
             process.resume()
@@ -175,9 +175,9 @@ def test_a_far_end_that_computes_for_long_says_so(sshd: Sshd, monkeypatch: pytes
 
     monkeypatch.setattr(far_source, "_bare", slow)
     far = sshd.new_folder("far")
-    (far / "long").write_bytes(bytes(12 * BLOCK))
-    store = open_sftp(address(sshd, far), Tier.PYTHON, Limits(stall=0.5, silence=1.0))
-    assert store.sha256("long") == hashlib.sha256(bytes(12 * BLOCK)).hexdigest()
+    (far / "long").write_bytes(bytes(24 * BLOCK))
+    store = open_sftp(address(sshd, far), Tier.PYTHON, Limits(stall=3.0, silence=3.0))
+    assert store.sha256("long") == hashlib.sha256(bytes(24 * BLOCK)).hexdigest()
     store.close()
 
 

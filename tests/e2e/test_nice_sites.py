@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +27,8 @@ def niceness(pid: int | str) -> int:
 
 
 @pytest.mark.parametrize("nice", [0, 11])
-def test_the_far_program_runs_as_nice_as_the_site_wants_it(sshd: Sshd, nice: int) -> None:
+def test_the_far_program_runs_as_nice_as_the_site_wants_it(start_sshd: Callable[..., Sshd], nice: int) -> None:
+    sshd = start_sshd()
     store = open_sftp(address(sshd, sshd.new_folder(), nice=nice), limits=QUICK)
     (program,) = [process for process in descendants(sshd.pid) if process.name().startswith("python")]
     assert niceness(program.pid) == (nice or niceness(sshd.pid))
@@ -35,7 +37,10 @@ def test_the_far_program_runs_as_nice_as_the_site_wants_it(sshd: Sshd, nice: int
     store.close()
 
 
-def test_further_connections_are_as_nice(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_further_connections_are_as_nice(
+    start_sshd: Callable[..., Sshd], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sshd = start_sshd()
     monkeypatch.setattr("tidemark.stores.line.SHORT_ROUND_TRIP", 0.0)
     far = sshd.new_folder()
     for number in range(4):
@@ -44,8 +49,9 @@ def test_further_connections_are_as_nice(sshd: Sshd, tmp_path: Path, monkeypatch
     seen: list[list[int]] = []
 
     def look(_count: int) -> None:
-        programs = [process for process in descendants(sshd.pid) if process.name().startswith("python")]
-        seen.append([niceness(program.pid) for program in programs])
+        with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError):  # a connection ends meanwhile
+            programs = [process for process in descendants(sshd.pid) if process.name().startswith("python")]
+            seen.append([niceness(program.pid) for program in programs])
 
     items = [SendItem(f"{number}", f"l/{number}", 4 << 20) for number in range(4)]
     sent = list(send(store, LocalStore(str(tmp_path)), items, SendOptions(bandwidth=8e6, connections=2), look))

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.services.sshd import Sshd
-from tidemark.stores import durable, retrying
+from tidemark.stores import durable, pull, retrying
 from tidemark.stores.local import LocalStore
 from tidemark.stores.opening import StoreAddress, open_store
 from tidemark.stores.protocol import Store
+from tidemark.stores.proving import ProvenPart
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 
 pytestmark = pytest.mark.real("sshd")
@@ -136,6 +137,32 @@ def test_a_source_rewritten_while_it_is_read_is_never_mixed(
     thread.join()
     assert isinstance(outcome, Sent), outcome
     assert (tmp_path / "f.tsfile").read_bytes() == other
+
+
+@pytest.mark.parametrize("most", [0, 1, 32])
+def test_files_that_wait_to_be_read_back_are_few(
+    site: Path, source: Store, target: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Each is held open: where reading is slower than the line, the line waits."""
+    monkeypatch.setattr(pull, "MOST_UNPROVEN", most)
+    items, read, held = [put(site, f"{n}.tsfile", 2 * MB) for n in range(20)], ProvenPart.prove, []
+
+    def prove(part: ProvenPart, buffer: memoryview) -> bool:
+        time.sleep(0.01)
+        held.append(sum(_opened(fd).endswith(".tsfile.part") for fd in Path("/proc/self/fd").iterdir()))
+        return read(part, buffer)
+
+    monkeypatch.setattr(ProvenPart, "prove", prove)
+    assert all(isinstance(outcome, Sent) for outcome in send(source, target, items, SendOptions()))
+    assert all((tmp_path / item.target_path).read_bytes() == (site / item.source_path).read_bytes() for item in items)
+    assert max(held) <= most + 2
+
+
+def _opened(descriptor: Path) -> str:
+    try:
+        return str(descriptor.readlink())
+    except OSError:
+        return ""
 
 
 @pytest.mark.timeout(60)

@@ -252,7 +252,7 @@ def _found(seal: Seal) -> bool:
             continue
         if found is not None and found[0] == seal.wanted:
             seal.proof = found[1]
-            seal.part_place = place if copies and place != seal.place else seal.place + b".part.named"  # there is none
+            seal.part_place = part_at(seal.place) + b".named" if place == seal.place else place  # where there is none
             return True
         if found is not None and place == seal.place:
             seal.digest, another = found[0], True

@@ -38,8 +38,9 @@ class Piece(NamedTuple):
 class Flowing(Protocol):
     """What a store may do besides, where a round trip costs more than its bytes."""
 
-    def flow(self, wants: Iterator[Want]) -> Iterator[Piece]:
-        """All bytes of each want, in the order of the wants; an empty one gives one empty piece. `wants` is asked ahead.
+    def flow(self, wants: Iterator[Want], ahead: int = 0) -> Iterator[Piece]:
+        """All bytes of each want, in the order of the wants; an empty one gives one empty piece. `wants` is asked ahead,
+        for `ahead` bytes or, without it, for as many as the line may hold.
 
         A file that is gone or ends too early gives a piece with that trouble, and the stream goes on with the next one.
         """
@@ -65,19 +66,21 @@ class DigestingBeside(Protocol):
         ...
 
 
-def flow(store: Store, wants: Iterator[Want]) -> Iterator[Piece]:
+def flow(store: Store, wants: Iterator[Want], ahead: int = 0) -> Iterator[Piece]:
     """`store.flow` where the store can, else the same from its calls: small files by bundles, others by themselves."""
-    return store.flow(wants) if isinstance(store, Flowing) else _by_calls(store, wants)
+    return store.flow(wants, ahead) if isinstance(store, Flowing) else _by_calls(store, wants, ahead or BUNDLE_BYTES)
 
 
 def gone(path: str, why: str) -> SourceVanishedError:
     return SourceVanishedError(f"{path} {why}", hint="the next run lists again", subject=path)
 
 
-def _by_calls(store: Store, wants: Iterator[Want]) -> Iterator[Piece]:
+def _by_calls(store: Store, wants: Iterator[Want], ahead: int) -> Iterator[Piece]:
     bundle: list[Want] = []
     for want in wants:
-        if bundle and not (want.small and len(bundle) < BUNDLE_FILES and sum(w.length for w in bundle) < BUNDLE_BYTES):
+        if bundle and not (
+            want.small and len(bundle) < BUNDLE_FILES and sum(w.length for w in bundle) < min(ahead, BUNDLE_BYTES)
+        ):
             yield from _many(store, bundle)
             bundle = []
         if want.small:

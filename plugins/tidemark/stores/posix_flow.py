@@ -30,13 +30,16 @@ class _Asked(NamedTuple):
 class ToolFlow:
     """`stream` once. `places`: where a path is at the far end; `tools`: what there is."""
 
-    def __init__(self, open_shell: Callable[[], FarShell], place: Callable[[str], str], tools: frozenset[str]) -> None:
+    def __init__(
+        self, open_shell: Callable[[], FarShell], place: Callable[[str], str], tools: frozenset[str], ahead: int = 0
+    ) -> None:
         self._open_shell = open_shell
         self._place = place
         self._tools = tools
         self._shell: FarShell | None = None
         self._asked: deque[_Asked] = deque()
         self._ahead = 0
+        self._most = min(ahead or AHEAD_BYTES, AHEAD_BYTES)
 
     def stream(self, wants: Iterator[Want]) -> Iterator[Came]:
         """(number, bytes, False) until all of a want came; (number, b"", True) for one that the tools did not bring.
@@ -46,7 +49,7 @@ class ToolFlow:
         commands = self._commands(wants)
         try:
             while True:
-                while self._ahead < AHEAD_BYTES or len(self._asked) < 2:
+                while self._ahead < self._most or len(self._asked) < 2:
                     asked = next(commands, None)
                     if asked is None:
                         break
@@ -63,7 +66,7 @@ class ToolFlow:
         size = 0
         for want in wants:
             small = want.small and "tar" in self._tools
-            if bundle and (not small or len(bundle) == BUNDLE_FILES or size + want.length > BUNDLE_BYTES):
+            if bundle and (not small or len(bundle) == BUNDLE_FILES or size + want.length > min(self._most, BUNDLE_BYTES)):
                 yield _Asked(tuple(bundle), True)
                 bundle, size = [], 0
             if small:

@@ -64,6 +64,21 @@ class FarShell:
         if not self.ended():
             raise BrokenOutput
 
+    def output(self, command: str) -> bytes:
+        """All that a command says; nothing else may be under way."""
+        self.feed(command)
+        said = bytearray()
+        while not said.endswith(self._mark):
+            if not self._data:
+                self._receive()
+            said += self._data
+            self._data = memoryview(b"")
+        return bytes(said[: -len(self._mark)])
+
+    @property
+    def open(self) -> bool:
+        return self._pipe.open
+
     def close(self) -> None:
         self._pipe.close()
 

@@ -10,7 +10,7 @@ from tidemark.stores.far_source import lowered
 from tidemark.stores.flow import Digesting, Piece, Want, gone
 from tidemark.stores.landing import check_path
 from tidemark.stores.pipe import Pipe
-from tidemark.stores.posix_flow import ToolFlow
+from tidemark.stores.posix_flow import ToolFlow, range_command
 from tidemark.stores.posix_listing import FindOutput, find_command
 from tidemark.stores.posix_shell import FarShell
 from tidemark.stores.protocol import Entry, Range, Tier
@@ -22,10 +22,6 @@ from tidemark.stores.ssh import SshConnection
 
 _RANGES, _FILES = 1000, 500  # an exec; a command
 
-# Of what is no whole file. Lines in: offset, length, then the place; one answer each, whatever happens meanwhile.
-_DIGESTS = """while read -r o n && IFS= read -r p; do
-if [ "$o" = 0 ]; then head -c "$n" < "$p" | sha256sum
-else tail -c +$((o+1)) < "$p" | head -c "$n" | sha256sum; fi; done 2>/dev/null"""
 _LARGE = 32 << 20  # bytes from which on a digest has a command of its own, that runs while the file comes
 
 
@@ -37,9 +33,10 @@ class PosixStore(SftpStore):
 
     def __init__(self, url: str, root: str, connection: SshConnection, tools: Sequence[str]) -> None:
         self._tools = frozenset(tools)
+        self._digester: FarShell | None = None  # for digests, while files come over another one
         super().__init__(url, root, connection)
 
-    def flow(self, wants: Iterator[Want]) -> Iterator[Piece]:
+    def flow(self, wants: Iterator[Want], ahead: int = 0) -> Iterator[Piece]:
         """By the tools; what they do not bring is asked over SFTP, which says what is wrong with it."""
         under_way: dict[int, Want] = {}
         begun: set[int] = set()
@@ -50,7 +47,7 @@ class PosixStore(SftpStore):
                 under_way[want.number] = want
                 yield want
 
-        for number, data, again in ToolFlow(self._open_shell, self.place, self._tools).stream(noted()):
+        for number, data, again in ToolFlow(self._open_shell, self.place, self._tools, ahead).stream(noted()):
             if not again:
                 begun.add(number)
                 yield Piece(number, data)
@@ -86,25 +83,32 @@ class PosixStore(SftpStore):
         """Whole files: many a command, whose lines say of which."""
         if not places:
             return []
-        groups = [places[start : start + _FILES] for start in range(0, len(places), _FILES)]
-        script = "".join(f"sha256sum -- {' '.join(map(shlex.quote, group))} 2>/dev/null\n" for group in groups)
         digests: dict[str, str] = {}
-        for line in self._run(self._shell("exec sh"), script.encode())[0].split(b"\n"):
-            digest, _, place = line.partition(b"  ")
-            if len(digest) == 64:
-                digests[place.decode("utf-8", "replace")] = digest.decode("ascii")
+        for start in range(0, len(places), _FILES):
+            names = " ".join(map(shlex.quote, places[start : start + _FILES]))
+            for line in self._output(f"sha256sum -- {names}").split(b"\n"):
+                digest, _, place = line.partition(b"  ")
+                if len(digest) == 64:
+                    digests[place.decode("utf-8", "replace")] = digest.decode("ascii")
         return [digests.get(place) for place in places]
 
     def _of_ranges(self, ranges: Sequence[Range]) -> list[str | None]:
         answers: list[str] = []
         for start in range(0, len(ranges), _RANGES):
-            batch = ranges[start : start + _RANGES]
-            lines = "".join(f"{offset} {length}\n{place}\n" for place, offset, length in batch)
-            told = self._run(self._shell(_DIGESTS), lines.encode())[0]
-            answers += [line.split()[0] for line in told.decode("ascii").splitlines()]
+            batch = [
+                f"{{ {range_command(place, offset, length or 0, 'dd' in self._tools)}; }} | sha256sum"
+                for place, offset, length in ranges[start : start + _RANGES]
+            ]
+            answers += [line.split()[0] for line in self._output("; ".join(batch)).decode("ascii").splitlines()]
         if len(answers) != len(ranges):
             raise PermanentError(f"sha256sum at {self._connection.login.name} gave {len(answers)} of {len(ranges)} digests")
         return [answer if len(answer) == 64 else None for answer in answers]
+
+    def _output(self, command: str) -> bytes:
+        """Of a command in a shell that stays for the next one."""
+        if self._digester is None or not self._digester.open:
+            self._digester = self._open_shell()
+        return self._digester.output(command)
 
     def _shell(self, script: str) -> str:
         """The command that runs `script`, as nice as the settings want it."""
@@ -131,7 +135,7 @@ class PosixStore(SftpStore):
             # A root that is a symlink is the operator's choice; find itself follows none.
             places = [at.place(folder) if folder else at.place(folder).rstrip("/") + "/" for folder in group]
             output = FindOutput(prefix)
-            data, errors = self._run_script(find_command(places, printf))
+            data, errors = self._run(find_command(places, printf))
             output.take(data, b"\0" if printf else b"\n")
             output.refused(errors)
             entries += output.entries
@@ -141,24 +145,26 @@ class PosixStore(SftpStore):
         """`sync FOLDER…` where the tool takes names, else `sync` of everything."""
         if "sync" in self._tools and folders:
             places = " ".join(shlex.quote(at.place(folder)) for folder in folders)
-            self._run_script(f"sync {places} 2>/dev/null || sync")
+            self._run(f"sync {places} 2>/dev/null || sync")
 
     def remove_tree(self, folder: str) -> None:
         """By `rm -rf`; what it leaves is removed name by name, so that the trouble is named."""
         with self._at(check_path(folder)) as (_, at, _files):
             removable = folder in at.plain([folder]) and folder.strip("/")
         if removable:
-            self._run_script(f"rm -rf -- {shlex.quote(at.place(folder))}")
+            self._run(f"rm -rf -- {shlex.quote(at.place(folder))}")
         super().remove_tree(folder)
 
-    def _run_script(self, script: str) -> tuple[bytes, bytes]:
-        return self._run(self._shell(script))
+    def close(self) -> None:
+        if self._digester is not None:
+            self._digester.close()
+        self._digester = None
+        super().close()
 
-    def _run(self, command: str, lines: bytes = b"") -> tuple[bytes, bytes]:
+    def _run(self, script: str) -> tuple[bytes, bytes]:
         """Output and errors; a failing tool shows in what it did not print."""
-        pipe = self._connection.open_pipe(command)
+        pipe = self._connection.open_pipe(self._shell(script))
         try:
-            pipe.write(lines)
             pipe.end_input()
             return pipe.read_all(), pipe.errors().encode()
         finally:

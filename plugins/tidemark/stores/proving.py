@@ -24,7 +24,7 @@ from tidemark.stores.far_stream import BARE, BLOCK, PREFIX
 from tidemark.stores.part_file import LOOKS, Differs, PartFile, Resumed
 
 _SIGN_BYTES = 64 << 20  # of a file that is read back whole, between two signs of life
-_BACK = 1 << 18  # bytes read back at once: they stay in the processor's cache
+BACK = 1 << 19  # bytes read back at once: a piece is two steps, and stays in the processor's cache
 
 
 class ProvenPart(PartFile):
@@ -48,7 +48,7 @@ class ProvenPart(PartFile):
         self._unread: deque[Block] = deque()
         self._bare = False  # some of it is known by what was read back alone
         self._bad = False  # bytes that differ wait to be sent again
-        self._buffer = memoryview(bytearray(_BACK))
+        self._buffer = memoryview(b"")
         self._unsigned = 0
         if resumed.prefix:
             self._ends[resumed.prefix] = self.running.digest()
@@ -99,9 +99,10 @@ class ProvenPart(PartFile):
             self._join_later()
             self._bad = False
 
-    def prove(self) -> bool:
-        """Read back what came since; True when that was the rest. Raises Differs, OSError."""
+    def prove(self, buffer: memoryview) -> bool:
+        """Read back what came since, by way of `buffer`; True when that was the rest. Raises Differs, OSError."""
         with self._reading:
+            self._buffer = buffer
             with self._door:
                 reach = self._reach
                 idle = self._bad or self._over or (reach < self.size and self.touched)  # then all is read at the end
@@ -217,13 +218,14 @@ class Prover:
         self._thread.join()
 
     def _run(self) -> None:
+        buffer = memoryview(bytearray(BACK))
         while True:
             job = self._queue.get()
             if job is None:
                 return
             number, part = job
             try:
-                proven = part.prove()
+                proven = part.prove(buffer)
             except Exception as trouble:
                 self.looked.put(Looked(number, trouble))
                 self._alive()

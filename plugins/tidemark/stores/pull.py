@@ -7,6 +7,7 @@ final names (`sealing`). A piece whose bytes differ in the part is asked for aga
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,6 +34,9 @@ from tidemark.stores.transfer_items import SendItem, TryAgain, Wire, changed
 from tidemark.stores.transfer_proof import differs, identity
 from tidemark.stores.transfer_round import Round
 from tidemark.stores.translation import os_error
+
+MOST_UNPROVEN = 32  # files that are written and held open until they are read back
+TOLD_AT_ONCE, TELL_SECONDS = 4 << 20, 0.05  # bytes that came are told in steps of so many, or so often
 
 
 @dataclass
@@ -64,6 +68,8 @@ class Pull(Round):
         self._sealer = Sealer(wire, target.disk, target.where, self._told.put)
         self._prover = Prover(lambda: self.line.came.put((None, None)))
         self._unproven: set[int] = set()  # all written, not all read back
+        self._untold = 0  # bytes that came, and when the caller was told last
+        self._told_at = 0.0
 
     def take(self, carrier: Carrier, frame: Frame) -> None:
         carrier.bytes += len(frame.data)
@@ -81,9 +87,17 @@ class Pull(Round):
                     self._piece((number, offset), piece, (kind, digest))
             else:
                 self._small(carrier, number, piece, (kind, digest))
-        self._told.put(len(data))
+        self._tell_bytes(len(data), TOLD_AT_ONCE)
         if self._order.ready:
             self._sealer.put(self._order.take())
+
+    def _tell_bytes(self, size: int, least: int) -> None:
+        """To the caller's thread, which needs to wake for a few at a time alone."""
+        self._untold += size
+        now = time.monotonic()
+        if self._untold >= least or now - self._told_at >= TELL_SECONDS:
+            self._told.put(self._untold)
+            self._untold, self._told_at = 0, now
 
     def sealed(self) -> bool:
         self._take_looked()
@@ -97,6 +111,7 @@ class Pull(Round):
         return self.arrived_bytes - self._at_edge + self.line.frame > self.wire.options.block_bytes
 
     def close(self) -> None:
+        self._tell_bytes(0, 0)
         self._prover.finish()
         self._take_looked()
         for large in self._large.values():
@@ -155,23 +170,27 @@ class Pull(Round):
             self.schedule.complete(number)
             self._unproven.add(number)
         self._prover.look(number, part)
+        while len(self._unproven) > MOST_UNPROVEN:  # and the far end waits for us
+            self._looked(*self._prover.looked.get())
 
     def _take_looked(self) -> None:
-        """What reading back found."""
         with suppress(Empty):
             while True:
-                number, trouble = self._prover.looked.get_nowait()
-                large = self._large.get(number)
-                if large is None or large.part is None:
-                    continue
-                if trouble is None:
-                    self._whole_large(number, large.part)
-                elif isinstance(trouble, Differs):
-                    self._repeat(number, trouble)
-                elif isinstance(trouble, OSError):
-                    self._not_kept(number, large.part, trouble)
-                else:
-                    raise trouble
+                self._looked(*self._prover.looked.get_nowait())
+
+    def _looked(self, number: int, trouble: Exception | None) -> None:
+        """What reading a part back found."""
+        large = self._large.get(number)
+        if large is None or large.part is None:
+            return
+        if trouble is None:
+            self._whole_large(number, large.part)
+        elif isinstance(trouble, Differs):
+            self._repeat(number, trouble)
+        elif isinstance(trouble, OSError):
+            self._not_kept(number, large.part, trouble)
+        else:
+            raise trouble
 
     def _repeat(self, number: int, other: Differs) -> None:
         """Ask for the piece again whose bytes differ in the part."""

@@ -22,6 +22,7 @@ from tidemark.stores.transfer_items import SMALL, Failed, SendItem, TryAgain, Wi
 from tidemark.stores.transfer_proof import already_there, differs, other_digest
 
 BATCH_FILES = 512  # proved and named at once
+PACES = 8  # a second: how often a capped link asks for more
 
 
 class Relay:
@@ -70,7 +71,7 @@ class Relay:
         for item, digest in there.items():
             yield wire.sent(item, digest)
         items = [item for item in self._items if item not in there]
-        limit = min(SMALL, wire.options.block_bytes)
+        limit = min(SMALL, wire.options.block_bytes, self._paces(1) or SMALL)
         jobs: list[Job] = []
         for item, entry in zip(items, wire.source.stat_many([item.source_path for item in items]), strict=True):
             try:
@@ -111,7 +112,7 @@ class Relay:
         for job in [job for job in jobs.values() if not job.left and not job.small]:  # whole in its part
             self._target.begin(job, self._journals.get(job.number, b""))
             yield from self._ended(job)
-        for piece in flow(self._wire.source, self._wants(list(jobs.values()))):
+        for piece in flow(self._wire.source, self._wants(list(jobs.values())), self._paces(2)):
             if piece.number not in jobs:
                 continue
             job = jobs[piece.number]
@@ -138,7 +139,24 @@ class Relay:
             self._target.begin(job, self._journals.get(job.number, b""))
             if self._beside is not None:
                 job.beside = self._beside.digest_beside(job.item.source_path, job.item.size)
-            yield Want(job.number, job.item.source_path, job.at, job.left, job.small)
+            yield from self._paced(Want(job.number, job.item.source_path, job.at, job.left, job.small))
+
+    def _paced(self, want: Want) -> Iterator[Want]:
+        """Who asks waits for the cap, not who takes what came: that has crossed already. So little is asked at once."""
+        bucket = self._wire.bucket
+        at, left = want.offset, want.length
+        most = left if want.small else self._paces(1) or left
+        while not self._wire.stopped():
+            length = min(left, most)
+            bucket.take(length)
+            yield want._replace(offset=at, length=length)
+            at, left = at + length, left - length
+            if not left:
+                return
+
+    def _paces(self, count: int) -> int:
+        """Bytes of so many paces of a capped link; 0 where there is no cap."""
+        return max(1, int(count * self._wire.bucket.rate / PACES)) if self._wire.bucket.rate else 0
 
     def _take(self, job: Job, piece: Piece) -> None:
         """Write and hash; a claim a step."""

@@ -13,7 +13,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,12 +20,11 @@ from tidemark.errors import CorruptionError, TidemarkError
 from tidemark.stores import durable
 from tidemark.stores.block_journal import journal_of, part_at
 from tidemark.stores.disk import Disk
-from tidemark.stores.part_file import PartFile, digest_of
+from tidemark.stores.far_sealing import BATCH, GATHER_SECONDS
+from tidemark.stores.part_file import PartFile, still
 from tidemark.stores.transfer_items import Failed, SendItem, Sent, TryAgain, Wire
 from tidemark.stores.translation import Where, os_error
 
-BATCH = 2000
-GATHER_SECONDS = 0.05  # for which a batch waits to grow
 Outcome = Sent | Failed | tuple[SendItem, TryAgain]
 
 
@@ -193,7 +191,7 @@ class Sealer:
     def _not_durable(self, batch: Sequence[Whole], error: durable.SyncFailed) -> None:
         """`error.parts` are brought again; after a sync of the whole disk all that was written to it before."""
         self.syncs_failed += error.disk
-        self._lost.update((part.rpartition(b".part")[0], error) for part in error.parts)
+        self._lost.update((whole.place, error) for whole in batch if part_at(whole.place) in error.parts)
         self._seal_all([whole._replace(confirm=None) for whole in batch])
 
     def _confirmed(self, whole: Whole, confirm: Callable[[], None]) -> bool:
@@ -213,20 +211,8 @@ def _pair(whole: Whole) -> tuple[bytes, bytes]:
 
 
 def _still(whole: Whole) -> bool:
-    """The part is the very file whose bytes were proven, or has its name from a try that failed behind that.
-
-    Other times alone may be the doing of a network disk, or of a backup: then its bytes say.
-    """
-    if whole.proof is None:
-        return True
-    for place in _pair(whole):
-        with suppress(FileNotFoundError):
-            found = durable.Proof.of(os.lstat(place))
-            if found == whole.proof:
-                return True
-            same_file = (found.inode, found.size) == (whole.proof.inode, whole.proof.size)
-            return same_file and digest_of(place) == (bytes.fromhex(whole.sha256), found)
-    return False
+    """The part is the very file whose bytes were proven, or has its name from a try that failed behind that."""
+    return whole.proof is None or still(_pair(whole), whole.proof, bytes.fromhex(whole.sha256))
 
 
 def _touched(item: SendItem) -> CorruptionError:

@@ -15,9 +15,9 @@ from tidemark.stores.packets import MARGIN, PACKET_ROOM, BulkSink
 from tidemark.stores.pipe import Pipe
 from tidemark.stores.sftp_wire import DATA, Reply, SftpWire, Then
 
-_LARGE = 1 << 14  # bytes of data from which on a reply keeps its slab; smaller ones are copied out
+_LARGE = 1 << 17  # bytes of data from which on a reply keeps its slab; smaller ones are copied out
 _TOGETHER = 1 << 14  # bytes of requests
-_MOST = 1 << 19  # no server sends a larger reply
+_MOST = (1 << 18) + 1024  # we ask for no larger reply
 _SLABS = 8  # kept for use again
 _LENGTH = struct.Struct(">I")
 _HEAD = struct.Struct(">IBI")

@@ -15,7 +15,7 @@ from tidemark.stores.sftp_bulk import BulkWire
 from tidemark.stores.sftp_wire import CLOSE, EOF, FOR_READ, NO_ATTRIBUTES, OPEN, READ, Reply, text
 
 AHEAD_BYTES = 12 << 20  # asked for, or of files opened and about to be
-AHEAD_FILES = 128  # far below what servers allow
+AHEAD_FILES = 200  # far below what servers allow
 
 _Data = bytes | memoryview
 
@@ -61,8 +61,9 @@ class _File:
 class ReadFlow:
     """`stream` once."""
 
-    def __init__(self, wire: BulkWire) -> None:
+    def __init__(self, wire: BulkWire, ahead: int = 0) -> None:
         self._wire = wire
+        self._ahead = min(ahead or AHEAD_BYTES, AHEAD_BYTES)
         self._files: deque[_File] = deque()  # in the order of the wants
         self._unasked: deque[_File] = deque()  # those of them with bytes nobody asked for yet
         self._asked = self._promised = 0  # bytes asked for and not handed out; of files in `_unasked`
@@ -105,7 +106,7 @@ class ReadFlow:
         self._wire.release(read.data)
 
     def _open_more(self, wants: Iterator[Place]) -> None:
-        while len(self._files) < AHEAD_FILES and self._asked + self._promised < AHEAD_BYTES:
+        while len(self._files) < AHEAD_FILES and self._asked + self._promised < self._ahead:
             want = next(wants, None)
             if want is None:
                 return
@@ -128,7 +129,7 @@ class ReadFlow:
 
     def _ask_more(self) -> None:
         """READs of the files that are open, in order, as far ahead as may be."""
-        while self._unasked and self._asked < AHEAD_BYTES:
+        while self._unasked and self._asked < self._ahead:
             one = self._unasked[0]
             if one.trouble is not None or not one.left:
                 self._promised -= one.left

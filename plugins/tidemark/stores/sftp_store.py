@@ -124,7 +124,7 @@ class SftpStore:
                 found[number] = digest
         return found
 
-    def flow(self, wants: Iterator[Want]) -> Iterator[Piece]:
+    def flow(self, wants: Iterator[Want], ahead: int = 0) -> Iterator[Piece]:
         paths: dict[int, str] = {}
 
         def places() -> Iterator[Place]:
@@ -133,7 +133,7 @@ class SftpStore:
                 yield Place(want.number, at.place(want.path), want.offset, want.length)
 
         with self._at("", reading=True) as (wire, at, _):
-            for number, data, trouble in ReadFlow(wire).stream(places()):
+            for number, data, trouble in ReadFlow(wire, ahead).stream(places()):
                 told = os_error(trouble, self._where, paths[number], reading=True) if trouble is not None else None
                 yield Piece(number, data, told)
 

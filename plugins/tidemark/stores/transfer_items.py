@@ -98,10 +98,9 @@ class Wire:
         return self.options.should_stop is not None and self.options.should_stop()
 
     def count(self, item: SendItem, size: int) -> None:
-        """`size` bytes of `item` crossed: remember, report, brake."""
+        """`size` bytes of `item` crossed: remember and report."""
         self.spend([(item.target_path, size)])
         self.on_bytes(size)
-        self.bucket.take(size)
 
     def spend(self, pieces: Iterable[tuple[str, int]]) -> None:
         """(target path, wire bytes) each. Any thread may."""

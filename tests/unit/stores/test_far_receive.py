@@ -344,3 +344,13 @@ def test_no_answer_is_larger_than_the_other_end_has_room_for(tmp_path: Path, mon
     receiver.finish()
     assert sorted(len(frame) // RECORD.size for frame in frames) == [1, 1, 10, 10, 10, 10]
     assert len(list(tmp_path.iterdir())) == count
+
+
+def test_the_longest_name_is_found_under_it_by_another_connection(
+    tmp_path: Path, another: Callable[..., End], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "PATH", "landing/" + "x" * 255)
+    another().piece(0, len(CONTENT), PREFIX, SHARED)
+    assert another().seal(sha(CONTENT), SHARED).trouble == 0
+    assert another().seal(sha(CONTENT), SHARED).trouble == 0
+    assert files(tmp_path) == {"x" * 255: CONTENT}

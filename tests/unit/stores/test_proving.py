@@ -18,6 +18,7 @@ from tidemark.stores.proving import ProvenPart, Prover
 from tidemark.stores.resuming import whole_blocks
 
 PIECE = 1000
+BUFFER = memoryview(bytearray(700))
 CONTENT = bytes(range(256)) * 20
 IDENTITY = Identity(len(CONTENT), 1_600_000_000, 7)
 PATH = "f.tsfile"
@@ -54,7 +55,7 @@ class Target:
         return [(block.offset, block.end) for block in journal.blocks]
 
     def proven(self) -> bool:
-        assert self.part.prove()
+        assert self.part.prove(BUFFER)
         assert self.part.sha256() == hashlib.sha256(self.place.read_bytes()).hexdigest()
         return self.place.read_bytes() == CONTENT
 
@@ -70,7 +71,7 @@ OFFSETS = range(0, len(CONTENT), PIECE)
 @pytest.mark.parametrize("kind", [PREFIX, BLOCK, BARE])
 def test_pieces_in_order(target: Target, kind: int) -> None:
     for offset in OFFSETS:
-        assert not target.part.prove()
+        assert not target.part.prove(BUFFER)
         target.put(offset, kind)
     assert target.proven()
 
@@ -79,7 +80,7 @@ def test_pieces_in_order(target: Target, kind: int) -> None:
 def test_pieces_in_any_order_and_some_twice(target: Target, kind: int) -> None:
     for offset in (3000, 0, 5000, 3000, 1000, 4000, 0, 2000):
         target.put(offset, kind)
-        target.part.prove() if offset != 2000 else None
+        target.part.prove(BUFFER) if offset != 2000 else None
     assert target.proven()
 
 
@@ -93,11 +94,11 @@ def test_a_piece_that_the_disk_keeps_otherwise_is_put_again_it_alone(target: Tar
     target.put(0, kind)
     target.put(1000, kind, flipped(1000))
     with pytest.raises(Differs) as found:
-        target.part.prove()
+        target.part.prove(BUFFER)
     assert (found.value.offset, found.value.length) == (1000, PIECE)
     for offset in (2000, 3000, 4000, 5000):
         target.put(offset, kind)
-    assert not target.part.prove(), "waits for that piece"
+    assert not target.part.prove(BUFFER), "waits for that piece"
     target.part.again(1000, 2000)
     assert not target.part.complete
     target.put(1000, BLOCK)
@@ -107,12 +108,12 @@ def test_a_piece_that_the_disk_keeps_otherwise_is_put_again_it_alone(target: Tar
 @pytest.mark.parametrize("kind", [PREFIX, BLOCK])
 def test_a_byte_flipped_behind_the_reader_is_found_before_the_name(target: Target, kind: int) -> None:
     for offset in OFFSETS:
-        target.part.prove()
+        target.part.prove(BUFFER)
         target.put(offset, kind)
         if offset == 4000:
             target.flip(1500)
     with pytest.raises(Differs) as found:
-        target.part.prove()
+        target.part.prove(BUFFER)
     assert (found.value.offset, found.value.length) == (1000, PIECE)
     target.part.again(1000, 2000)
     target.put(1000, BLOCK)
@@ -121,11 +122,11 @@ def test_a_byte_flipped_behind_the_reader_is_found_before_the_name(target: Targe
 
 def test_without_a_digest_of_the_source_all_of_it_comes_again(target: Target) -> None:
     for offset in OFFSETS:
-        target.part.prove()
+        target.part.prove(BUFFER)
         target.put(offset, BARE)
     target.flip(1500)
     with pytest.raises(OSError) as found:
-        target.part.prove()
+        target.part.prove(BUFFER)
     assert found.value.errno == errno.ESTALE
 
 
@@ -138,7 +139,7 @@ def test_a_byte_flipped_between_two_tries_is_found(target: Target) -> None:
     target.flip(1500)  # after it was looked through, before it is gone on with
     target.begin(resumed)
     with pytest.raises(Differs):
-        target.part.prove()
+        target.part.prove(BUFFER)
 
 
 def test_claims_are_journaled_when_written_and_what_has_none_when_read_back(target: Target) -> None:
@@ -146,7 +147,7 @@ def test_claims_are_journaled_when_written_and_what_has_none_when_read_back(targ
     target.put(1000, BLOCK)
     target.put(2000, BARE)
     assert target.journaled() == [(0, 1000), (1000, 2000)]
-    target.part.prove()
+    target.part.prove(BUFFER)
     assert target.journaled()[-1] == (0, 3000)
     assert whole_blocks(target.disk, PATH, IDENTITY).prefix == 3000
 
@@ -162,7 +163,7 @@ def test_who_writes_on_and_on_is_told_of(target: Target, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(os, "preadv", preadv)
     with pytest.raises(OSError) as found:
-        target.part.prove()
+        target.part.prove(BUFFER)
     assert found.value.errno == errno.EBUSY
 
 
@@ -171,14 +172,14 @@ def test_a_lost_sync_is_told_and_takes_the_journal(target: Target) -> None:
         target.put(offset)
     target.part.condemn(OSError(errno.EIO, "lost"))
     with pytest.raises(OSError, match="lost"):
-        target.part.prove()
+        target.part.prove(BUFFER)
     assert whole_blocks(target.disk, PATH, IDENTITY).known() == []
 
 
 def test_a_closed_part_is_let_go(target: Target) -> None:
     target.put(0)
     target.part.close()
-    assert not target.part.prove()
+    assert not target.part.prove(BUFFER)
 
 
 def test_the_thread_says_what_it_found(target: Target) -> None:

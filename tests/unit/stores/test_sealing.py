@@ -21,6 +21,8 @@ from tidemark.stores.sealing import Outcome, Sealer, Whole
 from tidemark.stores.transfer_items import SendItem, SendOptions, Sent, TryAgain, Wire
 from tidemark.stores.translation import Where
 
+BUFFER = memoryview(bytearray(700))
+
 
 class Target:
     def __init__(self, root: Path) -> None:
@@ -44,7 +46,7 @@ class Target:
         part = ProvenPart(self.disk, name, of, Resumed())
         digest = hashlib.sha256(data)
         part.put(0, memoryview(data), PREFIX, digest.digest())
-        part.prove()
+        part.prove(BUFFER)
         return Whole(SendItem(name, name, len(data)), part.place, digest.hexdigest(), True, proof=part.proof), part
 
     def seal(self, *wholes: Whole) -> list[Outcome]:
@@ -88,7 +90,7 @@ def test_a_large_file_whose_sync_failed_under_way_is_brought_again(target: Targe
     assert "Input/output error" in again(outcome)
     assert target.files() == {}, "no name, and neither part nor journal to go on from"
     with pytest.raises(OSError):
-        part.prove()
+        part.prove(BUFFER)
 
 
 def test_one_whose_last_sync_failed_too_and_the_others_get_their_names(
