@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from tidemark.errors import UnreachableError
@@ -31,7 +31,8 @@ def start_far_end(connection: SshConnection, root: str, python: bool = True) -> 
     for with_python in (True, False) if python else (False,):
         pipe = connection.open_pipe(command(with_python, connection.nice))
         try:
-            pipe.write(program(root) if with_python else b"tidemark\n")
+            with suppress(UnreachableError):  # a shell without python3 has answered, and may be gone already
+                pipe.write(program(root) if with_python else b"tidemark\n")
             words = _greeting(pipe)
         except UnreachableError:  # it took the command for something else and closed the pipe under our hands,
             words = []
