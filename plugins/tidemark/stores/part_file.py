@@ -104,7 +104,7 @@ class PartFile:
         for _ in range(LOOKS):
             if self.lost is not None:
                 raise self.lost
-            before = self._stat()
+            before = self._cut_stat()
             if self.touched or before != self.proof:
                 self.running, self.hashed, self.touched = hashlib.sha256(), 0, False
             self._hash_back(self.running, self.hashed, self.size)
@@ -152,7 +152,18 @@ class PartFile:
     def _stat(self) -> durable.Proof:
         return durable.Proof.of(os.fstat(self._handle))
 
+    def _cut_stat(self) -> durable.Proof:
+        """Once what somebody wrote behind the file's end is cut off, which no digest would tell of."""
+        seen = self._stat()
+        if seen.size > self.size:
+            os.ftruncate(self._handle, self.size)
+            self.touched = True
+            return self._stat()
+        return seen
+
     def _put(self, data: memoryview, offset: int) -> None:
+        if offset + len(data) > self.size:
+            raise OSError(errno.EINVAL, "bytes came that lie behind its end")
         self.touched = self.touched or self._stat() != self.proof
         _write(self._handle, data, offset)
         self.proof = self._stat()

@@ -200,10 +200,9 @@ class Pull(Round):
         if large.repeated > self.wire.options.retries:
             self._fail(number, differs(item, "target", other.offset, other.length))
             return
-        end = other.offset + other.length
-        large.part.again(other.offset, end)
+        offset, end = large.part.again(other.offset, other.offset + other.length)
         self._unproven.discard(number)
-        self.schedule.repeat(number, other.offset, end)
+        self.schedule.repeat(number, offset, end)
         for carrier in list(self.line.carriers):
             self.line.top_up(carrier, self._stop.is_set)
 

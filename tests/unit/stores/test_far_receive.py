@@ -165,6 +165,18 @@ def test_what_rots_in_the_part_while_it_comes_is_seen_and_named(tmp_path: Path, 
     assert files(tmp_path) == {"x.tsfile": CONTENT}
 
 
+def test_what_lies_behind_the_end_never_gets_the_name(tmp_path: Path, another: Callable[..., End]) -> None:
+    made(tmp_path)
+    one = another()
+    beyond = RECORD.pack(1, len(CONTENT) + 5, 4, 0, BLOCK, 0, sha(b"evil"))
+    assert one.send(PIECES, beyond, b"evil", LARGE, KNOWN).trouble == errno.EINVAL
+    assert one.piece(0, len(CONTENT), PREFIX).trouble == 0
+    with (tmp_path / f"{PATH}.part").open("ab") as file:
+        file.write(b"of somebody else")
+    assert one.seal(sha(CONTENT)).trouble == 0
+    assert files(tmp_path) == {"x.tsfile": CONTENT}
+
+
 def test_a_piece_with_another_digest_does_not_count(tmp_path: Path, another: Callable[..., End]) -> None:
     made(tmp_path)
     one = another()
