@@ -18,7 +18,7 @@ from tidemark.errors import TidemarkError
 from tidemark.stores.block_journal import Identity, journal_of, part_at
 from tidemark.stores.carrier import Carrier
 from tidemark.stores.durable import make_folder, make_folders
-from tidemark.stores.far_stream import ANY, BARE, RECORD, same_edition
+from tidemark.stores.far_stream import ANY, BARE, same_edition
 from tidemark.stores.line import Line
 from tidemark.stores.local import LocalStore
 from tidemark.stores.looking import same_at
@@ -73,10 +73,14 @@ class Pull(Round):
 
     def take(self, carrier: Carrier, frame: Frame) -> None:
         carrier.bytes += len(frame.data)
-        at, large, data = 0, self._large, frame.data
-        for number, offset, length, trouble, kind, note, digest in RECORD.iter_unpack(frame.words):
+        at, large, data, files, proven = 0, self._large, frame.data, self._files, self.wire.options.digest_at_source
+        for number, offset, length, trouble, kind, note, digest in self._records(frame):
             piece = data[at : at + length]
             at += length
+            size = files[number].size if number < len(files) else -1
+            odd = len(piece) != length or offset + length > size or (not length and size) or (proven and kind == BARE)
+            if size < 0 or (odd and not trouble):
+                raise self._not_asked()
             if trouble:
                 self.schedule.refused(carrier.number, number)
                 if self.schedule.waits_for(number):
@@ -87,7 +91,9 @@ class Pull(Round):
                     self._piece((number, offset), piece, (kind, digest))
             else:
                 self._small(carrier, number, piece, (kind, digest))
-        self._tell_bytes(len(data), TOLD_AT_ONCE)
+        if at != len(data):
+            raise self._not_asked()
+        self._tell_bytes(at, TOLD_AT_ONCE)
         if self._order.ready:
             self._sealer.put(self._order.take())
 
@@ -128,6 +134,8 @@ class Pull(Round):
         if not self.schedule.arrived(carrier.number, number, 0, size):
             return  # of a file that has its outcome
         item = self._files[number]
+        if size != item.size:
+            raise self._not_asked()
         self.wire.spend([(item.target_path, size)])
         own = sha256(data)
         if proof[0] != BARE and own.digest() != proof[1]:
