@@ -71,7 +71,7 @@ def test_a_piece_that_was_not_asked(
     )
     site = sshd.new_folder("far")
     assert refused(brought(sshd, site, tmp_path, write(site, size)))
-    assert not [place for place in tmp_path.rglob("*.tsfile")]
+    assert not list(tmp_path.rglob("*.tsfile"))
 
 
 def test_torn_records(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

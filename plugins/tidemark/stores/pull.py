@@ -239,6 +239,7 @@ class Pull(Round):
             place = self.target.disk.locate(path)
             above = place[: len(place) - len(name.encode())]
             make_folder(above.rstrip(b"/") or b"/")
+            self._sealer.disks.watch(above)
             self._folders[folder] = above
         return above + name.encode()
 
