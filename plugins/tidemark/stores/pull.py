@@ -146,7 +146,7 @@ class Pull(Round):
             place = self._place(item.target_path)
             seen = write_small(part_at(place), data)
         except OSError as error:
-            self._fail(number, os_error(error, self.target.where, item.target_path))
+            self._not_kept(number, None, error)
             return
         self._whole(number, Whole(item, place, own.hexdigest(), False, proof=seen, syncs_failed=syncs_failed))
 
@@ -172,7 +172,7 @@ class Pull(Round):
             if handle >= 0:
                 self._sealer.sync(handle, part)
         except OSError as error:
-            self._fail(number, os_error(error, self.target.where, item.target_path))
+            self._not_kept(number, None, error)
             return
         if part.complete:
             self.schedule.complete(number)
@@ -214,9 +214,9 @@ class Pull(Round):
         for carrier in list(self.line.carriers):
             self.line.top_up(carrier, self._stop.is_set)
 
-    def _not_kept(self, number: int, part: ProvenPart, error: OSError) -> None:
+    def _not_kept(self, number: int, part: ProvenPart | None, error: OSError) -> None:
         said = os_error(error, self.target.where, self._files[number].target_path)
-        if part.lost is not None or error.errno == errno.ESTALE:
+        if (part is not None and part.lost is not None) or error.errno == errno.ESTALE:
             self._lose(number, TryAgain(said))
         else:
             self._fail(number, said)
@@ -317,7 +317,7 @@ class Pull(Round):
             try:
                 part = self._part(item, large)
             except OSError as error:
-                self._fail(number, os_error(error, self.target.where, item.target_path))
+                self._not_kept(number, None, error)
                 return
             self._unproven.add(number)
             self._prover.look(number, part)

@@ -306,7 +306,9 @@ class Push(Round):
         asked = [(self._files[number].target_path, known, keep) for number, (known, keep) in files.items()]
         kept: dict[int, list[Block]] = {}
         for number, (trouble, found) in zip(files, self.target.begin_parts(asked), strict=True):
-            if trouble:
+            if trouble in _AGAIN:
+                self._lose(number, TryAgain(self._at_target(number, trouble)))
+            elif trouble:
                 self._fail(number, self._at_target(number, trouble))
             else:
                 kept[number] = [Block(*claim) for claim in found]
