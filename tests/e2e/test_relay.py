@@ -172,6 +172,29 @@ def test_a_source_that_changes_during_the_try_is_never_mixed(
     target.close()
 
 
+@pytest.mark.parametrize("tier", [Tier.SFTP, pytest.param(Tier.POSIX, marks=pytest.mark.full)])
+def test_a_source_whose_mtime_is_set_back_after_a_change_is_never_mixed(sshd: Sshd, tmp_path: Path, tier: Tier) -> None:
+    """As `cp -p` or `rsync -t` over it do; a ctime nobody sets."""
+    near, far = tmp_path / "near", sshd.new_folder("far")
+    source, target = ends(sshd, near, far, "push", tier)
+    file, size, came = near / "1.tsfile", 8 * MB, [0]
+    file.write_bytes(b"A" * size)
+    os.utime(file, (1_600_000_000, 1_600_000_000))
+
+    def change(count: int) -> None:
+        before, came[0] = came[0], came[0] + count
+        if before < 2 * MB <= came[0]:
+            with file.open("r+b") as there:
+                there.write(b"B" * size)
+            os.utime(file, (1_600_000_000, 1_600_000_000))
+
+    (sent,) = send(source, target, [SendItem("1.tsfile", "l/1.tsfile", size)], OPTIONS, change)
+
+    assert isinstance(sent, Sent) and sent.wire_bytes > size
+    assert (far / "l" / "1.tsfile").read_bytes() == b"B" * size
+    target.close()
+
+
 @pytest.mark.parametrize("tier", LOWER)
 @pytest.mark.parametrize("size", [20_000, 12 * MB])
 def test_a_source_that_shrinks_or_goes_away_fails_alone(sshd: Sshd, tmp_path: Path, tier: Tier, size: int) -> None:
