@@ -13,8 +13,10 @@ from tests.e2e.store_ends import QUICK, address
 from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
 from tidemark.errors import PermissionDeniedError, SourceVanishedError
+from tidemark.stores import posix_flow
 from tidemark.stores.local import LocalStore
 from tidemark.stores.opening import open_store
+from tidemark.stores.posix_flow import range_command
 from tidemark.stores.protocol import Store, Tier
 from tidemark.stores.sftp import open_sftp
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
@@ -193,6 +195,31 @@ def test_a_source_whose_mtime_is_set_back_after_a_change_is_never_mixed(sshd: Ss
     assert isinstance(sent, Sent) and sent.wire_bytes > size
     assert (far / "l" / "1.tsfile").read_bytes() == b"B" * size
     target.close()
+
+
+@pytest.mark.parametrize("digested", [True, False])
+def test_a_tool_that_fails_for_one_range_of_a_paced_file_costs_that_range_alone(
+    sshd: Sshd, tmp_path: Path, digested: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fork that is refused once: SFTP brings what that command was to bring, in its place."""
+    far, size = sshd.new_folder("far"), 8 * MB
+    (far / "1.tsfile").write_bytes(b"".join(bytes([65 + n]) * MB for n in range(8)))
+    os.utime(far / "1.tsfile", (1_600_000_000, 1_600_000_000))
+    commands: list[int] = []
+
+    def refused_once(place: str, offset: int, length: int, dd: bool) -> str:
+        commands.append(offset)
+        return "false" if len(commands) == 1 else range_command(place, offset, length, dd)
+
+    monkeypatch.setattr(posix_flow, "range_command", refused_once)
+    source = open_sftp(address(sshd, far), Tier.POSIX, QUICK)
+    options = SendOptions(retries=0, bandwidth=16e6, digest_at_source=digested)
+
+    (sent,) = send(source, LocalStore(str(tmp_path)), [SendItem("1.tsfile", "l/1.tsfile", size)], options)
+
+    assert isinstance(sent, Sent) and sent.wire_bytes == size
+    assert (tmp_path / "l" / "1.tsfile").read_bytes() == (far / "1.tsfile").read_bytes()
+    source.close()
 
 
 @pytest.mark.parametrize("tier", LOWER)
