@@ -219,13 +219,12 @@ class Relay:
             yield (job.item, outcome) if isinstance(outcome, TryAgain) else self._wire.failed(job.item, outcome)
         self._wire.target.remove(self._useless)
         self._useless.clear()
-        if proved:
-            self._target.give_names(list(proved))
+        lost = self._target.give_names(list(proved)) if proved else {}
         # CRASH WINDOW: final names that nobody recorded; the rerun finds them by `already_there`.
         self._whole = []
         self._let_go(jobs)
         for job, digest in proved.items():
-            yield self._wire.sent(job.item, digest)
+            yield (job.item, TryAgain(lost[job])) if job in lost else self._wire.sent(job.item, digest)
 
     def _judge(
         self, job: Job, at_target: str | TidemarkError | None, at_source: str | TryAgain
