@@ -294,7 +294,7 @@ def test_bytes_that_a_disk_lost_are_sent_again_whatever_it_says_next(
 ) -> None:
     near, far = tmp_path / "near", sshd.new_folder("far")
     source, target = ends(sshd, near, far, "pull", Tier.SFTP)
-    items = [SendItem(f"{n}", f"l/{n}", 20_000) for n in range(60 if whole_disk else 10)]
+    items = [SendItem(f"{n}", f"l/{n}", 20_000) for n in range(60 if whole_disk else 1)]
     for item in items:
         (far / item.source_path).write_bytes(os.urandom(20_000))
         os.utime(far / item.source_path, (1_600_000_000, 1_600_000_000))

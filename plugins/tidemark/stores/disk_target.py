@@ -124,7 +124,7 @@ class DiskTarget:
             return False
         if there.st_ino != self._proofs[job.number].inode and there.st_size != job.item.size:
             durable.remove_quietly(final)
-        return there.st_ino == self._proofs[job.number].inode
+        return bool(there.st_ino == self._proofs[job.number].inode)
 
     def _handle(self, job: Job) -> int:
         handle = self._handles.get(job.number, -1)
