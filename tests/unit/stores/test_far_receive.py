@@ -233,6 +233,23 @@ def test_a_part_begun_anew_while_its_name_is_asked_for_gets_none(
     assert not (tmp_path / PATH).exists()
 
 
+def test_a_part_put_there_at_the_last_moment_does_not_keep_the_name(
+    tmp_path: Path, another: Callable[..., End], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, rename = another(), os.rename
+    assert one.piece(0, len(CONTENT), PREFIX, 0).trouble == 0
+
+    def late(part: bytes, final: bytes) -> None:
+        monkeypatch.setattr(os, "rename", rename)
+        durable.remove_quietly(part)
+        part_file.write_small(part, memoryview(b"half"))
+        rename(part, final)
+
+    monkeypatch.setattr(os, "rename", late)
+    assert one.seal(sha(CONTENT), 0).trouble == errno.ESTALE
+    assert files(tmp_path) == {"x.tsfile.part": b"half"}
+
+
 def test_bytes_that_the_disk_lost_on_the_way_get_no_name(
     tmp_path: Path, another: Callable[..., End], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,7 +275,7 @@ def test_bytes_that_the_disk_lost_on_the_way_get_no_name(
 def test_after_a_disk_lost_bytes_what_was_written_before_comes_again(
     tmp_path: Path, another: Callable[..., End], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lost(_folders: Any) -> bool:
+    def lost(*_: Any) -> bool:
         raise OSError(errno.EIO, "lost")
 
     answers: list[Answer] = []
