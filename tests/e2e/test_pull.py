@@ -152,7 +152,9 @@ def test_files_that_wait_to_be_read_back_are_few(
 
     def prove(part: ProvenPart, buffer: memoryview) -> bool:
         time.sleep(0.01)
-        held.append(sum(_opened(fd).endswith(".tsfile.part") for fd in Path("/proc/self/fd").iterdir()))
+        held.append(
+            sum(_opened(fd).endswith(".part") and str(tmp_path) in _opened(fd) for fd in Path("/proc/self/fd").iterdir())
+        )
         return read(part, buffer)
 
     monkeypatch.setattr(ProvenPart, "prove", prove)
