@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +15,14 @@ from tests.e2e.store_ends import QUICK, address
 from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
 from tidemark.errors import PermissionDeniedError, SourceVanishedError
+from tidemark.stores import durable, posix_flow
+from tidemark.stores.disk_target import DiskTarget
 from tidemark.stores.local import LocalStore
 from tidemark.stores.opening import open_store
+from tidemark.stores.posix_flow import range_command
 from tidemark.stores.protocol import Store, Tier
 from tidemark.stores.sftp import open_sftp
+from tidemark.stores.sftp_target import SftpTarget
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
@@ -170,6 +176,149 @@ def test_a_source_that_changes_during_the_try_is_never_mixed(
     assert (end / "l" / "1.tsfile").read_bytes() == new
     source.close()
     target.close()
+
+
+@pytest.mark.parametrize("tier", [Tier.SFTP, pytest.param(Tier.POSIX, marks=pytest.mark.full)])
+def test_a_source_whose_mtime_is_set_back_after_a_change_is_never_mixed(sshd: Sshd, tmp_path: Path, tier: Tier) -> None:
+    """As `cp -p` or `rsync -t` over it do; a ctime nobody sets."""
+    near, far = tmp_path / "near", sshd.new_folder("far")
+    source, target = ends(sshd, near, far, "push", tier)
+    file, size, came = near / "1.tsfile", 8 * MB, [0]
+    file.write_bytes(b"A" * size)
+    os.utime(file, (1_600_000_000, 1_600_000_000))
+
+    def change(count: int) -> None:
+        before, came[0] = came[0], came[0] + count
+        if before < 2 * MB <= came[0]:
+            with file.open("r+b") as there:
+                there.write(b"B" * size)
+            os.utime(file, (1_600_000_000, 1_600_000_000))
+
+    (sent,) = send(source, target, [SendItem("1.tsfile", "l/1.tsfile", size)], OPTIONS, change)
+
+    assert isinstance(sent, Sent) and sent.wire_bytes > size
+    assert (far / "l" / "1.tsfile").read_bytes() == b"B" * size
+    target.close()
+
+
+@pytest.mark.parametrize("digested", [True, False])
+def test_a_tool_that_fails_for_one_range_of_a_paced_file_costs_that_range_alone(
+    sshd: Sshd, tmp_path: Path, digested: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fork that is refused once: SFTP brings what that command was to bring, in its place."""
+    far, size = sshd.new_folder("far"), 8 * MB
+    (far / "1.tsfile").write_bytes(b"".join(bytes([65 + n]) * MB for n in range(8)))
+    os.utime(far / "1.tsfile", (1_600_000_000, 1_600_000_000))
+    commands: list[int] = []
+
+    def refused_once(place: str, offset: int, length: int, dd: bool) -> str:
+        commands.append(offset)
+        return "false" if len(commands) == 1 else range_command(place, offset, length, dd)
+
+    monkeypatch.setattr(posix_flow, "range_command", refused_once)
+    source = open_sftp(address(sshd, far), Tier.POSIX, QUICK)
+    options = SendOptions(retries=0, bandwidth=16e6, digest_at_source=digested)
+
+    (sent,) = send(source, LocalStore(str(tmp_path)), [SendItem("1.tsfile", "l/1.tsfile", size)], options)
+
+    assert isinstance(sent, Sent) and sent.wire_bytes == size
+    assert (tmp_path / "l" / "1.tsfile").read_bytes() == (far / "1.tsfile").read_bytes()
+    source.close()
+
+
+def gone(part: Path) -> None:
+    part.unlink()
+
+
+def half(part: Path) -> None:
+    """As another Tidemark begins anew."""
+    part.unlink()
+    part.write_bytes(b"half")
+
+
+def written_into(part: Path) -> None:
+    with part.open("r+b") as file:
+        file.truncate(4)
+
+
+@pytest.mark.parametrize("harm", [gone, half, written_into])
+@pytest.mark.parametrize("size", [20_000, 2 * MB])
+@pytest.mark.parametrize(
+    ("tier", "way"),
+    [
+        (Tier.SFTP, "push"),
+        (Tier.SFTP, "pull"),
+        *(pytest.param(Tier.POSIX, w, marks=pytest.mark.full) for w in ("push", "pull")),
+    ],
+)
+def test_what_somebody_did_to_a_part_before_its_name_gets_no_name(
+    sshd: Sshd,
+    tmp_path: Path,
+    tier: Tier,
+    way: str,
+    size: int,
+    harm: Callable[[Path], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An older edition under the final name is no proof of ours, and a half part of a second writer is not ours either."""
+    near, far = tmp_path / "near", sshd.new_folder("far")
+    source, target = ends(sshd, near, far, way, tier)
+    begin, end = (far, near) if way == "pull" else (near, far)
+    (begin / "1.tsfile").write_bytes(os.urandom(size))
+    os.utime(begin / "1.tsfile", (1_600_000_000, 1_600_000_000))
+    (end / "l").mkdir()
+    (end / "l" / "1.tsfile").write_bytes(b"old edition")
+    kind = DiskTarget if way == "pull" else SftpTarget
+    names_given, harmed = kind.give_names, [0]
+
+    def between(self: Any, jobs: Sequence[Any]) -> Any:
+        if not harmed[0]:
+            harm(end / "l" / "1.tsfile.part")
+        harmed[0] += 1
+        return names_given(self, jobs)
+
+    monkeypatch.setattr(kind, "give_names", between)
+    items = [SendItem("1.tsfile", "l/1.tsfile", size)]
+
+    outcomes = list(send(source, target, items, OPTIONS))
+
+    assert harmed[0] == 2
+    assert_whole(items, begin, end, outcomes)
+    source.close()
+    target.close()
+
+
+@pytest.mark.parametrize("whole_disk", [True, False])
+def test_bytes_that_a_disk_lost_are_sent_again_whatever_it_says_next(
+    sshd: Sshd, tmp_path: Path, whole_disk: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near, far = tmp_path / "near", sshd.new_folder("far")
+    source, target = ends(sshd, near, far, "pull", Tier.SFTP)
+    items = [SendItem(f"{n}", f"l/{n}", 20_000) for n in range(60 if whole_disk else 1)]
+    for item in items:
+        (far / item.source_path).write_bytes(os.urandom(20_000))
+        os.utime(far / item.source_path, (1_600_000_000, 1_600_000_000))
+    said: list[int] = []
+    call = "_sync_disks" if whole_disk else "make_durable"
+    real = getattr(durable, call)
+
+    def once(asked: Any) -> Any:
+        said.append(len(asked))
+        if len(said) > 1:
+            return real(asked)
+        if whole_disk:
+            raise OSError(errno.EIO, "Input/output error")
+        (part, _) = asked[0]
+        durable.remove_quietly(part)
+        raise durable.SyncFailed(OSError(errno.EIO, ""), [part], False)
+
+    monkeypatch.setattr(durable, call, once)
+
+    outcomes = list(send(source, target, items, OPTIONS))
+
+    assert_whole(items, far, near, outcomes)
+    assert any(one.wire_bytes > one.item.size for one in outcomes)
+    source.close()
 
 
 @pytest.mark.parametrize("tier", LOWER)

@@ -6,13 +6,16 @@ import os
 from collections.abc import Sequence
 
 from tidemark.errors import TidemarkError
+from tidemark.stores import durable
 from tidemark.stores.local import LocalStore
 from tidemark.stores.part_file import SYNC_BYTES
 from tidemark.stores.protocol import Range
 from tidemark.stores.relay_job import Job
-from tidemark.stores.translation import translated
+from tidemark.stores.transfer_proof import taken_away
+from tidemark.stores.translation import os_error, translated
 
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = _OPEN | os.O_EXCL
 
 
 class DiskTarget:
@@ -23,8 +26,11 @@ class DiskTarget:
         self._papers: dict[int, int] = {}
         self._synced: dict[int, int] = {}
         self._claimed: dict[int, int] = {}
+        self._proofs: dict[int, durable.Proof] = {}  # of parts whose digests were made
+        self._unnamed: set[Job] = set()
 
     def expect(self, jobs: Sequence[Job]) -> None:
+        self._unnamed.update(jobs)
         self._store.make_folders(sorted({job.item.target_path.rpartition("/")[0] for job in jobs}))
 
     def begin(self, job: Job, known: bytes) -> None:
@@ -62,17 +68,24 @@ class DiskTarget:
 
     def proven(self, jobs: Sequence[Job]) -> list[str | TidemarkError | None]:
         for job in jobs:
-            if not job.item.size:
-                with translated(self._store.where, job.part):
-                    self._handle(job)
+            with translated(self._store.where, job.part):
+                self._proofs[job.number] = durable.Proof.of(os.fstat(self._handle(job)))
         self.abandon(jobs)
         return list(self._store.digests([Range(job.part) for job in jobs]))
 
-    def give_names(self, jobs: Sequence[Job]) -> None:
-        # CRASH WINDOW: whole parts without final names, or some with: the rerun finds the rest and seals them.
-        self._store.seal_parts([(job.part, job.item.target_path) for job in jobs])
+    def give_names(self, jobs: Sequence[Job]) -> dict[Job, TidemarkError]:
+        with translated(self._store.where, jobs[0].item.target_path):
+            places = {job: self._places(job) for job in jobs}
+            ours = [job for job in jobs if self._still(job, places[job][0])]
+            lost = self._made_durable(ours, places)
+            ours = [job for job in ours if job not in lost and self._still(job, places[job][0])]
+            # CRASH WINDOW: whole parts without final names, or some with: the rerun finds the rest and seals them.
+            durable.give_names([places[job] for job in ours])
+            named = {job for job in ours if self._ours(job, places[job][1])}
+        self._unnamed -= named
         # CRASH WINDOW: final names there, journals left over; `already_there` of the rerun removes them.
-        self._store.remove([job.paper for job in jobs if not job.small])
+        self._store.remove([job.paper for job in named if not job.small])
+        return {job: lost.get(job) or taken_away(job.item) for job in jobs if job not in named}
 
     def abandon(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
@@ -81,10 +94,45 @@ class DiskTarget:
                 if handle >= 0:
                     os.close(handle)
 
+    def _made_durable(self, jobs: Sequence[Job], places: dict[Job, tuple[bytes, bytes]]) -> dict[Job, TidemarkError]:
+        """Those of which the disk lost bytes. No other sync would say so again: their parts are gone, and where a whole
+        disk said so, whatever else was written to it before."""
+        try:
+            durable.make_durable([places[job] for job in jobs])
+        except durable.SyncFailed as failed:
+            if failed.disk:
+                self._store.remove([path for job in self._unnamed for path in (job.part, job.paper)])
+            return {job: os_error(failed, self._store.where, job.part) for job in jobs if places[job][0] in failed.parts}
+        return {}
+
+    def _places(self, job: Job) -> tuple[bytes, bytes]:
+        return self._store.disk.locate(job.part), self._store.disk.locate(job.item.target_path)
+
+    def _still(self, job: Job, place: bytes) -> bool:
+        """Nobody wrote to the part, nor put another one there, since its digest was made."""
+        try:
+            return durable.Proof.of(os.lstat(place)) == self._proofs[job.number]
+        except FileNotFoundError:
+            return False
+
+    def _ours(self, job: Job, final: bytes) -> bool:
+        """What has the name is the part that was proved. If not, somebody put his own there in between: as a whole file
+        after ours, or as a part that we renamed, which a half one does not survive."""
+        try:
+            there = os.lstat(final)
+        except FileNotFoundError:
+            return False
+        if there.st_ino != self._proofs[job.number].inode and there.st_size != job.item.size:
+            durable.remove_quietly(final)
+        return bool(there.st_ino == self._proofs[job.number].inode)
+
     def _handle(self, job: Job) -> int:
         handle = self._handles.get(job.number, -1)
         if handle < 0:
-            handle = os.open(self._store.disk.locate(job.part), _OPEN, 0o644)
+            place = self._store.disk.locate(job.part)
+            if not job.at:  # a new file: whoever has the one of an earlier try open does not write into ours
+                durable.remove_quietly(place)
+            handle = os.open(place, _OPEN if job.at else _NEW, 0o644)
             self._handles[job.number] = handle
             os.ftruncate(handle, job.at)  # what lies behind was not proved
         return handle

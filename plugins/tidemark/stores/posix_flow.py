@@ -19,7 +19,7 @@ _DD_BLOCK = 1 << 18
 _TAR_BLOCK = 512
 _REGULAR, _NAMING = (b"0", b"\0"), (b"L", b"x", b"g", b"K")
 
-Came = tuple[int, memoryview | bytes, bool]  # number, bytes, whether the want is to be asked in another way
+Came = tuple[Want, memoryview | bytes, bool]  # bytes of it; whether it is to be asked in another way
 
 
 class _Asked(NamedTuple):
@@ -42,7 +42,7 @@ class ToolFlow:
         self._most = min(ahead or AHEAD_BYTES, AHEAD_BYTES)
 
     def stream(self, wants: Iterator[Want]) -> Iterator[Came]:
-        """(number, bytes, False) until all of a want came; (number, b"", True) for one that the tools did not bring.
+        """(want, bytes, False) until all of it came; (want, b"", True) for one that the tools did not bring.
 
         Bytes are good until the next ones are taken.
         """
@@ -100,7 +100,7 @@ class ToolFlow:
         self._ahead -= sum(want.length for want in asked.wants)
         for want in asked.wants:
             if want.number not in came:
-                yield want.number, b"", True
+                yield want, b"", True
 
     def _begin_anew(self) -> None:
         assert self._shell is not None
@@ -119,7 +119,7 @@ class ToolFlow:
             if not left:
                 shell.end()  # before the last bytes are handed out: only then they are all of this file
                 came.add(want.number)
-            yield want.number, data, False
+            yield want, data, False
         if not want.length:
             shell.end()
 
@@ -137,7 +137,7 @@ class ToolFlow:
             longer = b""
             if want is not None and kind in _REGULAR and size >= want.length:
                 came.add(want.number)
-                yield want.number, body[: want.length], False
+                yield want, body[: want.length], False
         while not shell.ended():
             shell.exactly(_TAR_BLOCK)
 

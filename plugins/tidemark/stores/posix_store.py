@@ -38,23 +38,16 @@ class PosixStore(SftpStore):
 
     def flow(self, wants: Iterator[Want], ahead: int = 0) -> Iterator[Piece]:
         """By the tools; what they do not bring is asked over SFTP, which says what is wrong with it."""
-        under_way: dict[int, Want] = {}
-        begun: set[int] = set()
-
-        def noted() -> Iterator[Want]:
-            for want in wants:
-                check_path(want.path)
-                under_way[want.number] = want
-                yield want
-
-        for number, data, again in ToolFlow(self._open_shell, self.place, self._tools, ahead).stream(noted()):
+        begun: Want | None = None  # bytes of it were handed out; one file may have many wants on their way
+        checked = (want for want in wants if check_path(want.path))
+        for want, data, again in ToolFlow(self._open_shell, self.place, self._tools, ahead).stream(checked):
             if not again:
-                begun.add(number)
-                yield Piece(number, data)
-            elif number in begun:
-                yield Piece(number, b"", gone(under_way[number].path, "changed while it was read"))
+                begun = want
+                yield Piece(want.number, data)
+            elif want is begun:
+                yield Piece(want.number, b"", gone(want.path, "changed while it was read"))
             else:
-                yield from super().flow(iter([under_way[number]]))
+                yield from super().flow(iter([want]))
 
     def digest_beside(self, path: str, length: int) -> Digesting | None:
         if length < _LARGE:

@@ -15,7 +15,7 @@ from tidemark.stores.block_journal import Block, decode
 from tidemark.stores.flow import DigestingBeside, Piece, Want, flow
 from tidemark.stores.protocol import Range, Store
 from tidemark.stores.relay_job import Job, first_bad_block, good_claims
-from tidemark.stores.relay_proof import source_digests
+from tidemark.stores.relay_proof import editions_at, source_digests
 from tidemark.stores.relay_target import CallTarget, Target, target_of
 from tidemark.stores.rounds import Outcome
 from tidemark.stores.transfer_items import SMALL, Failed, SendItem, TryAgain, Wire, require
@@ -78,6 +78,8 @@ class Relay:
                 jobs.append(Job(len(jobs), item, require(item, entry), item.size <= limit))
             except TidemarkError as error:
                 yield wire.failed(item, error)
+        for job, edition in zip(jobs, editions_at(wire.source, jobs), strict=True):
+            job.edition = edition
         self._resume([job for job in jobs if not job.small])
         free = wire.target.free_bytes(jobs[0].item.target_path.rpartition("/")[0]) if jobs else None
         for job in jobs:
@@ -217,13 +219,12 @@ class Relay:
             yield (job.item, outcome) if isinstance(outcome, TryAgain) else self._wire.failed(job.item, outcome)
         self._wire.target.remove(self._useless)
         self._useless.clear()
-        if proved:
-            self._target.give_names(list(proved))
+        lost = self._target.give_names(list(proved)) if proved else {}
         # CRASH WINDOW: final names that nobody recorded; the rerun finds them by `already_there`.
         self._whole = []
         self._let_go(jobs)
         for job, digest in proved.items():
-            yield self._wire.sent(job.item, digest)
+            yield (job.item, TryAgain(lost[job])) if job in lost else self._wire.sent(job.item, digest)
 
     def _judge(
         self, job: Job, at_target: str | TidemarkError | None, at_source: str | TryAgain

@@ -29,6 +29,7 @@ class Job:
     kept: int = 0  # where a next try would go on: the end of what is claimed
     running: Any = field(default_factory=hashlib.sha256)  # of all bytes; None when some came by an earlier try
     block: Any = None  # of those since the last claim, where `running` is None
+    edition: int | None = None  # of a source on a disk of this machine, before its first byte was read
     beside: Digesting | None = None  # the source's digest, being made while the bytes come
 
     @property

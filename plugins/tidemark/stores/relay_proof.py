@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidemark.stores.protocol import Range
+from tidemark.stores.far_stream import editions, same_edition
+from tidemark.stores.local import LocalStore
+from tidemark.stores.protocol import Range, Store
 from tidemark.stores.relay_job import Job
 from tidemark.stores.transfer_items import TryAgain, Wire, changed
 from tidemark.stores.transfer_proof import identity, unsure
+from tidemark.stores.translation import translated
 
 
 def source_digests(wire: Wire, jobs: Sequence[Job], started: float) -> list[str | TryAgain]:
@@ -15,17 +18,37 @@ def source_digests(wire: Wire, jobs: Sequence[Job], started: float) -> list[str 
 
     `started`: when the entries were looked at, by this machine's clock.
     """
-    asked = [job for job in jobs if _to_digest(wire, job, started)]
+    times = editions_at(wire.source, jobs)  # before the digests: what changes behind this look shows in them
+    told = [_as_it_was(job, now) for job, now in zip(jobs, times, strict=True)]
+    asked = [
+        job for job, (same, sure) in zip(jobs, told, strict=True) if same and (not sure or _to_digest(wire, job, started))
+    ]
     ranges = [Range(job.item.source_path, 0, job.item.size) for job in asked if job.beside is None]
     made = iter(wire.source.digests(ranges) if ranges else ())
     digests = {job: job.beside.digest() if job.beside is not None else next(made) for job in asked}
     after = dict(zip(jobs, wire.source.stat_many([job.item.source_path for job in jobs]), strict=True))
     found: list[str | TryAgain] = []
-    for job in jobs:
+    for job, (unchanged, _) in zip(jobs, told, strict=True):
         entry, digest = after[job], digests.get(job, "")
-        same = entry is not None and identity(job.item, entry) == job.identity and entry.size >= job.item.size
+        same = unchanged and entry is not None and identity(job.item, entry) == job.identity and entry.size >= job.item.size
         found.append(digest if same and digest is not None else changed(job.item))
     return found
+
+
+def editions_at(source: Store, jobs: Sequence[Job]) -> list[int | None]:
+    """What the times of each file say of it (`far_stream.edition`), where the source is a disk of this machine: who sets
+    an mtime back moves the ctime. None where there is nothing more to see than `identity`."""
+    if not jobs or not isinstance(source, LocalStore):
+        return [None] * len(jobs)
+    with translated(source.where, jobs[0].item.source_path, reading=True):
+        return editions(source.disk, [job.item.source_path for job in jobs])
+
+
+def _as_it_was(job: Job, now: int | None) -> tuple[bool, bool]:
+    """Whether it may be the file that was begun with; whether the times can tell."""
+    if job.edition is None or now is None or job.entry.size != job.item.size:
+        return True, True  # `identity` and `unsure` speak alone
+    return same_edition(job.edition, now)
 
 
 def _to_digest(wire: Wire, job: Job, started: float) -> bool:

@@ -12,8 +12,9 @@ from tidemark.errors import TidemarkError
 from tidemark.stores.disk_target import DiskTarget
 from tidemark.stores.local import LocalStore
 from tidemark.stores.part_file import SYNC_BYTES
-from tidemark.stores.protocol import Range, Store
+from tidemark.stores.protocol import Entry, Range, Store
 from tidemark.stores.relay_job import Job
+from tidemark.stores.transfer_proof import taken_away
 
 
 class Target(Protocol):
@@ -42,8 +43,9 @@ class Target(Protocol):
         """All bytes of these were written: the digest of each part as it lies there, or why there is none."""
         ...
 
-    def give_names(self, jobs: Sequence[Job]) -> None:
-        """Durable, under their final names; what only the sending needed is gone."""
+    def give_names(self, jobs: Sequence[Job]) -> dict[Job, TidemarkError]:
+        """Durable, under their final names; what only the sending needed is gone. Those that were not so, and why: a part
+        that is gone, or not the one that was proved, must not stand for it."""
         ...
 
     def abandon(self, jobs: Sequence[Job]) -> None:
@@ -64,6 +66,10 @@ def target_of(store: Store, block_bytes: int) -> Target:
     if isinstance(store, LocalStore):
         return DiskTarget(store)
     return store.target(block_bytes) if isinstance(store, TakingParts) else CallTarget(store)
+
+
+def _same(part: Entry | None, final: Entry | None) -> bool:
+    return part is not None and final is not None and (part.size, part.inode) == (final.size, final.inode)
 
 
 class CallTarget:
@@ -108,11 +114,16 @@ class CallTarget:
             self._store.write_parts([(job.part, b"".join(self._held.pop(job.number))) for job in small])
         return list(self._store.digests([Range(job.part) for job in jobs]))
 
-    def give_names(self, jobs: Sequence[Job]) -> None:
+    def give_names(self, jobs: Sequence[Job]) -> dict[Job, TidemarkError]:
+        parts = dict(zip(jobs, self._store.stat_many([job.part for job in jobs]), strict=True))
+        ours = [job for job, entry in parts.items() if entry is not None and entry.size == job.item.size]
         # CRASH WINDOW: whole parts without final names, or some with: the rerun finds the rest and seals them.
-        self._store.seal_parts([(job.part, job.item.target_path) for job in jobs])
+        self._store.seal_parts([(job.part, job.item.target_path) for job in ours])
+        finals = self._store.stat_many([job.item.target_path for job in ours])
+        named = {job for job, entry in zip(ours, finals, strict=True) if _same(parts[job], entry)}
         # CRASH WINDOW: final names there, journals left over; `already_there` of the rerun removes them.
-        self._store.remove([job.paper for job in jobs if not job.small])
+        self._store.remove([job.paper for job in jobs if job in named and not job.small])
+        return {job: taken_away(job.item) for job in jobs if job not in named}
 
     def abandon(self, jobs: Sequence[Job]) -> None:
         for job in jobs:

@@ -20,6 +20,7 @@ from tidemark.stores.sftp_wire import (
     FSTAT,
     FSYNC,
     HARDLINK,
+    LSTAT,
     NO_ATTRIBUTES,
     NO_SUCH_FILE,
     OPEN,
@@ -133,21 +134,26 @@ class SftpFiles:
             self.wire.post(EXTENDED, text(HARDLINK) + text(source) + text(target), Reply.check)
         self.wire.settle()
 
-    def rename_over(self, pairs: Sequence[tuple[str, str]]) -> list[int]:
-        """Replace each target in one step; the numbers of those pairs with which that did not work."""
+    def rename_over(self, pairs: Sequence[tuple[str, str]]) -> list[int | None]:
+        """Replace each target in one step; how many bytes each has then, None where that did not work."""
+        sizes: list[int | None] = [None] * len(pairs)
         if RENAME_OVER not in self.wire.extensions:
-            return list(range(len(pairs)))
-        failed: list[int] = []
+            return sizes
 
         def answered(number: int, reply: Reply) -> None:
-            if reply.failure() is not None:
-                failed.append(number)
+            if reply.failure() is None:
+                sizes[number] = -1  # until it was looked at
+
+        def looked(number: int, reply: Reply) -> None:
+            if sizes[number] is not None and reply.failure() is None:
+                sizes[number] = reply.attributes().size
 
         for number, (source, target) in enumerate(pairs):
             payload = text(RENAME_OVER) + text(source) + text(target)
             self.wire.post(EXTENDED, payload, lambda reply, number=number: answered(number, reply))  # type: ignore[misc]
+            self.wire.post(LSTAT, text(target), lambda reply, number=number: looked(number, reply))  # type: ignore[misc]
         self.wire.settle()
-        return failed
+        return sizes
 
     def rename(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Replace each target; atomic where the server has posix-rename."""

@@ -16,6 +16,7 @@ from tidemark.stores.protocol import Range
 from tidemark.stores.relay_job import Job
 from tidemark.stores.sftp_bulk import BulkWire
 from tidemark.stores.sftp_parts import Part, PartStream
+from tidemark.stores.transfer_proof import taken_away
 
 
 class Taking(Protocol):
@@ -31,8 +32,8 @@ class Taking(Protocol):
 
     def digests(self, ranges: Sequence[Range]) -> Sequence[str | None]: ...
 
-    def name_durable(self, renames: Sequence[tuple[str, str]]) -> None:
-        """Rename parts that are durable already."""
+    def name_durable(self, renames: Sequence[tuple[str, str, int]]) -> list[int]:
+        """Rename parts that are durable already, (part, final, size); the numbers of those that were not there so."""
         ...
 
     def remove(self, paths: Sequence[str]) -> None: ...
@@ -107,11 +108,12 @@ class SftpTarget:
                 found.append(made[job] if job in made else hashlib.sha256(part.read_back).hexdigest())
         return found
 
-    def give_names(self, jobs: Sequence[Job]) -> None:
+    def give_names(self, jobs: Sequence[Job]) -> dict[Job, TidemarkError]:
         # CRASH WINDOW: durable parts without final names, or some with: the rerun finds the rest and seals them.
-        self._store.name_durable([(job.part, job.item.target_path) for job in jobs])
+        lost = self._store.name_durable([(job.part, job.item.target_path, job.item.size) for job in jobs])
         # CRASH WINDOW: final names there, journals left over; `already_there` of the rerun removes them.
-        self._store.remove([job.paper for job in jobs if not job.small])
+        self._store.remove([job.paper for number, job in enumerate(jobs) if not job.small and number not in lost])
+        return {jobs[number]: taken_away(jobs[number].item) for number in lost}
 
     def abandon(self, jobs: Sequence[Job]) -> None:
         for job in jobs:

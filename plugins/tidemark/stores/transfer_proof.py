@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from tidemark.errors import CorruptionError, DiskFullError, TidemarkError
+from tidemark.errors import CorruptionError, DiskFullError, TidemarkError, UnreachableError
 from tidemark.stores.block_journal import Identity, copy_of, journal_of, part_of
 from tidemark.stores.protocol import Entry, Range
 from tidemark.stores.retrying import SOON
@@ -90,6 +90,14 @@ def differs(item: SendItem, end: str, offset: int, length: int) -> CorruptionErr
         f"{item.source_path}: block of {length} bytes at {offset} arrived with another digest (checked at the {end})",
         hint="check the disk at both ends; the next run sends the file again",
         subject=item.source_path,
+    )
+
+
+def taken_away(item: SendItem) -> UnreachableError:
+    return UnreachableError(
+        f"{item.target_path}: its part was taken away or written to by somebody else",
+        hint="run again; is another Tidemark sending the same files?",
+        subject=item.target_path,
     )
 
 

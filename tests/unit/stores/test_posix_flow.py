@@ -51,11 +51,11 @@ def stream(folder: Path, wants: list[Want], tools: frozenset[str] = ALL) -> tupl
     """What came of each, and the numbers of those to be asked in another way."""
     came: dict[int, bytes] = {}
     again: set[int] = set()
-    for number, data, other in ToolFlow(shell, lambda path: f"{folder}/{path}", tools).stream(iter(wants)):
+    for want, data, other in ToolFlow(shell, lambda path: f"{folder}/{path}", tools).stream(iter(wants)):
         if other:
-            again.add(number)
+            again.add(want.number)
         else:
-            came[number] = came.get(number, b"") + bytes(data)
+            came[want.number] = came.get(want.number, b"") + bytes(data)
     return came, again
 
 
