@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from tests.e2e.engine_world import LONG_AGO, MB, World
 from tests.e2e.store_ends import FASTEST_FIRST
 from tests.services.sshd import Sshd
 from tests.services.wire import Wire
-from tidemark.errors import TidemarkError
-from tidemark.stores.protocol import Tier
+from tidemark.errors import PermanentError, TidemarkError
+from tidemark.stores.local import LocalStore
+from tidemark.stores.protocol import Range, Store, Tier
+from tidemark.stores.python_store import PythonStore
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
@@ -86,6 +89,55 @@ def test_a_name_that_is_none_fails_alone_and_is_named(sshd: Sshd, tmp_path: Path
         assert any(word in failed.error.message for word in (name, repr(name)[1:-1]))
         for one in good:
             (world.centre / one.target_path).unlink()
+
+
+@pytest.mark.parametrize("size", [1000, 3 * MB])
+@pytest.mark.parametrize("end", ["source", "target", "final name"])
+@WAYS
+def test_a_path_that_cannot_be_taken_fails_alone(sshd: Sshd, tmp_path: Path, way: str, end: str, size: int) -> None:
+    """A folder of it lies below a symlink, or a folder has its name."""
+    world = World.of(sshd, tmp_path, way)
+    good = [world.put("good.small", 1000), world.put("good.large", 3 * MB)]
+    bad = world.put("bad", size)
+    if end == "source":
+        (world.site / "real" / "y").mkdir(parents=True)
+        (world.site / "bad").rename(world.site / "real" / "y" / "bad")
+        (world.site / "x").symlink_to(world.site / "real")
+        bad = SendItem("x/y/bad", "landing/bad", size)
+    elif end == "target":
+        (world.centre / "real").mkdir()
+        (world.centre / "x").symlink_to(world.centre / "real")
+        bad = SendItem("bad", "x/y/bad", size)
+    else:
+        (world.centre / "landing" / "bad").mkdir(parents=True)
+    outcomes = world.move([bad, *good], SendOptions(retries=1))
+    assert all(isinstance(outcomes[one], Sent) and world.is_whole(one) for one in good)
+    failed = outcomes[bad]
+    assert isinstance(failed, Failed) and "bad" in failed.error.message and failed.error.hint
+    assert not list((world.centre / "real").rglob("bad*")) if end == "target" else True
+
+
+@pytest.mark.parametrize("end", ["source", "target"])
+@WAYS
+def test_a_file_whose_digest_cannot_be_had_is_its_own_trouble(
+    sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, end: str
+) -> None:
+    """Files that are there already are digested before the first byte; the disk cannot read one of them."""
+    world = World.of(sshd, tmp_path, way)
+    items = [world.put(f"{n}", 1000 + n) for n in range(9)]
+    assert world.arrived(world.move(items))
+    store = PythonStore if (end == "source") == (way == "pull") else LocalStore
+    digests = store.digests
+
+    def broken(self: Store, ranges: Sequence[Range]) -> Sequence[str | None]:
+        if any(path.endswith("4") for path, _, _ in ranges):
+            raise PermanentError("4: Input/output error", hint="look at the disk")
+        return digests(self, ranges)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store, "digests", broken)
+    outcomes = world.move(items)
+    assert world.arrived(outcomes), "it is sent again"
+    assert [item.source_path for item in items if outcomes[item].wire_bytes] == ["4"]
 
 
 @pytest.mark.full

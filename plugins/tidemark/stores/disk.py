@@ -157,7 +157,13 @@ class Disk:
             folder = path.rpartition("/")[0]
             there = folders.get(folder)
             if there is None:
-                there = folders[folder] = os.path.lexists(self.locate(folder) if folder else self.root)
+                try:
+                    there = os.path.lexists(self.locate(folder) if folder else self.root)
+                except OSError as error:
+                    if error.errno not in _NO_FILE:
+                        raise
+                    there = False  # it lies below a symlink, as `stat` says too
+                folders[folder] = there
             found.append(self.stat(path) if there else None)
         return found
 
@@ -228,7 +234,13 @@ class Disk:
         _remove_tree(self.locate(folder))
 
     def free_bytes(self, folder: str) -> int:
-        place = self.locate(folder)
+        """On the disk of `folder`; where that lies below a symlink, of the root: nothing goes there."""
+        try:
+            place = self.locate(folder)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            place = self.root
         while not os.path.lexists(place) and place != b"/":
             place = os.path.dirname(place)
         room = os.statvfs(place)

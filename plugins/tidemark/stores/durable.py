@@ -42,6 +42,15 @@ class Proof(namedtuple("Proof", "inode size mtime_ns ctime_ns")):
     def of(cls, info: os.stat_result) -> Proof:
         return cls(info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
 
+    def shown_by(self, info: os.stat_result, renamed: bool = False) -> bool:
+        """`renamed`: meanwhile, which moves the ctime."""
+        return (
+            info.st_ino == self[0]
+            and info.st_size == self[1]
+            and info.st_mtime_ns == self[2]
+            and (renamed or info.st_ctime_ns == self[3])
+        )
+
 
 class Disks:
     """A handle of each disk that is written to, from before the first byte: a disk tells every open handle, once, of what

@@ -261,11 +261,12 @@ def still(places: Sequence[bytes], proof: durable.Proof, digest: bytes) -> bool:
     """
     for place in places:
         try:
-            found = durable.Proof.of(os.lstat(place))
+            info = os.lstat(place)
         except FileNotFoundError:
             continue
-        if found == proof:
+        if proof.shown_by(info):
             return True
+        found = durable.Proof.of(info)
         return found[:2] == proof[:2] and digest_of(place) == (digest, found)
     return False
 
@@ -273,10 +274,13 @@ def still(places: Sequence[bytes], proof: durable.Proof, digest: bytes) -> bool:
 def named(place: bytes, proof: durable.Proof, digest: bytes) -> bool:
     """`still`, of a file that got its name just now, which moves its ctime."""
     try:
-        found = durable.Proof.of(os.lstat(place))
+        info = os.lstat(place)
     except FileNotFoundError:
         return False
-    return found[:3] == proof[:3] or (found[:2] == proof[:2] and digest_of(place) == (digest, found))
+    if proof.shown_by(info, renamed=True):
+        return True
+    found = durable.Proof.of(info)
+    return found[:2] == proof[:2] and digest_of(place) == (digest, found)
 
 
 def _new(place: bytes) -> int:

@@ -17,6 +17,7 @@ from queue import Empty
 from tidemark.errors import TidemarkError
 from tidemark.stores.block_journal import Identity, journal_of, part_at
 from tidemark.stores.carrier import Carrier
+from tidemark.stores.disk import Disk
 from tidemark.stores.durable import make_folder, make_folders
 from tidemark.stores.far_stream import ANY, BARE, same_edition
 from tidemark.stores.line import Line
@@ -37,6 +38,10 @@ from tidemark.stores.translation import os_error
 
 MOST_UNPROVEN = 32  # files that are written and held open until they are read back
 TOLD_AT_ONCE, TELL_SECONDS = 4 << 20, 0.05  # bytes that came are told in steps of so many, or so often
+
+
+class _Stopping(Exception):
+    """Who looks at parts is to stop."""
 
 
 @dataclass
@@ -294,23 +299,31 @@ class Pull(Round):
 
     def look_at(self, files: dict[int, Entry]) -> dict[int, list[tuple[int, int]]]:
         gaps: dict[int, list[tuple[int, int]]] = {}
-        for number, entry in files.items():
-            item = self._files[number]
-            known = identity(item, entry)
-            try:
-                resumed, edition = self._resumed(item, known)
-            except TidemarkError as error:
-                self._fail(number, error)
-            except OSError as error:
-                self._fail(number, os_error(error, self.target.where, item.target_path))
-            else:
-                self._large[number] = _Large(known, resumed, entry.size != item.size, edition)
-                gaps[number] = complement(item.size, resumed.spans())
+        disk = Disk(self.target.where.root)  # one that no other thread uses
+        with disk.telling(self._unless_stopping), suppress(_Stopping):
+            for number, entry in files.items():
+                item = self._files[number]
+                known = identity(item, entry)
+                try:
+                    self._unless_stopping()
+                    resumed, edition = self._resumed(disk, item, known)
+                except TidemarkError as error:
+                    self._unless_stopping()  # else it may be our own cut
+                    self._fail(number, error)
+                except OSError as error:
+                    self._not_kept(number, None, error)
+                else:
+                    self._large[number] = _Large(known, resumed, entry.size != item.size, edition)
+                    gaps[number] = complement(item.size, resumed.spans())
         return gaps
 
-    def _resumed(self, item: SendItem, known: Identity) -> tuple[Resumed, int | None]:
+    def _unless_stopping(self) -> None:
+        if self.stopping:
+            raise _Stopping
+
+    def _resumed(self, disk: Disk, item: SendItem, known: Identity) -> tuple[Resumed, int | None]:
         """What an earlier try left that the source still has, and the edition it was compared with."""
-        resumed = whole_blocks(self.target.disk, item.target_path, known)
+        resumed = whole_blocks(disk, item.target_path, known)
         if resumed.known():
             edition = self.source.editions([item.source_path])[0]
             if edition is not None and same_at(self.source, item.source_path, claims(resumed)):

@@ -40,6 +40,10 @@ class Whole(NamedTuple):
     proof: durable.Proof | None = None  # what its part's stat shows as long as these are its bytes
     syncs_failed: int = 0  # `Sealer.syncs_failed` before its first byte was written
 
+    def pair(self) -> tuple[bytes, bytes]:
+        """The places of its part and of its name."""
+        return part_at(self.place), self.place
+
 
 @dataclass
 class NamesInOrder:
@@ -170,10 +174,12 @@ class Sealer:
 
     def _seal(self, batch: Sequence[Whole]) -> list[Outcome]:
         # CRASH WINDOW: whole parts without final names, or some with; the rerun seals them or finds them there.
-        durable.make_durable([_pair(whole) for whole in batch], self.syncs_failed > 0, self.disks)
-        same = [whole for whole in batch if _still(whole)]
-        others = durable.give_names([_pair(whole) for whole in same], lambda number: _named(same[number]), self.disks)
-        for number in reversed(others):
+        pairs = [whole.pair() for whole in batch]
+        durable.make_durable(pairs, self.syncs_failed > 0, self.disks)
+        same = [whole for whole, pair in zip(batch, pairs, strict=True) if _still(whole, pair)]
+        if len(same) < len(batch):
+            pairs = [whole.pair() for whole in same]
+        for number in reversed(durable.give_names(pairs, lambda number: _named(same[number]), self.disks)):
             del same[number]
         # CRASH WINDOW: final names there, journals left over; `already_there` of the rerun removes them.
         self._disk.remove([journal_of(whole.item.target_path) for whole in same if whole.large])
@@ -210,13 +216,9 @@ class Sealer:
         return True
 
 
-def _pair(whole: Whole) -> tuple[bytes, bytes]:
-    return part_at(whole.place), whole.place
-
-
-def _still(whole: Whole) -> bool:
+def _still(whole: Whole, pair: tuple[bytes, bytes]) -> bool:
     """The part is the very file whose bytes were proven, or has its name from a try that failed behind that."""
-    return whole.proof is None or still(_pair(whole), whole.proof, bytes.fromhex(whole.sha256))
+    return whole.proof is None or still(pair, whole.proof, bytes.fromhex(whole.sha256))
 
 
 def _named(whole: Whole) -> bool:

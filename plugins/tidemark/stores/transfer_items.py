@@ -125,8 +125,10 @@ class Wire:
             return self.spent.pop(item.target_path, 0)
 
 
-def require(item: SendItem, entry: Entry | None) -> Entry:
+def require(item: SendItem, entry: Entry | TidemarkError | None) -> Entry:
     """The source's entry; SourceVanishedError when it is gone or has fewer bytes than it had when it was selected."""
+    if isinstance(entry, TidemarkError):
+        raise entry
     if entry is None:
         raise SourceVanishedError(
             f"{item.source_path} is gone at the source", hint="the next run lists again", subject=item.source_path

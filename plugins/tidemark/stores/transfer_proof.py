@@ -5,13 +5,18 @@ Every tier's sender asks the same questions here, so that a file means the same 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from tidemark.errors import CorruptionError, UnreachableError
+from tidemark.errors import CorruptionError, DiskFullError, TidemarkError, UnreachableError
 from tidemark.stores.block_journal import Identity, copy_of, journal_of, part_of
 from tidemark.stores.protocol import Entry, Range
+from tidemark.stores.retrying import SOON
 from tidemark.stores.transfer_items import SendItem, Wire
 
+T = TypeVar("T")
+R = TypeVar("R")
+MOST_TROUBLES = 64  # of single files; with more of them it is no single file's
 RACY_SECONDS = 2  # a file this young may change without a change of its mtime in whole seconds
 
 
@@ -25,25 +30,59 @@ def unsure(item: SendItem, entry: Entry, started: float) -> bool:
     return entry.size != item.size or entry.mtime >= started - RACY_SECONDS
 
 
+def of_each(ask: Callable[[Sequence[T]], Sequence[R]], things: Sequence[T]) -> list[R | TidemarkError]:
+    """`ask` of all at once; where an error ends that which may be one file's alone, by halves: the error for that one."""
+    troubles = 0
+
+    def answers(some: Sequence[T]) -> list[R | TidemarkError]:
+        nonlocal troubles
+        try:
+            return list(ask(some))
+        except (*SOON, DiskFullError, CorruptionError):  # of the line, of the disk; a path that is none must go nowhere
+            raise
+        except TidemarkError as error:
+            if len(some) == 1 and troubles < MOST_TROUBLES:
+                troubles += 1
+                return [error]
+            if troubles >= MOST_TROUBLES:
+                raise
+        half = len(some) // 2
+        return answers(some[:half]) + answers(some[half:])
+
+    return answers(things) if things else []
+
+
 def already_there(wire: Wire, items: Sequence[SendItem]) -> dict[SendItem, str]:
-    """Items whose target has the right size and digest, sent by a run that did not live to say so; durable now."""
-    found = wire.target.stat_many([item.target_path for item in items])
-    there = [item for item, entry in zip(items, found, strict=True) if entry is not None and entry.size == item.size]
+    """Items whose target has the right size and digest, sent by a run that did not live to say so; durable now.
+
+    One that cannot be looked at counts as not there: what is wrong with it shows when it is sent, and is its own trouble.
+    """
+    found = of_each(wire.target.stat_many, [item.target_path for item in items])
+    there = [item for item, entry in zip(items, found, strict=True) if isinstance(entry, Entry) and entry.size == item.size]
     if not wire.proven_at_source:
         there = [item for item in there if item.sha256]  # a digest would cost what sending costs
     if not there:
         return {}
     unknown = [item for item in there if not item.sha256]
-    wanted: dict[SendItem, str | None] = {item: item.sha256 for item in there}
-    digests = wire.source.digests([Range(item.source_path, 0, item.size) for item in unknown])
+    wanted: dict[SendItem, str | TidemarkError | None] = {item: item.sha256 for item in there}
+    digests = of_each(wire.source.digests, [Range(item.source_path, 0, item.size) for item in unknown])
     wanted.update(zip(unknown, digests, strict=True))
-    actual = wire.target.digests([Range(item.target_path) for item in there])
-    arrived = {item: digest for item, digest in zip(there, actual, strict=True) if digest and digest == wanted[item]}
-    if arrived:  # whoever renamed them may have died before the folder was synced, or the journal removed
-        paths = [item.target_path for item in arrived]
+    actual = of_each(wire.target.digests, [Range(item.target_path) for item in there])
+    arrived = {
+        item: digest
+        for item, digest in zip(there, actual, strict=True)
+        if isinstance(digest, str) and digest == wanted[item]
+    }
+
+    def made_durable(some: Sequence[SendItem]) -> Sequence[SendItem]:
+        paths = [item.target_path for item in some]
         wire.target.remove([of(path) for path in paths for of in (part_of, copy_of, journal_of)])
         wire.target.seal_parts([(part_of(path), path) for path in paths])
-    return arrived
+        return some
+
+    # Whoever renamed them may have died before the folder was synced, or the journal removed.
+    durable = of_each(made_durable, list(arrived))
+    return {item: arrived[item] for item in durable if isinstance(item, SendItem)}
 
 
 def differs(item: SendItem, end: str, offset: int, length: int) -> CorruptionError:

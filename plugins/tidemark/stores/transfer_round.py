@@ -29,7 +29,7 @@ from tidemark.stores.python_store import PythonStore
 from tidemark.stores.schedule import Schedule
 from tidemark.stores.sealing import NamesInOrder, Outcome, Whole
 from tidemark.stores.transfer_items import SendItem, TryAgain, Wire, changed, require, shorter
-from tidemark.stores.transfer_proof import already_there, identity, other_digest
+from tidemark.stores.transfer_proof import already_there, identity, of_each, other_digest
 from tidemark.stores.translation import Where, os_error
 
 PAUSE = 0.1  # seconds between two looks at stalls, speed and the wish to stop
@@ -298,7 +298,7 @@ class Round:
     def _plan(self, left: Sequence[SendItem]) -> None:
         limit = self.line.frame
         large = {number: item for number, item in enumerate(left) if item.size > limit}
-        entries = self.wire.source.stat_many([item.source_path for item in large.values()]) if large else ()
+        entries = of_each(self.wire.source.stat_many, [item.source_path for item in large.values()])
         free = self._room(left[0].target_path.rpartition("/")[0])
         known: dict[int, Entry] = {}
         for (number, item), entry in zip(large.items(), entries, strict=True):

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -61,8 +62,10 @@ class Target:
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> Target:
-    return Target(tmp_path)
+def target(tmp_path: Path) -> Iterator[Target]:
+    made = Target(tmp_path)
+    yield made
+    made.part.close()
 
 
 OFFSETS = range(0, len(CONTENT), PIECE)
