@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ import pytest
 from tests.e2e.store_ends import QUICK, address
 from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
-from tidemark.errors import PermissionDeniedError, SourceVanishedError
-from tidemark.stores import durable, posix_flow
+from tidemark.errors import DiskFullError, PermissionDeniedError, SourceVanishedError
+from tidemark.stores import durable, head_room, posix_flow, relay_room
 from tidemark.stores.disk_target import DiskTarget
 from tidemark.stores.local import LocalStore
 from tidemark.stores.opening import open_store
@@ -319,6 +320,51 @@ def test_bytes_that_a_disk_lost_are_sent_again_whatever_it_says_next(
     assert_whole(items, far, near, outcomes)
     assert any(one.wire_bytes > one.item.size for one in outcomes)
     source.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a disk of its own, so root")
+@pytest.mark.parametrize("way", ["pull", "push"])
+@pytest.mark.parametrize("tier", [Tier.SFTP, pytest.param(Tier.POSIX, marks=pytest.mark.full)])
+def test_the_room_at_the_target_is_looked_at_all_the_way(
+    sshd: Sshd, tmp_path: Path, tier: Tier, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else fills the disk meanwhile: what is whole gets its name, and the run ends before the disk is full."""
+    near, far = tmp_path / "near", sshd.new_folder("far")
+    source, target = ends(sshd, near, far, way, tier)
+    begin, end = (far, near) if way == "pull" else (near, far)
+    monkeypatch.setattr(head_room, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(relay_room, "FAR_LOOKS", 1)
+    items = []
+    for number, size in enumerate([*[20_000] * 50, 48 * MB]):
+        (begin / f"{number}").write_bytes(os.urandom(size))
+        os.utime(begin / f"{number}", (1_600_000_000, 1_600_000_000))
+        items.append(SendItem(f"{number}", f"l/{number}", size))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128m", "tmpfs", str(end)], check=True)
+    try:
+        filled: list[int] = []
+
+        def fill_up(_count: int) -> None:
+            if not filled:
+                filled.append(1)
+                (end / "ballast").write_bytes(bytes(70 * MB))
+
+        options = SendOptions(bandwidth=32e6, reserve=32 * MB)
+        outcomes = list(send(source, target, items, options, fill_up))
+
+        room = os.statvfs(end)
+        (failed,) = [one for one in outcomes if isinstance(one, Failed)]
+        assert failed.item is items[-1] and isinstance(failed.error, DiskFullError)
+        assert "bytes free" in str(failed.error) and f"{32 * MB} are to stay free" in str(failed.error)
+        assert 8 * MB < room.f_bavail * room.f_frsize < 40 * MB
+        (end / "ballast").unlink()
+        crossed: list[int] = []
+        (sent,) = send(source, target, items[-1:], SendOptions(reserve=32 * MB), crossed.append)
+        assert isinstance(sent, Sent) and sum(crossed) < 46 * MB
+        assert (end / "l" / "50").read_bytes() == (begin / "50").read_bytes()
+        source.close()
+        target.close()
+    finally:
+        subprocess.run(["umount", str(end)], check=True)
 
 
 @pytest.mark.parametrize("tier", LOWER)

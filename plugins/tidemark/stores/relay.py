@@ -16,6 +16,7 @@ from tidemark.stores.flow import DigestingBeside, Piece, Want, flow
 from tidemark.stores.protocol import Range, Store
 from tidemark.stores.relay_job import Job, first_bad_block, good_claims
 from tidemark.stores.relay_proof import editions_at, source_digests
+from tidemark.stores.relay_room import TargetRoom
 from tidemark.stores.relay_target import CallTarget, Target, target_of
 from tidemark.stores.rounds import Outcome
 from tidemark.stores.transfer_items import SMALL, Failed, SendItem, TryAgain, Wire, require
@@ -44,6 +45,7 @@ class Relay:
         self._whole: list[Job] = []  # all bytes written, not proved yet
         self._useless: list[str] = []  # journals of parts that are not what the source has
         self._started = time.time()
+        self._room: TargetRoom | None = None
 
     @property
     def kept_bytes(self) -> int:
@@ -81,13 +83,15 @@ class Relay:
         for job, edition in zip(jobs, editions_at(wire.source, jobs), strict=True):
             job.edition = edition
         self._resume([job for job in jobs if not job.small])
-        free = wire.target.free_bytes(jobs[0].item.target_path.rpartition("/")[0]) if jobs else None
+        self._room = TargetRoom(wire, jobs[0].item.target_path.rpartition("/")[0]) if jobs else None
         for job in jobs:
-            if free is not None and job.left > free:
-                yield wire.failed(job.item, _full(wire.target, job.item, free))
-                continue
-            free = free - job.left if free is not None else None
-            self._jobs[job.number] = job
+            try:
+                assert self._room is not None
+                self._room.promise(job.item, job.left)
+            except DiskFullError as full:
+                yield wire.failed(job.item, full)
+            else:
+                self._jobs[job.number] = job
 
     def _resume(self, jobs: Sequence[Job]) -> None:
         """Claims of this very source that the part bears out, and that the source still has."""
@@ -118,6 +122,8 @@ class Relay:
             if piece.number not in jobs:
                 continue
             job = jobs[piece.number]
+            if not self._still_room(len(piece.data)):
+                break
             if piece.trouble is not None:
                 yield self._lost(job, TryAgain(piece.trouble))
             else:
@@ -133,6 +139,15 @@ class Relay:
             if self._wire.stopped():
                 break
         yield from self._name_all()
+
+    def _still_room(self, size: int) -> bool:
+        """False: the round ends, with all it has."""
+        try:
+            if self._room is not None:
+                self._room.take(size, lambda: sum(job.left for job in self._jobs.values()))
+        except DiskFullError as full:
+            self.error = full
+        return self.error is None
 
     def _wants(self, jobs: Sequence[Job]) -> Iterator[Want]:
         for job in jobs:
@@ -263,11 +278,3 @@ class Relay:
 
 def _digests_of(store: Store, path: str) -> Callable[[Sequence[Block]], Sequence[str | None]]:
     return lambda blocks: store.digests([Range(path, block.offset, block.length) for block in blocks])
-
-
-def _full(target: Store, item: SendItem, free: int) -> DiskFullError:
-    return DiskFullError(
-        f"{target.url} has {free} bytes free, {item.target_path} needs {item.size}",
-        hint="free space there, then run again",
-        subject=item.target_path,
-    )
