@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.services.sshd import Sshd
-from tidemark.stores import durable, pull, retrying
+from tidemark.stores import durable, part_file, pull, retrying
 from tidemark.stores.local import LocalStore
 from tidemark.stores.opening import StoreAddress, open_store
 from tidemark.stores.protocol import Store
@@ -177,3 +178,23 @@ def test_a_bug_where_names_are_given_is_raised(
     monkeypatch.setattr(durable, "make_durable", bug)
     with pytest.raises(RuntimeError, match="a bug"):
         list(send(source, target, items, SendOptions(retries=2)))
+
+
+@pytest.mark.parametrize("size", [1000, 3 * MB])
+def test_a_part_that_another_begins_at_the_same_moment_is_brought_again(
+    site: Path, source: Store, target: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    taken: list[bytes] = []
+    new = part_file._new
+
+    def taken_once(place: bytes) -> int:
+        if not taken:
+            taken.append(place)
+            raise OSError(errno.ESTALE, "is being written by somebody else")
+        return new(place)
+
+    monkeypatch.setattr(part_file, "_new", taken_once)
+    (tmp_path / "f.tsfile.part").write_bytes(b"of a run before")
+    (outcome,) = send(source, target, [put(site, "f.tsfile", size)], SendOptions(block_bytes=MB, retries=1))
+    assert isinstance(outcome, Sent) and taken
+    assert (tmp_path / "f.tsfile").read_bytes() == (site / "f.tsfile").read_bytes()

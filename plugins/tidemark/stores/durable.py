@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import namedtuple
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 SYNC_ONCE = 16  # from so many files on, one syncfs of the disk is cheaper than an fsync a file
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -41,6 +41,27 @@ class Proof(namedtuple("Proof", "inode size mtime_ns ctime_ns")):
     @classmethod
     def of(cls, info: os.stat_result) -> Proof:
         return cls(info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+
+
+class Disks:
+    """A handle of each disk that is written to, from before the first byte: a disk tells every open handle, once, of what
+    it lost since that was opened; one opened later hears of what nobody was told of (errseq.rst), and others ask, too."""
+
+    def __init__(self) -> None:
+        self._handles: dict[int, int] = {}  # by device
+
+    def watch(self, folder: bytes) -> None:
+        device = os.stat(folder).st_dev
+        if device not in self._handles:
+            self._handles[device] = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+
+    def handle(self, device: int) -> int:
+        """-1: none."""
+        return self._handles.get(device, -1)
+
+    def close(self) -> None:
+        while self._handles:
+            os.close(self._handles.popitem()[1])
 
 
 def publish(place: bytes, data: bytes) -> None:
@@ -91,12 +112,12 @@ def seal(renames: Sequence[tuple[bytes, bytes]]) -> None:
     give_names(renames)
 
 
-def make_durable(renames: Sequence[tuple[bytes, bytes]], singly: bool = False) -> None:
+def make_durable(renames: Sequence[tuple[bytes, bytes]], singly: bool = False, disks: Disks | None = None) -> None:
     """The first half of `seal`. `singly`: not by one sync of the disk, however many they are. Raises SyncFailed."""
     folders = {final.rpartition(b"/")[0] for _, final in renames}
     if len(renames) >= SYNC_ONCE and not singly:
         try:
-            if _sync_disks({part.rpartition(b"/")[0] for part, _ in renames}.union(folders)):
+            if _sync_disks({part.rpartition(b"/")[0] for part, _ in renames}.union(folders), disks):
                 return
         except OSError as error:
             raise _lost(error, [part for part, _ in renames], True) from error
@@ -114,18 +135,48 @@ def make_durable(renames: Sequence[tuple[bytes, bytes]], singly: bool = False) -
         raise _lost(last, lost, False)
 
 
-def give_names(renames: Sequence[tuple[bytes, bytes]]) -> None:
-    """The second half of `seal`."""
-    for part, final in renames:
+def give_names(
+    renames: Sequence[tuple[bytes, bytes]], same: Callable[[int], bool] | None = None, disks: Disks | None = None
+) -> list[int]:
+    """The second half of `seal`. Raises SyncFailed where the names may not last.
+
+    `same(number)`: whether what now has the name of that pair is what was proven: somebody may have put another part there
+    a moment before. Returns the numbers of those where it is not: they are parts again, or an older file stays.
+    """
+    others = []
+    for number, (part, final) in enumerate(renames):
+        named = True
         try:
             os.rename(part, final)
         except FileNotFoundError:
             if not _sealed_before(part, final):
                 raise
+            named = False
+        if same is not None and not same(number):
+            others.append(number)
+            # CRASH WINDOW: a file that nobody proved has the name; the rerun compares its digest and brings it again.
+            if named and os.path.lexists(final):
+                os.rename(final, part)
+    _sync_folders(renames, disks)
+    return others
+
+
+def _sync_folders(renames: Sequence[tuple[bytes, bytes]], disks: Disks | None) -> None:
     folders = sorted({final.rpartition(b"/")[0] for _, final in renames})
-    if len(folders) < SYNC_ONCE or not _sync_disks(folders):
-        for folder in folders:
+    try:
+        if len(folders) >= SYNC_ONCE and _sync_disks(folders, disks):
+            return
+    except OSError as error:  # it may tell of bytes that were written since the parts were made durable
+        raise SyncFailed(error, [], True) from error
+    lost, last = set(), OSError()
+    for folder in folders:
+        try:
             sync_folder(folder)
+        except OSError as error:
+            lost.add(folder)
+            last = error
+    if lost:
+        raise SyncFailed(last, [part for part, final in renames if final.rpartition(b"/")[0] in lost], False)
 
 
 def rename(source: bytes, target: bytes) -> None:
@@ -205,7 +256,7 @@ def _lost(error: OSError, parts: Sequence[bytes], disk: bool) -> SyncFailed:
     return SyncFailed(error, parts, disk)
 
 
-def _sync_disks(folders: Iterable[bytes]) -> bool:
+def _sync_disks(folders: Iterable[bytes], watched: Disks | None = None) -> bool:
     """One syncfs for each disk under `folders`; False where it is missing or, before Linux 5.8, hides write errors."""
     system = os.uname()
     version = [int(digits) for digits in system.release.split("-")[0].split(".")[:2] if digits.isdigit()]
@@ -219,11 +270,13 @@ def _sync_disks(folders: Iterable[bytes]) -> bool:
     if syncfs is None:
         return False
     disks = {os.stat(folder).st_dev: folder for folder in folders}
-    for folder in disks.values():
-        handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    for device, folder in disks.items():
+        open_handle = -1 if watched is None else watched.handle(device)
+        handle = open_handle if open_handle >= 0 else os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
             if syncfs(handle) != 0:
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         finally:
-            os.close(handle)
+            if handle != open_handle:
+                os.close(handle)
     return True

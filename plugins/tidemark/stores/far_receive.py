@@ -143,6 +143,7 @@ class Receiver:
         if part is None:
             file = self.files[number]
             self.disk.forget()
+            self._place(file.path)
             part = PartFile(self.disk, file.path, file.identity, self.resumed.pop(file.path, None))
             self.parts[number] = part
             if file.syncs_failed < 0:
@@ -158,6 +159,7 @@ class Receiver:
             place = self.disk.locate(path)
             above = place[: len(place) - len(name.encode())]
             durable.make_folder(above.rstrip(b"/") or b"/")
+            self._sealing.disks.watch(above)
             self.folders[folder] = above
         return above + name.encode()
 

@@ -22,7 +22,7 @@ from tidemark.stores import durable
 from tidemark.stores.block_journal import Identity, copy_at, decode, journal_at, journal_of, part_at, part_of
 from tidemark.stores.disk import Disk
 from tidemark.stores.far_stream import BARE, NOTHING, RECORD
-from tidemark.stores.part_file import Differs, PartFile, digest_of, still
+from tidemark.stores.part_file import Differs, PartFile, digest_of, named, still
 
 SEALED = 4  # kind of an answer: about a name
 DIFFERS = 252  # a trouble beside those of `far_stream`: not the bytes whose digest came with them
@@ -55,6 +55,7 @@ class Sealing:
     def __init__(self, disk: Disk, answer: Callable[[list[bytes]], None]) -> None:
         self.disk = disk
         self.syncs_failed = 0  # of the disk; what was written before one must come again, and files are synced singly after
+        self.disks = durable.Disks()
         self._answer = answer
         self._lost: dict[bytes, OSError] = {}  # places of files whose parts the disk lost bytes of
         self._proving: Any = queue.Queue()
@@ -79,6 +80,7 @@ class Sealing:
         self._proving.put(None)
         for thread in self._threads:
             thread.join()
+        self.disks.close()
 
     def _run(self, act: Callable[[], bool]) -> None:
         try:
@@ -173,9 +175,11 @@ class Sealing:
 
     def _named(self, batch: list[Seal]) -> list[bytes]:
         # CRASH WINDOW: whole parts without final names, or some with; the rerun seals them or finds them there.
-        durable.make_durable([(seal.part_place, seal.place) for seal in batch], self.syncs_failed > 0)
+        durable.make_durable([(seal.part_place, seal.place) for seal in batch], self.syncs_failed > 0, self.disks)
         same = [seal for seal in batch if _still(seal)]
-        durable.give_names([(seal.part_place, seal.place) for seal in same])
+        pairs = [(seal.part_place, seal.place) for seal in same]
+        for number in reversed(durable.give_names(pairs, lambda number: _named(same[number]), self.disks)):
+            del same[number]
         # CRASH WINDOW: final names there, journals left over; `already_there` of the rerun removes them.
         for seal in same:
             if seal.identity is not None:
@@ -263,6 +267,10 @@ def _found(seal: Seal) -> bool:
 
 def _still(seal: Seal) -> bool:
     return still((seal.part_place, seal.place), seal.proof, seal.digest)
+
+
+def _named(seal: Seal) -> bool:
+    return named(seal.place, seal.proof, seal.digest)
 
 
 def _is_lost(seal: Seal) -> bool:

@@ -58,15 +58,17 @@ def spans_of(blocks: Sequence[Block]) -> list[tuple[int, int]]:
 
 
 def begin_part(disk: Disk, path: str, identity: Identity, resumed: Resumed) -> None:
-    """Make part and journal for `PartFile`. With nothing to go on from the part is a new file: nobody else has it open."""
+    """Make part and journal for `PartFile`. With nothing to go on from the part is a new file: nobody else has it open.
+
+    ESTALE when somebody else makes them at this moment.
+    """
     place = disk.locate(path)
     durable.remove_quietly(journal_at(place))
     known = resumed.known()
     if not known:
-        durable.remove_quietly(part_at(place))
-        os.close(os.open(part_at(place), _NEW, 0o644))
+        os.close(_new(part_at(place)))
     # CRASH WINDOW: a part without a journal: the rerun begins it anew.
-    paper = os.open(journal_at(place), _NEW, 0o644)
+    paper = _new(journal_at(place))
     try:
         os.write(paper, header(identity) + b"".join(block.line() for block in known))
     finally:
@@ -104,7 +106,7 @@ class PartFile:
         for _ in range(LOOKS):
             if self.lost is not None:
                 raise self.lost
-            before = self._stat()
+            before = self._cut_stat()
             if self.touched or before != self.proof:
                 self.running, self.hashed, self.touched = hashlib.sha256(), 0, False
             self._hash_back(self.running, self.hashed, self.size)
@@ -152,7 +154,18 @@ class PartFile:
     def _stat(self) -> durable.Proof:
         return durable.Proof.of(os.fstat(self._handle))
 
+    def _cut_stat(self) -> durable.Proof:
+        """Once what somebody wrote behind the file's end is cut off, which no digest would tell of."""
+        seen = self._stat()
+        if seen.size > self.size:
+            os.ftruncate(self._handle, self.size)
+            self.touched = True
+            return self._stat()
+        return seen
+
     def _put(self, data: memoryview, offset: int) -> None:
+        if offset + len(data) > self.size:
+            raise OSError(errno.EINVAL, "bytes came that lie behind its end")
         self.touched = self.touched or self._stat() != self.proof
         _write(self._handle, data, offset)
         self.proof = self._stat()
@@ -199,8 +212,7 @@ def write_small(place: bytes, data: memoryview) -> durable.Proof:
     try:
         handle = os.open(place, _NEW, 0o644)
     except FileExistsError:  # of an earlier try; never the same file, which may be getting its name just now
-        durable.remove_quietly(place)
-        handle = os.open(place, _NEW, 0o644)
+        handle = _new(place)
     try:
         _write(handle, data, 0)
         return durable.Proof.of(os.fstat(handle))
@@ -238,6 +250,24 @@ def still(places: Sequence[bytes], proof: durable.Proof, digest: bytes) -> bool:
             return True
         return found[:2] == proof[:2] and digest_of(place) == (digest, found)
     return False
+
+
+def named(place: bytes, proof: durable.Proof, digest: bytes) -> bool:
+    """`still`, of a file that got its name just now, which moves its ctime."""
+    try:
+        found = durable.Proof.of(os.lstat(place))
+    except FileNotFoundError:
+        return False
+    return found[:3] == proof[:3] or (found[:2] == proof[:2] and digest_of(place) == (digest, found))
+
+
+def _new(place: bytes) -> int:
+    """A handle of a file that is no older one. ESTALE when somebody else makes one there at this moment."""
+    durable.remove_quietly(place)
+    try:
+        return os.open(place, _NEW, 0o644)
+    except FileExistsError as error:
+        raise OSError(errno.ESTALE, "is being written by somebody else") from error
 
 
 def _write(handle: int, data: memoryview, offset: int) -> None:

@@ -70,7 +70,8 @@ class ProvenPart(PartFile):
             return  # came before, from another connection
         if kind == BARE and offset > self._reach:
             kind, digest = BLOCK, hashlib.sha256(data).digest()
-        self._put(data, offset)
+        skipped = max(0, self._reach - offset)  # bytes here already, which may have been read back
+        self._put(data[skipped:], offset + skipped)
         # CRASH WINDOW: bytes in the part, the journal does not know: the rerun asks for this piece again.
         block = Block(offset, len(data), digest.hex()) if kind == BLOCK else Block(0, end, digest.hex())
         if kind == BARE:
@@ -88,16 +89,18 @@ class ProvenPart(PartFile):
             self.later[offset] = max(end, self.later.get(offset, 0))
             self._join_later()
 
-    def again(self, offset: int, end: int) -> None:
-        """These bytes differ: they will be put again."""
+    def again(self, offset: int, end: int) -> tuple[int, int]:
+        """These bytes differ; returns the span that is to be put again: with them, all of the pieces they are in."""
         with self._door:
-            self._blocks = [block for block in self._blocks if block.end <= offset or block.offset >= end]
+            self._blocks, (offset, end) = _apart(self._blocks, offset, end)
+            self._unread = deque(block for block in self._unread if block.end <= offset or block.offset >= end)
             spans = [*self.later.items(), (0, self._reach)]
             self.touched = self.touched or offset < self.hashed
             self._reach = min(self._reach, offset)
             self.later = {max(o, end): e for o, e in spans if e > end}
             self._join_later()
             self._bad = False
+        return offset, end
 
     def prove(self, buffer: memoryview) -> bool:
         """Read back what came since, by way of `buffer`; True when that was the rest. Raises Differs, OSError."""
@@ -129,7 +132,7 @@ class ProvenPart(PartFile):
 
     def _read_whole(self) -> None:
         for _ in range(LOOKS):
-            before = self._stat()
+            before = self._cut_stat()
             if self.touched or before != self.proof:
                 if self._bare:
                     raise OSError(errno.ESTALE, "was written to by somebody else, and no digest of the source tells what")
@@ -189,6 +192,16 @@ class ProvenPart(PartFile):
         if self._unsigned >= _SIGN_BYTES:
             self._unsigned = 0
             self._alive()
+
+
+def _apart(blocks: list[Block], offset: int, end: int) -> tuple[list[Block], tuple[int, int]]:
+    """The blocks outside of the span, which grows to the borders of those within."""
+    while True:
+        within = [block for block in blocks if block.offset < end and block.end > offset]
+        grown = min([offset, *(block.offset for block in within)]), max([end, *(block.end for block in within)])
+        if grown == (offset, end):
+            return [block for block in blocks if block.end <= offset or block.offset >= end], grown
+        offset, end = grown
 
 
 class Looked(NamedTuple):

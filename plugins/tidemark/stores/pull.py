@@ -18,7 +18,7 @@ from tidemark.errors import TidemarkError
 from tidemark.stores.block_journal import Identity, journal_of, part_at
 from tidemark.stores.carrier import Carrier
 from tidemark.stores.durable import make_folder, make_folders
-from tidemark.stores.far_stream import ANY, BARE, RECORD, same_edition
+from tidemark.stores.far_stream import ANY, BARE, same_edition
 from tidemark.stores.line import Line
 from tidemark.stores.local import LocalStore
 from tidemark.stores.looking import same_at
@@ -73,10 +73,14 @@ class Pull(Round):
 
     def take(self, carrier: Carrier, frame: Frame) -> None:
         carrier.bytes += len(frame.data)
-        at, large, data = 0, self._large, frame.data
-        for number, offset, length, trouble, kind, note, digest in RECORD.iter_unpack(frame.words):
+        at, large, data, files, proven = 0, self._large, frame.data, self._files, self.wire.options.digest_at_source
+        for number, offset, length, trouble, kind, note, digest in self._records(frame):
             piece = data[at : at + length]
             at += length
+            size = files[number].size if number < len(files) else -1
+            odd = len(piece) != length or offset + length > size or (not length and size) or (proven and kind == BARE)
+            if size < 0 or (odd and not trouble):
+                raise self._not_asked()
             if trouble:
                 self.schedule.refused(carrier.number, number)
                 if self.schedule.waits_for(number):
@@ -87,7 +91,9 @@ class Pull(Round):
                     self._piece((number, offset), piece, (kind, digest))
             else:
                 self._small(carrier, number, piece, (kind, digest))
-        self._tell_bytes(len(data), TOLD_AT_ONCE)
+        if at != len(data):
+            raise self._not_asked()
+        self._tell_bytes(at, TOLD_AT_ONCE)
         if self._order.ready:
             self._sealer.put(self._order.take())
 
@@ -128,6 +134,8 @@ class Pull(Round):
         if not self.schedule.arrived(carrier.number, number, 0, size):
             return  # of a file that has its outcome
         item = self._files[number]
+        if size != item.size:
+            raise self._not_asked()
         self.wire.spend([(item.target_path, size)])
         own = sha256(data)
         if proof[0] != BARE and own.digest() != proof[1]:
@@ -138,7 +146,7 @@ class Pull(Round):
             place = self._place(item.target_path)
             seen = write_small(part_at(place), data)
         except OSError as error:
-            self._fail(number, os_error(error, self.target.where, item.target_path))
+            self._not_kept(number, None, error)
             return
         self._whole(number, Whole(item, place, own.hexdigest(), False, proof=seen, syncs_failed=syncs_failed))
 
@@ -164,7 +172,7 @@ class Pull(Round):
             if handle >= 0:
                 self._sealer.sync(handle, part)
         except OSError as error:
-            self._fail(number, os_error(error, self.target.where, item.target_path))
+            self._not_kept(number, None, error)
             return
         if part.complete:
             self.schedule.complete(number)
@@ -200,16 +208,15 @@ class Pull(Round):
         if large.repeated > self.wire.options.retries:
             self._fail(number, differs(item, "target", other.offset, other.length))
             return
-        end = other.offset + other.length
-        large.part.again(other.offset, end)
+        offset, end = large.part.again(other.offset, other.offset + other.length)
         self._unproven.discard(number)
-        self.schedule.repeat(number, other.offset, end)
+        self.schedule.repeat(number, offset, end)
         for carrier in list(self.line.carriers):
             self.line.top_up(carrier, self._stop.is_set)
 
-    def _not_kept(self, number: int, part: ProvenPart, error: OSError) -> None:
+    def _not_kept(self, number: int, part: ProvenPart | None, error: OSError) -> None:
         said = os_error(error, self.target.where, self._files[number].target_path)
-        if part.lost is not None or error.errno == errno.ESTALE:
+        if (part is not None and part.lost is not None) or error.errno == errno.ESTALE:
             self._lose(number, TryAgain(said))
         else:
             self._fail(number, said)
@@ -232,6 +239,7 @@ class Pull(Round):
             place = self.target.disk.locate(path)
             above = place[: len(place) - len(name.encode())]
             make_folder(above.rstrip(b"/") or b"/")
+            self._sealer.disks.watch(above)
             self._folders[folder] = above
         return above + name.encode()
 
@@ -309,7 +317,7 @@ class Pull(Round):
             try:
                 part = self._part(item, large)
             except OSError as error:
-                self._fail(number, os_error(error, self.target.where, item.target_path))
+                self._not_kept(number, None, error)
                 return
             self._unproven.add(number)
             self._prover.look(number, part)

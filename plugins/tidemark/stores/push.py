@@ -17,7 +17,7 @@ from tidemark.stores.block_journal import Block, Identity, copy_of, journal_of, 
 from tidemark.stores.carrier import Carrier
 from tidemark.stores.far_receive import FILE, LARGE, SHARED, SOURCE
 from tidemark.stores.far_sealing import DIFFERS, LOST, SEALED
-from tidemark.stores.far_stream import ANY, CHANGED, NOTHING, RECORD, editions, same_edition
+from tidemark.stores.far_stream import ANY, CHANGED, NOTHING, editions, same_edition
 from tidemark.stores.line import Line
 from tidemark.stores.local import LocalStore
 from tidemark.stores.looking import same_at
@@ -75,7 +75,9 @@ class Push(Round):
 
     def take(self, carrier: Carrier, frame: Frame) -> None:
         assert isinstance(carrier, PushCarrier)
-        for number, offset, length, trouble, kind, size, digest in RECORD.iter_unpack(frame.words):
+        for number, offset, length, trouble, kind, size, digest in self._records(frame):
+            if number >= len(self._files):
+                raise self._not_asked()
             if kind == SEALED:
                 carrier.seals.discard(number)
                 self._seal_answered(carrier, Span(number, offset, length), trouble, digest)
@@ -150,6 +152,8 @@ class Push(Round):
         if not awaited:
             return
         if large is None:
+            if length != item.size:
+                raise self._not_asked()
             self._sealing.by[number] = carrier.number
             self._whole(number, Whole(item, b"", digest.hex(), False, number=number))
             return
@@ -221,7 +225,7 @@ class Push(Round):
         if known is None:
             return
         if trouble == UNCONFIRMED:
-            error = carrier.unconfirmed.pop(number)
+            error = carrier.unconfirmed.pop(number, None) or self._not_asked()
             if isinstance(error, SOON):
                 self._lose(number, TryAgain(error))
             else:
@@ -302,7 +306,9 @@ class Push(Round):
         asked = [(self._files[number].target_path, known, keep) for number, (known, keep) in files.items()]
         kept: dict[int, list[Block]] = {}
         for number, (trouble, found) in zip(files, self.target.begin_parts(asked), strict=True):
-            if trouble:
+            if trouble in _AGAIN:
+                self._lose(number, TryAgain(self._at_target(number, trouble)))
+            elif trouble:
                 self._fail(number, self._at_target(number, trouble))
             else:
                 kept[number] = [Block(*claim) for claim in found]

@@ -21,7 +21,7 @@ from tidemark.stores import durable
 from tidemark.stores.block_journal import journal_of, part_at
 from tidemark.stores.disk import Disk
 from tidemark.stores.far_sealing import BATCH, GATHER_SECONDS
-from tidemark.stores.part_file import PartFile, still
+from tidemark.stores.part_file import PartFile, named, still
 from tidemark.stores.transfer_items import Failed, SendItem, Sent, TryAgain, Wire
 from tidemark.stores.translation import Where, os_error
 
@@ -92,6 +92,7 @@ class Sealer:
         self._where = where
         self._tell = tell
         self.syncs_failed = 0  # of the disk; what was written before one is brought again, and files are synced singly after
+        self.disks = durable.Disks()
         self._lost: dict[bytes, OSError] = {}  # parts that the disk lost bytes of, by place
         self._bug: BaseException | None = None
         self._queue: queue.SimpleQueue[list[Whole] | tuple[int, PartFile] | None] = queue.SimpleQueue()
@@ -109,6 +110,7 @@ class Sealer:
         """Returns when all that was put is sealed or failed. Raises what nobody expected."""
         self._queue.put(None)
         self._thread.join()
+        self.disks.close()
         if self._bug is not None:
             raise self._bug
 
@@ -168,14 +170,16 @@ class Sealer:
 
     def _seal(self, batch: Sequence[Whole]) -> list[Outcome]:
         # CRASH WINDOW: whole parts without final names, or some with; the rerun seals them or finds them there.
-        durable.make_durable([_pair(whole) for whole in batch], singly=self.syncs_failed > 0)
-        named = [whole for whole in batch if _still(whole)]
-        durable.give_names([_pair(whole) for whole in named])
+        durable.make_durable([_pair(whole) for whole in batch], self.syncs_failed > 0, self.disks)
+        same = [whole for whole in batch if _still(whole)]
+        others = durable.give_names([_pair(whole) for whole in same], lambda number: _named(same[number]), self.disks)
+        for number in reversed(others):
+            del same[number]
         # CRASH WINDOW: final names there, journals left over; `already_there` of the rerun removes them.
-        self._disk.remove([journal_of(whole.item.target_path) for whole in named if whole.large])
-        outcomes: list[Outcome] = [self._wire.sent(whole.item, whole.sha256) for whole in named]
-        if len(named) < len(batch):
-            outcomes += [(whole.item, TryAgain(_touched(whole.item))) for whole in batch if whole not in named]
+        self._disk.remove([journal_of(whole.item.target_path) for whole in same if whole.large])
+        outcomes: list[Outcome] = [self._wire.sent(whole.item, whole.sha256) for whole in same]
+        if len(same) < len(batch):
+            outcomes += [(whole.item, TryAgain(_touched(whole.item))) for whole in batch if whole not in same]
         return outcomes
 
     def _in_doubt(self, whole: Whole) -> bool:
@@ -213,6 +217,10 @@ def _pair(whole: Whole) -> tuple[bytes, bytes]:
 def _still(whole: Whole) -> bool:
     """The part is the very file whose bytes were proven, or has its name from a try that failed behind that."""
     return whole.proof is None or still(_pair(whole), whole.proof, bytes.fromhex(whole.sha256))
+
+
+def _named(whole: Whole) -> bool:
+    return whole.proof is None or named(whole.place, whole.proof, bytes.fromhex(whole.sha256))
 
 
 def _touched(item: SendItem) -> CorruptionError:

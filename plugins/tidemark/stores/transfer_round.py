@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from tidemark.errors import DiskFullError, PermanentError, TidemarkError
 from tidemark.stores.carrier import Asking, Carrier, Opened
 from tidemark.stores.far_program import DATA
-from tidemark.stores.far_stream import CHANGED, SHORT
+from tidemark.stores.far_stream import CHANGED, RECORD, SHORT
 from tidemark.stores.head_room import HeadRoom, NoRoom
 from tidemark.stores.line import Line
 from tidemark.stores.local import LocalStore
@@ -211,6 +211,18 @@ class Round:
         self.take(carrier, frame)
         carrier.give_back(frame)
         self.line.top_up(carrier, self._stop.is_set)
+
+    def _records(self, frame: Frame) -> Iterator[tuple[int, int, int, int, int, int, bytes]]:
+        if len(frame.words) % RECORD.size:
+            raise self._not_asked()
+        return RECORD.iter_unpack(frame.words)
+
+    def _not_asked(self) -> PermanentError:
+        return PermanentError(
+            f"{self.line.name}: the far end answers what it was not asked",
+            hint="is its python3 the one of its operating system? ./tidemark doctor looks; then run again",
+            subject=self._far.url,
+        )
 
     def _still_room(self, room: HeadRoom, size: int) -> None:
         """Ends the round, with all it has, before the disk is full."""

@@ -79,3 +79,25 @@ def test_a_python_without_ctypes_syncs_each_file(tmp_path: Path, monkeypatch: py
         (tmp_path / f"{n}.part").write_bytes(b"x")
     durable.seal([(os.fsencode(tmp_path / f"{n}.part"), os.fsencode(tmp_path / f"{n}")) for n in range(durable.SYNC_ONCE)])
     assert (tmp_path / "0").exists() and not list(tmp_path.glob("*.part"))
+
+
+def test_a_disk_is_asked_by_the_handle_from_before_the_first_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What somebody else's sync was told of meanwhile, a handle opened only now would not hear of."""
+    disks, names = durable.Disks(), [f"{n}" for n in range(durable.SYNC_ONCE)]
+    disks.watch(os.fsencode(tmp_path))
+    pairs = [(os.fsencode(tmp_path / f"{name}.part"), os.fsencode(tmp_path / name)) for name in names]
+    for part, _ in pairs:
+        Path(os.fsdecode(part)).write_bytes(b"x")
+    really_opened, opened = os.open, []
+
+    def open_it(place: bytes, flags: int, mode: int = 0o777) -> int:
+        opened.append(place)
+        return really_opened(place, flags, mode)
+
+    monkeypatch.setattr(os, "open", open_it)
+    durable.make_durable(pairs, disks=disks)
+    assert opened == []
+    disks.close()
+    durable.make_durable(pairs, disks=disks)
+    assert opened == [os.fsencode(tmp_path)]
+    assert durable.give_names(pairs, disks=disks) == [] and (tmp_path / "0").exists()

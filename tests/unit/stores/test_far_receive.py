@@ -165,6 +165,18 @@ def test_what_rots_in_the_part_while_it_comes_is_seen_and_named(tmp_path: Path, 
     assert files(tmp_path) == {"x.tsfile": CONTENT}
 
 
+def test_what_lies_behind_the_end_never_gets_the_name(tmp_path: Path, another: Callable[..., End]) -> None:
+    made(tmp_path)
+    one = another()
+    beyond = RECORD.pack(1, len(CONTENT) + 5, 4, 0, BLOCK, 0, sha(b"evil"))
+    assert one.send(PIECES, beyond, b"evil", LARGE, KNOWN).trouble == errno.EINVAL
+    assert one.piece(0, len(CONTENT), PREFIX).trouble == 0
+    with (tmp_path / f"{PATH}.part").open("ab") as file:
+        file.write(b"of somebody else")
+    assert one.seal(sha(CONTENT)).trouble == 0
+    assert files(tmp_path) == {"x.tsfile": CONTENT}
+
+
 def test_a_piece_with_another_digest_does_not_count(tmp_path: Path, another: Callable[..., End]) -> None:
     made(tmp_path)
     one = another()
@@ -221,6 +233,23 @@ def test_a_part_begun_anew_while_its_name_is_asked_for_gets_none(
     assert not (tmp_path / PATH).exists()
 
 
+def test_a_part_put_there_at_the_last_moment_does_not_keep_the_name(
+    tmp_path: Path, another: Callable[..., End], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, rename = another(), os.rename
+    assert one.piece(0, len(CONTENT), PREFIX, 0).trouble == 0
+
+    def late(part: bytes, final: bytes) -> None:
+        monkeypatch.setattr(os, "rename", rename)
+        durable.remove_quietly(part)
+        part_file.write_small(part, memoryview(b"half"))
+        rename(part, final)
+
+    monkeypatch.setattr(os, "rename", late)
+    assert one.seal(sha(CONTENT), 0).trouble == errno.ESTALE
+    assert files(tmp_path) == {"x.tsfile.part": b"half"}
+
+
 def test_bytes_that_the_disk_lost_on_the_way_get_no_name(
     tmp_path: Path, another: Callable[..., End], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,7 +275,7 @@ def test_bytes_that_the_disk_lost_on_the_way_get_no_name(
 def test_after_a_disk_lost_bytes_what_was_written_before_comes_again(
     tmp_path: Path, another: Callable[..., End], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lost(_folders: Any) -> bool:
+    def lost(*_: Any) -> bool:
         raise OSError(errno.EIO, "lost")
 
     answers: list[Answer] = []

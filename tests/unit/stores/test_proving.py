@@ -120,6 +120,59 @@ def test_a_byte_flipped_behind_the_reader_is_found_before_the_name(target: Targe
     assert target.proven()
 
 
+def test_a_bad_piece_is_told_once_while_the_good_one_is_on_its_way(target: Target) -> None:
+    target.put(2000, BLOCK, flipped(2000))
+    with pytest.raises(Differs):
+        target.part.prove(BUFFER)
+    assert target.part.again(2000, 3000) == (2000, 3000)
+    for offset in (4000, 0, 3000, 1000, 5000):
+        target.put(offset, BLOCK)
+        assert not target.part.prove(BUFFER), "nobody looks at what is to come again"
+    target.put(2000, BLOCK)
+    assert target.proven()
+
+
+def test_what_is_put_again_has_whole_pieces(target: Target) -> None:
+    """Or bytes of a piece that it cut would be looked at by no digest any more."""
+    target.put(1000, BLOCK)
+    target.part.put(1500, memoryview(CONTENT[1500:2500]), BLOCK, sha(CONTENT[1500:2500]))
+    target.put(4000, BLOCK)
+    assert target.part.again(1200, 1300) == (1000, 2500)
+    for offset in OFFSETS:
+        target.put(offset, BLOCK)
+    assert target.proven()
+
+
+@pytest.mark.parametrize("kind", [PREFIX, BLOCK, BARE])
+def test_a_piece_over_what_was_read_back_does_not_replace_it(target: Target, kind: int) -> None:
+    target.put(0)
+    target.part.prove(BUFFER)
+    digest = {PREFIX: sha(CONTENT[:1500]), BLOCK: sha(CONTENT[500:1500]), BARE: NOTHING}[kind]
+    target.part.put(500, memoryview(bytes(500) + CONTENT[1000:1500]), kind, digest)
+    target.part.put(1500, memoryview(CONTENT[1500:]), PREFIX, sha(CONTENT))
+    assert target.proven()
+
+
+def test_bytes_behind_the_end_are_refused(target: Target) -> None:
+    for offset, length in ((len(CONTENT) + 1000, 4), (len(CONTENT) - 2, 4)):
+        with pytest.raises(OSError, match="behind its end") as found:
+            target.part.put(offset, memoryview(b"evil"[:length]), BLOCK, sha(b"evil"))
+        assert found.value.errno == errno.EINVAL
+    for offset in OFFSETS:
+        target.put(offset)
+    assert target.proven()
+
+
+@pytest.mark.parametrize("meanwhile", [True, False])
+def test_what_somebody_wrote_behind_the_end_is_cut_off(target: Target, meanwhile: bool) -> None:
+    for offset in OFFSETS:
+        if offset == 4000 or not meanwhile:
+            with target.place.open("ab") as file:
+                file.truncate(len(CONTENT) + 7)
+        target.put(offset)
+    assert target.proven()
+
+
 def test_without_a_digest_of_the_source_all_of_it_comes_again(target: Target) -> None:
     for offset in OFFSETS:
         target.part.prove(BUFFER)

@@ -115,7 +115,7 @@ def test_after_a_failed_sync_of_the_disk_all_that_was_written_before_is_in_doubt
 ) -> None:
     asked: list[int] = []
 
-    def sync_disks(folders: object) -> bool:
+    def sync_disks(*_: object) -> bool:
         asked.append(1)
         raise OSError(errno.EIO, "Input/output error")
 
@@ -144,6 +144,94 @@ def test_another_file_under_the_parts_name_gets_no_final_name(target: Target, la
     (outcome,) = target.seal(whole)
     assert "somebody else" in again(outcome)
     assert "f" not in target.files() and target.files()["f.part"] == b"half"
+
+
+def begun_at_the_last_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look at a part and its rename another process puts its own there."""
+    rename = os.rename
+
+    def late(part: bytes, final: bytes) -> None:
+        monkeypatch.setattr(os, "rename", rename)
+        durable.remove_quietly(part)
+        write_small(part, memoryview(b"half"))  # where numbers of files are given anew at once, it has the same
+        rename(part, final)
+
+    monkeypatch.setattr(os, "rename", late)
+
+
+@pytest.mark.parametrize("before", [b"", b"an older edition"])
+def test_a_part_put_there_at_the_last_moment_does_not_keep_the_name(
+    target: Target, monkeypatch: pytest.MonkeyPatch, before: bytes
+) -> None:
+    if before:
+        (target.root / "f").write_bytes(before)
+    whole, other = target.small("f", b"mine"), target.small("other", b"whole")
+    begun_at_the_last_moment(monkeypatch)
+    outcomes = target.seal(whole, other)
+    assert isinstance(outcomes[0], Sent) and "somebody else" in again(outcomes[1])
+    assert target.files() == {"f.part": b"half", "other": b"whole"}, "it is a part again, for whoever writes to it"
+
+
+def test_a_part_taken_away_at_the_last_moment_leaves_an_older_edition_and_says_so(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (target.root / "f").write_bytes(b"an older edition")
+    rename = os.rename
+    monkeypatch.setattr(os, "rename", lambda part, final: (durable.remove_quietly(part), rename(part, final)))
+    (outcome,) = target.seal(target.small("f", b"mine"))
+    assert "somebody else" in again(outcome) and target.files() == {"f": b"an older edition"}
+
+
+@pytest.mark.parametrize("length", [5, 240])
+def test_a_sync_that_failed_is_of_its_file_however_long_the_name(
+    target: Target, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    failing_once(monkeypatch)
+    (outcome,) = target.seal(target.small("n" * length, b"x"))
+    assert "the disk lost" in again(outcome)
+
+
+def test_what_a_disk_says_when_folders_are_synced_is_of_what_was_written_since(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[int] = []
+
+    def sync_disks(*_: object) -> bool:
+        said.append(1)
+        if len(said) == 2:  # of the folders
+            later.append(target.small("later", b"x"))
+            raise OSError(errno.EIO, "Input/output error")
+        return True
+
+    monkeypatch.setattr(durable, "_sync_disks", sync_disks)
+    later: list[Whole] = []
+    many = []
+    for number in range(durable.SYNC_ONCE):
+        (target.root / f"d{number}").mkdir()
+        many.append(target.small(f"d{number}/f", b"x"))
+    target.sealer.put(many)
+    while len(target.told) < len(many):
+        time.sleep(0.01)
+    outcomes = target.seal(*later)
+    assert [again(outcome) for outcome in outcomes] and len(outcomes) == len(many) + 1
+    assert not (target.root / "later").exists()
+
+
+def test_names_whose_folder_could_not_be_synced_are_tried_again(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync, said = durable.sync_folder, []
+
+    def sync_folder(folder: bytes) -> None:
+        if not said and folder.endswith(b"/bad"):
+            said.append(1)
+            raise OSError(errno.EIO, "Input/output error")
+        sync(folder)
+
+    for name in ("bad", "good"):
+        (target.root / name).mkdir()
+    monkeypatch.setattr(durable, "sync_folder", sync_folder)
+    outcomes = target.seal(target.small("bad/a", b"1"), target.small("bad/b", b"2"), target.small("good/c", b"3"))
+    assert ["the disk lost" in again(outcome) for outcome in outcomes[:2]] == [True, True]
+    assert [outcome.item.target_path for outcome in outcomes[2:] if isinstance(outcome, Sent)] == ["good/c"]
 
 
 @pytest.mark.parametrize("large", [False, True])
