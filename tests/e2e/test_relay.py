@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,27 @@ def test_a_source_whose_mtime_is_set_back_after_a_change_is_never_mixed(sshd: Ss
     target.close()
 
 
+def test_a_file_that_is_being_written_is_never_mixed_where_nobody_digests(sshd: Sshd, tmp_path: Path) -> None:
+    """All within one second: its mtime over SFTP is the same before and after."""
+    near, far = tmp_path / "near", sshd.new_folder("far")
+    source, target = ends(sshd, near, far, "pull", Tier.SFTP)
+    file, size, came = far / "1.tsfile", 16 * MB, [0]
+    time.sleep(1 - time.time() % 1)
+    file.write_bytes(b"A" * size)
+
+    def change(count: int) -> None:
+        before, came[0] = came[0], came[0] + count
+        if before < MB <= came[0]:
+            with file.open("r+b") as there:
+                there.write(b"B" * size)
+
+    (sent,) = send(source, target, [SendItem("1.tsfile", "l/1.tsfile", size)], OPTIONS, change)
+
+    assert isinstance(sent, Sent)
+    assert (near / "l" / "1.tsfile").read_bytes() == b"B" * size
+    source.close()
+
+
 @pytest.mark.parametrize("digested", [True, False])
 def test_a_tool_that_fails_for_one_range_of_a_paced_file_costs_that_range_alone(
     sshd: Sshd, tmp_path: Path, digested: bool, monkeypatch: pytest.MonkeyPatch
@@ -303,10 +325,10 @@ def test_bytes_that_a_disk_lost_are_sent_again_whatever_it_says_next(
     call = "_sync_disks" if whole_disk else "make_durable"
     real = getattr(durable, call)
 
-    def once(asked: Any) -> Any:
+    def once(asked: Any, *more: Any) -> Any:
         said.append(len(asked))
         if len(said) > 1:
-            return real(asked)
+            return real(asked, *more)
         if whole_disk:
             raise OSError(errno.EIO, "Input/output error")
         (part, _) = asked[0]

@@ -15,12 +15,12 @@ from tidemark.stores.block_journal import Block, decode
 from tidemark.stores.flow import DigestingBeside, Piece, Want, flow
 from tidemark.stores.protocol import Range, Store
 from tidemark.stores.relay_job import Job, first_bad_block, good_claims
-from tidemark.stores.relay_proof import editions_at, source_digests
+from tidemark.stores.relay_proof import editions_at, may_be_written, source_digests
 from tidemark.stores.relay_room import TargetRoom
 from tidemark.stores.relay_target import CallTarget, Target, target_of
 from tidemark.stores.rounds import Outcome
 from tidemark.stores.transfer_items import SMALL, Failed, SendItem, TryAgain, Wire, require
-from tidemark.stores.transfer_proof import already_there, differs, other_digest
+from tidemark.stores.transfer_proof import RACY_SECONDS, already_there, differs, other_digest
 
 BATCH_FILES = 512  # proved and named at once
 PACES = 8  # a second: how often a capped link asks for more
@@ -45,6 +45,7 @@ class Relay:
         self._whole: list[Job] = []  # all bytes written, not proved yet
         self._useless: list[str] = []  # journals of parts that are not what the source has
         self._started = time.time()
+        self._looked = 0.0  # when all sources had been looked at, by `time.monotonic`
         self._room: TargetRoom | None = None
 
     @property
@@ -80,6 +81,7 @@ class Relay:
                 jobs.append(Job(len(jobs), item, require(item, entry), item.size <= limit))
             except TidemarkError as error:
                 yield wire.failed(item, error)
+        self._looked = time.monotonic()
         for job, edition in zip(jobs, editions_at(wire.source, jobs), strict=True):
             job.edition = edition
         self._resume([job for job in jobs if not job.small])
@@ -151,12 +153,18 @@ class Relay:
 
     def _wants(self, jobs: Sequence[Job]) -> Iterator[Want]:
         for job in jobs:
+            if may_be_written(self._wire, job, self._started):
+                self._wait_from(self._looked)
             if self._wire.stopped():
                 return
             self._target.begin(job, self._journals.get(job.number, b""))
             if self._beside is not None:
                 job.beside = self._beside.digest_beside(job.item.source_path, job.item.size)
             yield from self._paced(Want(job.number, job.item.source_path, job.at, job.left, job.small))
+
+    def _wait_from(self, looked: float) -> None:
+        while (left := looked + RACY_SECONDS - time.monotonic()) > 0 and not self._wire.stopped():
+            time.sleep(min(left, 0.1))
 
     def _paced(self, want: Want) -> Iterator[Want]:
         """Who asks waits for the cap, not who takes what came: that has crossed already. So little is asked at once."""
