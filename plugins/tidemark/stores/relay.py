@@ -64,6 +64,7 @@ class Relay:
                 self._let_go([*self._jobs.values(), *self._whole])
             except TidemarkError as error:
                 self.error = self.error or error
+            self._target.close()
 
     # before the first byte
 

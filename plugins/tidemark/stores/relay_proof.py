@@ -26,6 +26,8 @@ def source_digests(wire: Wire, jobs: Sequence[Job], started: float) -> list[str 
         job for job, (same, sure) in zip(jobs, told, strict=True) if same and (not sure or _to_digest(wire, job, started))
     ]
     ranges = [Range(job.item.source_path, 0, job.item.size) for job in asked if job.beside is None]
+    if not wire.proven_at_source:
+        wire.bucket.take(sum(job.item.size for job in asked))  # they cross again
     made = iter(wire.source.digests(ranges) if ranges else ())
     digests = {job: job.beside.digest() if job.beside is not None else next(made) for job in asked}
     after = dict(zip(jobs, wire.source.stat_many([job.item.source_path for job in jobs]), strict=True))
