@@ -325,10 +325,10 @@ def test_bytes_that_a_disk_lost_are_sent_again_whatever_it_says_next(
     call = "_sync_disks" if whole_disk else "make_durable"
     real = getattr(durable, call)
 
-    def once(asked: Any, *more: Any) -> Any:
+    def once(asked: Any, *more: Any, **others: Any) -> Any:
         said.append(len(asked))
         if len(said) > 1:
-            return real(asked, *more)
+            return real(asked, *more, **others)
         if whole_disk:
             raise OSError(errno.EIO, "Input/output error")
         (part, _) = asked[0]

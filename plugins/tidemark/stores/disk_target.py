@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tidemark.errors import TidemarkError
 from tidemark.stores import durable
 from tidemark.stores.local import LocalStore
-from tidemark.stores.part_file import SYNC_BYTES
+from tidemark.stores.part_file import SYNC_BYTES, named, still
 from tidemark.stores.protocol import Range
 from tidemark.stores.relay_job import Job
 from tidemark.stores.transfer_proof import taken_away
@@ -26,12 +26,17 @@ class DiskTarget:
         self._papers: dict[int, int] = {}
         self._synced: dict[int, int] = {}
         self._claimed: dict[int, int] = {}
-        self._proofs: dict[int, durable.Proof] = {}  # of parts whose digests were made
+        self._proofs: dict[int, tuple[durable.Proof, bytes]] = {}  # of parts whose digests were made
         self._unnamed: set[Job] = set()
+        self._disks = durable.Disks()
 
     def expect(self, jobs: Sequence[Job]) -> None:
         self._unnamed.update(jobs)
-        self._store.make_folders(sorted({job.item.target_path.rpartition("/")[0] for job in jobs}))
+        folders = sorted({job.item.target_path.rpartition("/")[0] for job in jobs})
+        self._store.make_folders(folders)
+        with translated(self._store.where, folders[0]):
+            for folder in folders:
+                self._disks.watch(self._store.disk.locate(folder))
 
     def begin(self, job: Job, known: bytes) -> None:
         """Opened when its first bytes come: many may be on their way."""
@@ -67,25 +72,36 @@ class DiskTarget:
         self._claimed[job.number] = job.at
 
     def proven(self, jobs: Sequence[Job]) -> list[str | TidemarkError | None]:
+        proofs: list[durable.Proof] = []
         for job in jobs:
             with translated(self._store.where, job.part):
-                self._proofs[job.number] = durable.Proof.of(os.fstat(self._handle(job)))
+                proofs.append(durable.Proof.of(os.fstat(self._handle(job))))
         self.abandon(jobs)
-        return list(self._store.digests([Range(job.part) for job in jobs]))
+        digests = list(self._store.digests([Range(job.part) for job in jobs]))
+        for job, proof, digest in zip(jobs, proofs, digests, strict=True):
+            self._proofs[job.number] = proof, bytes.fromhex(digest or "")
+        return list(digests)
 
     def give_names(self, jobs: Sequence[Job]) -> dict[Job, TidemarkError]:
         with translated(self._store.where, jobs[0].item.target_path):
             places = {job: self._places(job) for job in jobs}
-            ours = [job for job in jobs if self._still(job, places[job][0])]
-            lost = self._made_durable(ours, places)
-            ours = [job for job in ours if job not in lost and self._still(job, places[job][0])]
+            ours = [job for job in jobs if self._still(job, places)]
+            lost = self._unless_lost(ours, lambda: durable.make_durable([places[job] for job in ours], disks=self._disks))
+            ours = [job for job in ours if job not in lost and self._still(job, places)]
+            others: list[int] = []
+
+            def name() -> None:
+                others.extend(
+                    durable.give_names([places[job] for job in ours], lambda n: self._named(ours[n], places), self._disks)
+                )
+
             # CRASH WINDOW: whole parts without final names, or some with: the rerun finds the rest and seals them.
-            durable.give_names([places[job] for job in ours])
-            named = {job for job in ours if self._ours(job, places[job][1])}
-        self._unnamed -= named
+            lost.update(self._unless_lost(ours, name))
+        sent = {job for number, job in enumerate(ours) if job not in lost and number not in others}
+        self._unnamed -= sent
         # CRASH WINDOW: final names there, journals left over; `already_there` of the rerun removes them.
-        self._store.remove([job.paper for job in named if not job.small])
-        return {job: lost.get(job) or taken_away(job.item) for job in jobs if job not in named}
+        self._store.remove([job.paper for job in sent if not job.small])
+        return {job: lost.get(job) or taken_away(job.item) for job in jobs if job not in sent}
 
     def abandon(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
@@ -94,37 +110,31 @@ class DiskTarget:
                 if handle >= 0:
                     os.close(handle)
 
-    def _made_durable(self, jobs: Sequence[Job], places: dict[Job, tuple[bytes, bytes]]) -> dict[Job, TidemarkError]:
-        """Those of which the disk lost bytes. No other sync would say so again: their parts are gone, and where a whole
-        disk said so, whatever else was written to it before."""
+    def close(self) -> None:
+        self._disks.close()
+
+    def _unless_lost(self, jobs: Sequence[Job], sync: Callable[[], None]) -> dict[Job, TidemarkError]:
+        """Those of which the disk lost bytes or the name. No other sync would say so again: their parts are gone, and where
+        a whole disk said so, whatever else was written to it before."""
         try:
-            durable.make_durable([places[job] for job in jobs])
+            sync()
         except durable.SyncFailed as failed:
             if failed.disk:
                 self._store.remove([path for job in self._unnamed for path in (job.part, job.paper)])
-            return {job: os_error(failed, self._store.where, job.part) for job in jobs if places[job][0] in failed.parts}
+            lost = [job for job in jobs if failed.disk or self._places(job)[0] in failed.parts]
+            return {job: os_error(failed, self._store.where, job.part) for job in lost}
         return {}
 
     def _places(self, job: Job) -> tuple[bytes, bytes]:
         return self._store.disk.locate(job.part), self._store.disk.locate(job.item.target_path)
 
-    def _still(self, job: Job, place: bytes) -> bool:
+    def _still(self, job: Job, places: dict[Job, tuple[bytes, bytes]]) -> bool:
         """Nobody wrote to the part, nor put another one there, since its digest was made."""
-        try:
-            return durable.Proof.of(os.lstat(place)) == self._proofs[job.number]
-        except FileNotFoundError:
-            return False
+        return still(places[job][:1], *self._proofs[job.number])
 
-    def _ours(self, job: Job, final: bytes) -> bool:
-        """What has the name is the part that was proved. If not, somebody put his own there in between: as a whole file
-        after ours, or as a part that we renamed, which a half one does not survive."""
-        try:
-            there = os.lstat(final)
-        except FileNotFoundError:
-            return False
-        if there.st_ino != self._proofs[job.number].inode and there.st_size != job.item.size:
-            durable.remove_quietly(final)
-        return bool(there.st_ino == self._proofs[job.number].inode)
+    def _named(self, job: Job, places: dict[Job, tuple[bytes, bytes]]) -> bool:
+        """What has the name now is the part that was proved."""
+        return named(places[job][1], *self._proofs[job.number])
 
     def _handle(self, job: Job) -> int:
         handle = self._handles.get(job.number, -1)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from tidemark.errors import DiskFullError, TidemarkError
 from tidemark.stores.block_journal import Block, decode
 from tidemark.stores.flow import DigestingBeside, Piece, Want, flow
-from tidemark.stores.protocol import Range, Store
+from tidemark.stores.protocol import Range, Store, Tier
 from tidemark.stores.relay_job import Job, first_bad_block, good_claims
 from tidemark.stores.relay_proof import editions_at, may_be_written, source_digests
 from tidemark.stores.relay_room import TargetRoom
@@ -23,7 +23,7 @@ from tidemark.stores.transfer_items import SMALL, Failed, SendItem, TryAgain, Wi
 from tidemark.stores.transfer_proof import RACY_SECONDS, already_there, differs, other_digest
 
 BATCH_FILES = 512  # proved and named at once
-PACES = 8  # a second: how often a capped link asks for more
+BESIDES = {Tier.POSIX: 1024, Tier.SFTP: 256}  # bytes that cross with a small file of such a source: headers, answers
 
 
 class Relay:
@@ -64,6 +64,7 @@ class Relay:
                 self._let_go([*self._jobs.values(), *self._whole])
             except TidemarkError as error:
                 self.error = self.error or error
+            self._target.close()
 
     # before the first byte
 
@@ -173,7 +174,7 @@ class Relay:
         most = left if want.small else self._paces(1) or left
         while not self._wire.stopped():
             length = min(left, most)
-            bucket.take(length)
+            bucket.take(length + BESIDES.get(self._wire.source.properties.tier, 0) * want.small)
             yield want._replace(offset=at, length=length)
             at, left = at + length, left - length
             if not left:
@@ -181,7 +182,7 @@ class Relay:
 
     def _paces(self, count: int) -> int:
         """Bytes of so many paces of a capped link; 0 where there is no cap."""
-        return max(1, int(count * self._wire.bucket.rate / PACES)) if self._wire.bucket.rate else 0
+        return count * self._wire.bucket.pace
 
     def _take(self, job: Job, piece: Piece) -> None:
         """Write and hash; a claim a step."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tidemark.stores.far_stream import editions, same_edition
 from tidemark.stores.local import LocalStore
@@ -26,7 +26,7 @@ def source_digests(wire: Wire, jobs: Sequence[Job], started: float) -> list[str 
         job for job, (same, sure) in zip(jobs, told, strict=True) if same and (not sure or _to_digest(wire, job, started))
     ]
     ranges = [Range(job.item.source_path, 0, job.item.size) for job in asked if job.beside is None]
-    made = iter(wire.source.digests(ranges) if ranges else ())
+    made = iter(_made_there(wire, ranges))
     digests = {job: job.beside.digest() if job.beside is not None else next(made) for job in asked}
     after = dict(zip(jobs, wire.source.stat_many([job.item.source_path for job in jobs]), strict=True))
     found: list[str | TryAgain] = []
@@ -35,6 +35,22 @@ def source_digests(wire: Wire, jobs: Sequence[Job], started: float) -> list[str 
         same = unchanged and entry is not None and identity(job.item, entry) == job.identity and entry.size >= job.item.size
         found.append(digest if same and digest is not None else changed(job.item))
     return found
+
+
+def _made_there(wire: Wire, ranges: Sequence[Range]) -> Iterator[str | None]:
+    """Where nobody digests at the source the bytes cross again, under the same cap."""
+    if not ranges or wire.proven_at_source or not wire.bucket.pace:
+        yield from wire.source.digests(ranges) if ranges else ()
+        return
+    paced: list[Range] = []
+    for one in [*ranges, None]:
+        size = sum(length or 0 for _, _, length in paced)
+        if paced and (one is None or size + (one.length or 0) > wire.bucket.pace):
+            wire.bucket.take(size)
+            yield from wire.source.digests(paced)
+            paced = []
+        if one is not None:
+            paced.append(one)
 
 
 def editions_at(source: Store, jobs: Sequence[Job]) -> list[int | None]:

@@ -52,6 +52,10 @@ class Target(Protocol):
         """No more bytes of these will come."""
         ...
 
+    def close(self) -> None:
+        """The round is over, and its jobs abandoned."""
+        ...
+
 
 @runtime_checkable
 class TakingParts(Protocol):
@@ -128,3 +132,6 @@ class CallTarget:
     def abandon(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
             self._held.pop(job.number, None)
+
+    def close(self) -> None:
+        """Nothing is held open."""

@@ -122,6 +122,9 @@ class SftpTarget:
                 if part is not None:
                     self._stream.close(part)
 
+    def close(self) -> None:
+        """Its handles were closed as they were abandoned."""
+
     def _in_stream(self, job: Job) -> bool:
         """Its proof is on its way behind its bytes."""
         return self._reads_back and job.small and job.item.size <= self._whole_read
