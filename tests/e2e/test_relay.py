@@ -302,10 +302,10 @@ def test_bytes_that_a_disk_lost_are_sent_again_whatever_it_says_next(
     call = "_sync_disks" if whole_disk else "make_durable"
     real = getattr(durable, call)
 
-    def once(asked: Any) -> Any:
+    def once(asked: Any, *more: Any) -> Any:
         said.append(len(asked))
         if len(said) > 1:
-            return real(asked)
+            return real(asked, *more)
         if whole_disk:
             raise OSError(errno.EIO, "Input/output error")
         (part, _) = asked[0]
