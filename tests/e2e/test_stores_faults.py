@@ -169,7 +169,7 @@ def test_a_frozen_far_end_that_computes_is_not_mistaken_for_a_stall(start_sshd: 
     slow = server.folder / "tools" / "sha256sum"
     real = slow.resolve()
     slow.unlink()
-    slow.write_text(f"#!/bin/sh\nsleep 5\nexec {real} \"$@\"\n")
+    slow.write_text(f'#!/bin/sh\nsleep 5\nexec {real} "$@"\n')
     slow.chmod(0o755)
     (server.files / "f").write_bytes(b"x")
     store = open_sftp(address(server), Tier.POSIX, Limits(stall=2.0))
