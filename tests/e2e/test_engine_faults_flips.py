@@ -20,6 +20,7 @@ from tidemark.stores.protocol import Tier
 from tidemark.stores.transfer import Failed, SendOptions, Sent, send
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses", "compiler")]
+WAYS = pytest.mark.parametrize("way", ["pull", "push"])
 LOWER = [pytest.param(tier, marks=pytest.mark.full) for tier in (Tier.POSIX, Tier.SFTP)]
 
 
@@ -52,9 +53,12 @@ def test_our_own_disk_that_keeps_flipping_bytes_gets_no_final_name(sshd: Sshd, t
     assert all(told[item.source_path] is None and world.is_whole(item) for item in good)
 
 
+@WAYS
 @pytest.mark.parametrize("at", [0, 3 * MB + 17, 15 * MB])
-def test_bytes_that_flip_in_the_far_part_between_two_blocks_are_sent_again(sshd: Sshd, tmp_path: Path, at: int) -> None:
-    world = World.of(sshd, tmp_path, "push")
+def test_bytes_that_flip_in_the_part_between_two_blocks_are_sent_again(
+    sshd: Sshd, tmp_path: Path, way: str, at: int
+) -> None:
+    world = World.of(sshd, tmp_path, way)
     item = world.put("large", 24 * MB)
     part = world.centre / "landing" / "large.part"
     flipped: list[int] = []

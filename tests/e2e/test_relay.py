@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import subprocess
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,8 @@ import pytest
 from tests.e2e.store_ends import QUICK, address
 from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
-from tidemark.errors import PermissionDeniedError, SourceVanishedError
-from tidemark.stores import durable, posix_flow
+from tidemark.errors import DiskFullError, PermissionDeniedError, SourceVanishedError
+from tidemark.stores import durable, head_room, posix_flow, relay_room
 from tidemark.stores.disk_target import DiskTarget
 from tidemark.stores.local import LocalStore
 from tidemark.stores.opening import open_store
@@ -201,6 +203,27 @@ def test_a_source_whose_mtime_is_set_back_after_a_change_is_never_mixed(sshd: Ss
     target.close()
 
 
+def test_a_file_that_is_being_written_is_never_mixed_where_nobody_digests(sshd: Sshd, tmp_path: Path) -> None:
+    """All within one second: its mtime over SFTP is the same before and after."""
+    near, far = tmp_path / "near", sshd.new_folder("far")
+    source, target = ends(sshd, near, far, "pull", Tier.SFTP)
+    file, size, came = far / "1.tsfile", 16 * MB, [0]
+    time.sleep(1 - time.time() % 1)
+    file.write_bytes(b"A" * size)
+
+    def change(count: int) -> None:
+        before, came[0] = came[0], came[0] + count
+        if before < MB <= came[0]:
+            with file.open("r+b") as there:
+                there.write(b"B" * size)
+
+    (sent,) = send(source, target, [SendItem("1.tsfile", "l/1.tsfile", size)], OPTIONS, change)
+
+    assert isinstance(sent, Sent)
+    assert (near / "l" / "1.tsfile").read_bytes() == b"B" * size
+    source.close()
+
+
 @pytest.mark.parametrize("digested", [True, False])
 def test_a_tool_that_fails_for_one_range_of_a_paced_file_costs_that_range_alone(
     sshd: Sshd, tmp_path: Path, digested: bool, monkeypatch: pytest.MonkeyPatch
@@ -319,6 +342,51 @@ def test_bytes_that_a_disk_lost_are_sent_again_whatever_it_says_next(
     assert_whole(items, far, near, outcomes)
     assert any(one.wire_bytes > one.item.size for one in outcomes)
     source.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a disk of its own, so root")
+@pytest.mark.parametrize("way", ["pull", "push"])
+@pytest.mark.parametrize("tier", [Tier.SFTP, pytest.param(Tier.POSIX, marks=pytest.mark.full)])
+def test_the_room_at_the_target_is_looked_at_all_the_way(
+    sshd: Sshd, tmp_path: Path, tier: Tier, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else fills the disk meanwhile: what is whole gets its name, and the run ends before the disk is full."""
+    near, far = tmp_path / "near", sshd.new_folder("far")
+    source, target = ends(sshd, near, far, way, tier)
+    begin, end = (far, near) if way == "pull" else (near, far)
+    monkeypatch.setattr(head_room, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(relay_room, "FAR_LOOKS", 1)
+    items = []
+    for number, size in enumerate([*[20_000] * 50, 48 * MB]):
+        (begin / f"{number}").write_bytes(os.urandom(size))
+        os.utime(begin / f"{number}", (1_600_000_000, 1_600_000_000))
+        items.append(SendItem(f"{number}", f"l/{number}", size))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128m", "tmpfs", str(end)], check=True)
+    try:
+        filled: list[int] = []
+
+        def fill_up(_count: int) -> None:
+            if not filled:
+                filled.append(1)
+                (end / "ballast").write_bytes(bytes(70 * MB))
+
+        options = SendOptions(bandwidth=32e6, reserve=32 * MB)
+        outcomes = list(send(source, target, items, options, fill_up))
+
+        room = os.statvfs(end)
+        (failed,) = [one for one in outcomes if isinstance(one, Failed)]
+        assert failed.item is items[-1] and isinstance(failed.error, DiskFullError)
+        assert "bytes free" in str(failed.error) and f"{32 * MB} are to stay free" in str(failed.error)
+        assert 8 * MB < room.f_bavail * room.f_frsize < 40 * MB
+        (end / "ballast").unlink()
+        crossed: list[int] = []
+        (sent,) = send(source, target, items[-1:], SendOptions(reserve=32 * MB), crossed.append)
+        assert isinstance(sent, Sent) and sum(crossed) < 46 * MB
+        assert (end / "l" / "50").read_bytes() == (begin / "50").read_bytes()
+        source.close()
+        target.close()
+    finally:
+        subprocess.run(["umount", str(end)], check=True)
 
 
 @pytest.mark.parametrize("tier", LOWER)

@@ -253,7 +253,11 @@ class Disk:
     def open(self, path: str) -> int:
         """A handle for reading a regular file; ENOENT for whatever is none."""
         try:
-            handle = os.open(self.locate(path), _READ)
+            place = self.locate(path)
+            try:
+                handle = os.open(place, _READ)
+            except BlockingIOError:  # a part under lease (`part_lease`), so no FIFO: who writes it lets us in soon
+                handle = os.open(place, _READ & ~os.O_NONBLOCK)
         except OSError as error:
             if error.errno in _NO_FILE:
                 raise FileNotFoundError(errno.ENOENT, "No such file") from error

@@ -29,6 +29,7 @@ DIFFERS = 252  # a trouble beside those of `far_stream`: not the bytes whose dig
 LOST = 254  # and: the disk lost bytes of it, as a sync said
 BATCH = 2000
 _PIECE = 1 << 18
+LOOK_SECONDS = 0.1  # between two looks at the parts' leases, while nothing comes
 GATHER_SECONDS = 0.05  # for which a batch waits to grow
 
 
@@ -58,6 +59,7 @@ class Sealing:
         self.disks = durable.Disks()
         self._answer = answer
         self._lost: dict[bytes, OSError] = {}  # places of files whose parts the disk lost bytes of
+        self._open: dict[int, PartFile] = {}  # of which pieces came, by number
         self._proving: Any = queue.Queue()
         self._naming: Any = queue.Queue()
         self._threads = [threading.Thread(target=self._run, args=(act,)) for act in (self._prove_next, self._name_next)]
@@ -97,8 +99,14 @@ class Sealing:
 
     def _prove_next(self) -> bool:
         """False when it was the last one."""
-        job = self._proving.get()
+        try:
+            job = self._proving.get(timeout=LOOK_SECONDS)
+        except queue.Empty:
+            for part in self._open.values():
+                part.look()
+            return True
         if isinstance(job, tuple):
+            self._open[job[0]] = job[1]
             self._answer([_proven_piece(*job)])
         elif job is None:
             self._naming.put(None)
@@ -121,6 +129,7 @@ class Sealing:
         return found
 
     def _finished(self, seal: Seal) -> bool:
+        self._open.pop(seal.number, None)
         try:
             seal.digest = seal.part.finish()
             seal.proof = seal.part.proof

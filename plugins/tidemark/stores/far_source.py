@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 MODULES = (
     *("durable", "disk_rows", "disk", "head_room", "far_stream", "block_journal"),
-    *("part_file", "resuming", "far_sealing", "far_receive", "far_program"),
+    *("part_lease", "part_file", "resuming", "far_sealing", "far_receive", "far_program"),
 )
 TOOLS = ("find", "stat", "sha256sum", "head", "tail", "rm", "sync", "tar", "dd")
 

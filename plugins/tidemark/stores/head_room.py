@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import errno
 import time
-
-from tidemark.stores.disk import Disk
+from typing import Any
 
 LOOK_BYTES = 64 << 20  # written since the last look, at most
 LOOK_SECONDS = 1.0  # others write to the disk, too
@@ -23,12 +22,14 @@ class NoRoom(OSError):
 
 
 class HeadRoom:
-    """Of the disk that `folder` is on, or will be. `reserve` bytes of it are to stay free."""
+    """Of the disk that `folder` is on, or will be; `disk` says its `free_bytes`. `reserve` bytes of it are to stay free.
+    `rarely`: so many times LOOK_SECONDS lie between two looks, where one costs a round trip."""
 
-    def __init__(self, disk: Disk, folder: str, reserve: int) -> None:
+    def __init__(self, disk: Any, folder: str, reserve: int, rarely: int = 1) -> None:
         self._disk = disk
         self._folder = folder
         self._reserve = reserve
+        self._rarely = rarely
         self._left = 0  # may be written before the next look
         self._until = 0.0  # by `time.monotonic`
 
@@ -42,4 +43,4 @@ class HeadRoom:
         if free < self._reserve + size:
             raise NoRoom(free)
         self._left = min(LOOK_BYTES, free - self._reserve - size)
-        self._until = now + LOOK_SECONDS
+        self._until = now + LOOK_SECONDS * self._rarely

@@ -19,6 +19,7 @@ from tidemark.stores import durable
 from tidemark.stores.block_journal import Block, Identity, header, journal_at, part_at
 from tidemark.stores.disk import Disk
 from tidemark.stores.far_stream import BARE, BLOCK, PREFIX
+from tidemark.stores.part_lease import PartLease
 
 _WRITE = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = _WRITE | os.O_CREAT | os.O_EXCL
@@ -90,13 +91,15 @@ class PartFile:
         self.synced = self.got = sum(end - offset for offset, end in resumed.spans())
         self._handle = os.open(part_at(place), _WRITE)
         self._paper = -1
+        self._lease = None  # type: Any
         try:
             self._paper = os.open(journal_at(place), _WRITE | os.O_APPEND)
             begun = header(identity)
             if os.pread(self._paper, len(begun), 0) != begun:
                 raise OSError(errno.ESTALE, "was begun for another source")
+            self._lease = PartLease(self._handle)
             self.proof = self._stat()  # after our last write; after `finish` of the whole
-            self.touched = resumed.seen is not None and resumed.seen != self.proof
+            self.touched = not self._lease.held or (resumed.seen is not None and resumed.seen != self.proof)
         except BaseException:
             self.close()
             raise
@@ -111,7 +114,7 @@ class PartFile:
                 self.running, self.hashed, self.touched = hashlib.sha256(), 0, False
             self._hash_back(self.running, self.hashed, self.size)
             self.hashed, self.proof = self.size, before
-            if self._stat() == before:
+            if self._stayed(before):
                 return bytes(self.running.digest())
         raise OSError(errno.EBUSY, "is written to by somebody else")
 
@@ -140,12 +143,18 @@ class PartFile:
         self.synced = self.got
         return os.dup(self._handle)
 
+    def look(self) -> None:
+        """Asked now and then, even if nothing comes: whoever wants to open the part waits for it."""
+        self.touched = not self._lease.look() or self.touched
+
     def condemn(self, error: OSError) -> None:
         """The disk lost bytes of it, as a sync said: no other sync would say so again, so it must never get its name."""
         self.lost = error
         durable.remove_quietly(journal_at(self.place))
 
     def close(self) -> None:
+        if self._lease is not None:
+            self._lease.end()
         for handle in (self._handle, self._paper):
             if handle >= 0:
                 os.close(handle)
@@ -153,6 +162,14 @@ class PartFile:
 
     def _stat(self) -> durable.Proof:
         return durable.Proof.of(os.fstat(self._handle))
+
+    def _stayed(self, before: durable.Proof) -> bool:
+        """Whether what was read back is what there is; where no lease held from the first byte on, by the times."""
+        if self._lease.held and not self._lease.look():
+            self.touched = True
+            return False
+        self._lease.end()
+        return self._stat() == before
 
     def _cut_stat(self) -> durable.Proof:
         """Once what somebody wrote behind the file's end is cut off, which no digest would tell of."""
@@ -166,6 +183,7 @@ class PartFile:
     def _put(self, data: memoryview, offset: int) -> None:
         if offset + len(data) > self.size:
             raise OSError(errno.EINVAL, "bytes came that lie behind its end")
+        self.look()
         self.touched = self.touched or self._stat() != self.proof
         _write(self._handle, data, offset)
         self.proof = self._stat()

@@ -141,7 +141,7 @@ class ProvenPart(PartFile):
                     self._unread, self._due = deque(self._blocks), sorted(self._ends)
             self.proof = before
             self._read(self.size)
-            if self._stat() == before:
+            if self._stayed(before):
                 return
         raise OSError(errno.EBUSY, "is written to by somebody else")
 

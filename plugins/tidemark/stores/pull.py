@@ -33,7 +33,7 @@ from tidemark.stores.schedule import complement
 from tidemark.stores.sealing import Sealer, Whole
 from tidemark.stores.transfer_items import SendItem, TryAgain, Wire, changed
 from tidemark.stores.transfer_proof import differs, identity
-from tidemark.stores.transfer_round import Round
+from tidemark.stores.transfer_round import PAUSE, Round
 from tidemark.stores.translation import os_error
 
 MOST_UNPROVEN = 32  # files that are written and held open until they are read back
@@ -72,6 +72,7 @@ class Pull(Round):
         self._at_edge = 0
         self._sealer = Sealer(wire, target.disk, target.where, self._told.put)
         self._prover = Prover(lambda: self.line.came.put((None, None)))
+        self._leases_at = 0.0  # when the parts' leases were looked at
         self._unproven: set[int] = set()  # all written, not all read back
         self._untold = 0  # bytes that came, and when the caller was told last
         self._told_at = 0.0
@@ -112,6 +113,12 @@ class Pull(Round):
 
     def sealed(self) -> bool:
         self._take_looked()
+        now = time.monotonic()
+        if now - self._leases_at >= PAUSE:
+            self._leases_at = now
+            for large in self._large.values():
+                if large.part is not None:
+                    large.part.look()
         return not self._unproven
 
     def enough(self) -> bool:

@@ -15,11 +15,12 @@ from tidemark.stores.block_journal import Block, decode
 from tidemark.stores.flow import DigestingBeside, Piece, Want, flow
 from tidemark.stores.protocol import Range, Store
 from tidemark.stores.relay_job import Job, first_bad_block, good_claims
-from tidemark.stores.relay_proof import editions_at, source_digests
+from tidemark.stores.relay_proof import editions_at, may_be_written, source_digests
+from tidemark.stores.relay_room import TargetRoom
 from tidemark.stores.relay_target import CallTarget, Target, target_of
 from tidemark.stores.rounds import Outcome
 from tidemark.stores.transfer_items import SMALL, Failed, SendItem, TryAgain, Wire, require
-from tidemark.stores.transfer_proof import already_there, differs, other_digest
+from tidemark.stores.transfer_proof import RACY_SECONDS, already_there, differs, other_digest
 
 BATCH_FILES = 512  # proved and named at once
 PACES = 8  # a second: how often a capped link asks for more
@@ -44,6 +45,8 @@ class Relay:
         self._whole: list[Job] = []  # all bytes written, not proved yet
         self._useless: list[str] = []  # journals of parts that are not what the source has
         self._started = time.time()
+        self._looked = 0.0  # when all sources had been looked at, by `time.monotonic`
+        self._room: TargetRoom | None = None
 
     @property
     def kept_bytes(self) -> int:
@@ -78,16 +81,19 @@ class Relay:
                 jobs.append(Job(len(jobs), item, require(item, entry), item.size <= limit))
             except TidemarkError as error:
                 yield wire.failed(item, error)
+        self._looked = time.monotonic()
         for job, edition in zip(jobs, editions_at(wire.source, jobs), strict=True):
             job.edition = edition
         self._resume([job for job in jobs if not job.small])
-        free = wire.target.free_bytes(jobs[0].item.target_path.rpartition("/")[0]) if jobs else None
+        self._room = TargetRoom(wire, jobs[0].item.target_path.rpartition("/")[0]) if jobs else None
         for job in jobs:
-            if free is not None and job.left > free:
-                yield wire.failed(job.item, _full(wire.target, job.item, free))
-                continue
-            free = free - job.left if free is not None else None
-            self._jobs[job.number] = job
+            try:
+                assert self._room is not None
+                self._room.promise(job.item, job.left)
+            except DiskFullError as full:
+                yield wire.failed(job.item, full)
+            else:
+                self._jobs[job.number] = job
 
     def _resume(self, jobs: Sequence[Job]) -> None:
         """Claims of this very source that the part bears out, and that the source still has."""
@@ -118,6 +124,8 @@ class Relay:
             if piece.number not in jobs:
                 continue
             job = jobs[piece.number]
+            if not self._still_room(len(piece.data)):
+                break
             if piece.trouble is not None:
                 yield self._lost(job, TryAgain(piece.trouble))
             else:
@@ -134,14 +142,29 @@ class Relay:
                 break
         yield from self._name_all()
 
+    def _still_room(self, size: int) -> bool:
+        """False: the round ends, with all it has."""
+        try:
+            if self._room is not None:
+                self._room.take(size, lambda: sum(job.left for job in self._jobs.values()))
+        except DiskFullError as full:
+            self.error = full
+        return self.error is None
+
     def _wants(self, jobs: Sequence[Job]) -> Iterator[Want]:
         for job in jobs:
+            if may_be_written(self._wire, job, self._started):
+                self._wait_from(self._looked)
             if self._wire.stopped():
                 return
             self._target.begin(job, self._journals.get(job.number, b""))
             if self._beside is not None:
                 job.beside = self._beside.digest_beside(job.item.source_path, job.item.size)
             yield from self._paced(Want(job.number, job.item.source_path, job.at, job.left, job.small))
+
+    def _wait_from(self, looked: float) -> None:
+        while (left := looked + RACY_SECONDS - time.monotonic()) > 0 and not self._wire.stopped():
+            time.sleep(min(left, 0.1))
 
     def _paced(self, want: Want) -> Iterator[Want]:
         """Who asks waits for the cap, not who takes what came: that has crossed already. So little is asked at once."""
@@ -263,11 +286,3 @@ class Relay:
 
 def _digests_of(store: Store, path: str) -> Callable[[Sequence[Block]], Sequence[str | None]]:
     return lambda blocks: store.digests([Range(path, block.offset, block.length) for block in blocks])
-
-
-def _full(target: Store, item: SendItem, free: int) -> DiskFullError:
-    return DiskFullError(
-        f"{target.url} has {free} bytes free, {item.target_path} needs {item.size}",
-        hint="free space there, then run again",
-        subject=item.target_path,
-    )

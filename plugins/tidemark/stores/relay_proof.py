@@ -12,6 +12,8 @@ from tidemark.stores.transfer_items import TryAgain, Wire, changed
 from tidemark.stores.transfer_proof import identity, unsure
 from tidemark.stores.translation import translated
 
+CLOCKS_APART = 300  # seconds between the clocks of two machines, at most
+
 
 def source_digests(wire: Wire, jobs: Sequence[Job], started: float) -> list[str | TryAgain]:
     """For each the digest of what the source holds now; "" where it did not change and who read it need not read it again.
@@ -51,9 +53,15 @@ def _as_it_was(job: Job, now: int | None) -> tuple[bool, bool]:
     return same_edition(job.edition, now)
 
 
+def may_be_written(wire: Wire, job: Job, started: float) -> bool:
+    """A file nobody digests for us, so young that a change right now might not show in its mtime of whole seconds: its
+    first byte is to be asked RACY_SECONDS after the look at it, whatever the clock over there says."""
+    return not wire.proven_at_source and not job.small and job.entry.mtime >= started - CLOCKS_APART
+
+
 def _to_digest(wire: Wire, job: Job, started: float) -> bool:
     if wire.digests_far:
         return wire.options.digest_at_source
     if not wire.proven_at_source and not job.small:
-        return False  # only reading all of it again would tell
+        return False  # only reading all of it again would tell; see `may_be_written`
     return job.running is None or unsure(job.item, job.entry, started)

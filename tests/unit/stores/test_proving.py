@@ -205,6 +205,7 @@ def test_claims_are_journaled_when_written_and_what_has_none_when_read_back(targ
     assert target.journaled() == [(0, 1000), (1000, 2000)]
     target.part.prove(BUFFER)
     assert target.journaled()[-1] == (0, 3000)
+    target.part.close()
     assert whole_blocks(target.disk, PATH, IDENTITY).prefix == 3000
 
 
