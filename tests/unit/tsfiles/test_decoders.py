@@ -92,6 +92,16 @@ def test_rle_of_runs_and_groups() -> None:
     assert decode(DataType.INT32, Encoding.RLE, data, 17).tolist() == [5] * 6 + [1, 2, 3, 4, 5, 6, 7, 0] + [1, 2, 3]
 
 
+def test_rle_runs_of_long_numbers_have_the_highest_byte_first() -> None:
+    """Those of ints the lowest: so the library writes them (`writeLongLittleEndianPaddedOnBitWidth` is not what it says)."""
+    longs = rle_block(17, bytes([9 << 1]) + (70_000).to_bytes(3, "big"))
+    assert decode(DataType.INT64, Encoding.RLE, longs, 9).tolist() == [70_000] * 9
+    ints = rle_block(17, bytes([9 << 1]) + (70_000).to_bytes(3, "little"))
+    assert decode(DataType.INT32, Encoding.RLE, ints, 9).tolist() == [70_000] * 9
+    floats = bytes([2]) + rle_block(17, bytes([9 << 1]) + (70_000).to_bytes(3, "big"))
+    assert decode(DataType.DOUBLE, Encoding.RLE, floats, 9).tolist() == [700.0] * 9
+
+
 def test_negative_numbers_in_rle_and_plain() -> None:
     data = rle_block(32, bytes([3 << 1]) + (-7).to_bytes(4, "little", signed=True))
     assert decode(DataType.INT32, Encoding.RLE, data, 3).tolist() == [-7, -7, -7]
