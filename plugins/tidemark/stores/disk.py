@@ -12,6 +12,7 @@ import errno
 import hashlib
 import os
 import stat as modes
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -20,6 +21,7 @@ from tidemark.stores.disk_rows import outermost, readable, show
 
 PIECE = 1 << 20  # bytes read at once
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # NONBLOCK: a FIFO must not hang us
+_LEASE_SECONDS = 120.0  # longer than /proc/sys/fs/lease-break-time, 45 s as it comes
 _FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_DIRECTORY
 _BY_HANDLE = os.scandir in os.supports_fd  # not in Python 3.6
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG)
@@ -250,14 +252,10 @@ class Disk:
         """A bulk call begins: which folders are no symlinks is looked at anew."""
         self._plain.clear()
 
-    def open(self, path: str) -> int:
-        """A handle for reading a regular file; ENOENT for whatever is none."""
+    def open(self, path: str, writing: bool = False) -> int:
+        """A handle for reading a regular file, for `writing` too; ENOENT for whatever is none."""
         try:
-            place = self.locate(path)
-            try:
-                handle = os.open(place, _READ)
-            except BlockingIOError:  # a part under lease (`part_lease`), so no FIFO: who writes it lets us in soon
-                handle = os.open(place, _READ & ~os.O_NONBLOCK)
+            handle = self._open(self.locate(path), _READ | os.O_RDWR if writing else _READ)
         except OSError as error:
             if error.errno in _NO_FILE:
                 raise FileNotFoundError(errno.ENOENT, "No such file") from error
@@ -266,6 +264,18 @@ class Disk:
             return handle
         os.close(handle)
         raise FileNotFoundError(errno.ENOENT, "is not a regular file")
+
+    def _open(self, place: bytes, how: int) -> int:
+        """A part may be under lease (`part_lease`): who writes it lets us in soon, for one that hangs the kernel does."""
+        until = time.monotonic() + _LEASE_SECONDS
+        while True:
+            try:
+                return os.open(place, how)
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise
+                self.tell()
+                time.sleep(0.05)
 
     def _no_file(
         self, entry: os.DirEntry[str], prefix: str, place: bytes, below: list[tuple[str, bytes]], odd: list[tuple[str, str]]

@@ -26,7 +26,7 @@ def whole_blocks(disk: Disk, path: str, identity: Identity | None) -> Resumed:
     journal = decode(disk.read(journal_of(path), 0, None))
     if journal is None or journal.identity != identity:
         return Resumed()
-    handle = disk.open(part_of(path))
+    handle = disk.open(part_of(path), writing=True)  # as who goes on will: one who hangs loses all of a lease, not half
     try:
         before = durable.Proof.of(os.fstat(handle))
         resumed = _borne_out(disk, handle, journal.blocks)
