@@ -102,8 +102,8 @@ def test_the_cap_is_kept_within_a_twentieth(
 @pytest.mark.parametrize("way", ["pull", "push"])
 @pytest.mark.parametrize("tier", [Tier.POSIX, Tier.SFTP])
 def test_bundles_of_small_files_keep_the_cap_on_the_lower_tiers(sshd: Sshd, tmp_path: Path, tier: Tier, way: str) -> None:
-    """They are written, synced and digested between two readings, so they may be slower than the cap. A bundle is asked for at
-    once, with its `tar` headers and the line's frames: in ten seconds one more than its share may cross (seen: 6 % above)."""
+    """They are written, synced and digested between two readings, so they may be slower than the cap. A bundle is asked for
+    at once, `tar` headers and the line's frames on top: in ten seconds one more than its share may cross (seen: 6 %)."""
     far, near = sshd.new_folder("far"), tmp_path / "near"
     near.mkdir()
     begin = far if way == "pull" else near
