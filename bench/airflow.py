@@ -119,7 +119,9 @@ class Turns:
         if state != "success":
             raise RuntimeError(f"DAG run {self.last_run} ended {state}")
         ended = self.airflow.call("GET", f"/api/v2/dags/{DAG}/dagRuns/{self.last_run}")["end_date"]
-        return Sample(_seconds(ended) - began, cpu_seconds=0.0, peak_mb=0.0, far_peak_mb=0.0, exit_code=0)
+        return Sample(
+            _seconds(ended) - began, cpu_seconds=0.0, peak_mb=0.0, far_peak_mb=0.0, far_cpu_seconds=0.0, exit_code=0
+        )
 
     def steps(self) -> list[dict[str, Any]]:
         """Where the last DAG run's time went: each task from queued to started to ended, from the run's start."""

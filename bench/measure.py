@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import statistics
 import subprocess
 import sys
@@ -22,14 +23,15 @@ class Sample:
     """One run of a command.
 
     `peak_mb`: the largest sum of resident megabytes (10**6 bytes) of its whole process tree, looked at every 20 ms, and at
-    least the peak that the kernel noted for its largest process. `cpu_seconds`: of it and its children; the server's apart.
-    `far_peak_mb`: the same sum for what the SSH server started for it.
+    least the peak that the kernel noted for its largest process. `cpu_seconds`: of it and its children.
+    `far_peak_mb`, `far_cpu_seconds`: the same of what the SSH server started for it.
     """
 
     seconds: float
     cpu_seconds: float
     peak_mb: float
     far_peak_mb: float
+    far_cpu_seconds: float
     exit_code: int
 
 
@@ -69,10 +71,11 @@ class Contender:
     def as_json(self) -> dict[str, Any]:
         walls = sorted(s.seconds for s in self.samples)
         return {
-            "command": " ".join(self.command),
+            "command": shlex.join(self.command),
             "median_seconds": round(self.median_seconds, 3),
             "spread_seconds": [round(walls[0], 3), round(walls[-1], 3)],
             "median_cpu_seconds": round(statistics.median(s.cpu_seconds for s in self.samples), 3),
+            "median_far_cpu_seconds": round(statistics.median(s.far_cpu_seconds for s in self.samples), 3),
             "peak_mb": round(self.peak_mb, 1),
             "samples": [{key: round(value, 3) for key, value in asdict(s).items()} for s in self.samples],
         }
@@ -93,8 +96,10 @@ def alternate(contenders: Sequence[Contender], rounds: int, cwd: Path) -> None:
             contender.run(cwd)
 
 
-def report(name: str, ratios: Mapping[str, float], ours: Mapping[str, Any], peers: Mapping[str, Any]) -> dict[str, Any]:
-    """The result of `./tidemark bench NAME`, also written to var/bench/NAME.json."""
+def report(
+    name: str, ratios: Mapping[str, float], ours: Mapping[str, Any], peers: Mapping[str, Any], **more: Any
+) -> dict[str, Any]:
+    """The result of `./tidemark bench NAME`, also written to var/bench/NAME.json. `more`: what else the paper holds."""
     paper = {
         "ok": True,
         "name": name,
@@ -107,6 +112,7 @@ def report(name: str, ratios: Mapping[str, float], ours: Mapping[str, Any], peer
             "python": platform.python_version(),
             "system": platform.platform(),
         },
+        **more,
     }
     folder = Path("var/bench")
     folder.mkdir(parents=True, exist_ok=True)

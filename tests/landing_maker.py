@@ -20,10 +20,10 @@ from tidemark.stores.landing import (
     Manifest,
     Part,
     Vanished,
-    encode,
     landed_path,
     landing_folder,
 )
+from tidemark.stores.landing_papers import encode
 from tidemark.tsfiles.resource import read_extent
 
 SITE_A = "0f8e1c52-7d1b-4a5e-9c1e-aaaaaaaaaaaa"

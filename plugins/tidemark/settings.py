@@ -27,6 +27,7 @@ class ReceiverSettings:
     host_key: str = ""  # required for sftp
     key: str = ""  # private key file for sftp
     connection: str = ""  # or an Airflow connection id
+    tier: str = "auto"  # auto: what a probe of the far end finds; python | posix | sftp: that and no other
     iotdb: str = ""  # also LOAD into this server
     settle_days: int = 14  # merged files stand alone after this many days
     partition_interval_ms: int = 604_800_000  # of catalog and slots
@@ -52,11 +53,14 @@ class SiteSettings:
     host_key: str = ""
     key: str = ""
     connection: str = ""
+    tier: str = "auto"
     data: tuple[str, ...] = ("data/sequence", "data/unsequence")  # relative to the store, or absolute
     schema: str = ""  # one folder of schema logs for all data folders; "" : none
     time_unit: str = "ms"  # ms | us | ns
     partition_interval_ms: int = 604_800_000
     snapshot: str = ".tidemark"  # hard-link folder on each data disk; "" : read in place
+    nice: int = 0  # of what runs at a site with a shell, 0 … 19; above 0 its disk serves others first, too
+    snapshot_bytes: int = 0  # a run links so many bytes at most, the rest is read in place; 0: no limit. Written as "20 GB"
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,9 @@ class LinkSettings:
     connections: int = 16
     block_bytes: int = 4_194_304
     retries: int = 5
+    digest: str = "both"  # SHA-256 at both ends | "target": there alone, "not verified at the source" until `verify` did
     bandwidth: float = 0.0  # bytes a second; 0: no limit. Written as "20 MB/s"
+    slowest: float = 1000.0  # bytes a second; a file slower than this over ten minutes waits for the next run. 0: never
     window: str = ""  # "22:00-06:00" in `timezone`
     include: tuple[str, ...] = ("**",)
     exclude: tuple[str, ...] = ()
@@ -101,6 +107,7 @@ class NodeSettings:
     host_key: str = ""
     key: str = ""
     connection: str = ""
+    tier: str = "auto"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from tidemark.flows.app import App
 from tidemark.flows.sync_link import Options, SyncResult, run_sync
 from tidemark.ledger.migrations import migrate
 from tidemark.settings import LedgerSettings, LinkSettings, ReceiverSettings, Settings, SiteSettings
-from tidemark.stores.landing import MANIFEST, RECEIPT, Manifest, Part, decode_manifest, landed_path
+from tidemark.stores.landing import MANIFEST, RECEIPT, Manifest, Part, landed_path
+from tidemark.stores.landing_papers import decode_manifest
 from tidemark.stores.local import LocalStore
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.opening import StoreAddress

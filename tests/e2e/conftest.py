@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.centre import Centre, inline_centre
+from tests.services import bad_disk
+from tests.services.processes import PartMissing
 from tests.services.running_airflow import Deployment, RunningAirflow
 from tidemark.ledger import database
 from tidemark.stores import retrying, sftp
@@ -29,6 +31,15 @@ def running_airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runnin
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retrying, "FIRST_PAUSE", 0.02)
     monkeypatch.setattr(retrying, "LONGEST_PAUSE", 0.1)
+
+
+@pytest.fixture
+def compiler() -> None:
+    """For what `bad_disk` is made of."""
+    try:
+        bad_disk.library()
+    except PartMissing as missing:
+        pytest.skip(str(missing))
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ def pulling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Sshd, port:
     return Commanded(tmp_path, monkeypatch, store=store, site_keys=keys, link_keys=link)
 
 
-def large_file(edge: Commanded, number: int) -> None:
-    """Half a megabyte."""
+def large_file(edge: Commanded, number: int, points: int = 60_000) -> None:
+    """Half a megabyte, or eight bytes a point."""
     chance = random.Random(number)
-    edge.put(edge.seal(number), sealed({f"root.sg.d{number}": {"s": [(t, chance.getrandbits(62)) for t in range(60_000)]}}))
+    edge.put(edge.seal(number), sealed({f"root.sg.d{number}": {"s": [(t, chance.getrandbits(62)) for t in range(points)]}}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ OPTIONS = SendOptions(block_bytes=BLOCK, retries=5)
 MAC_ROOM = 400_000  # bytes of handshakes, packets and answers in a proxy's count
 
 
-def address(server: Sshd, folder: Path | None = None, port: int = 0, **changes: str) -> StoreAddress:
+def address(server: Sshd, folder: Path | None = None, port: int = 0, **changes: Any) -> StoreAddress:
     url = server.url(folder).replace(f":{server.port}/", f":{port or server.port}/")
     return StoreAddress(**{"url": url, "host_key": server.host_key, "key": str(server.key), **changes})
 

@@ -45,6 +45,21 @@ def test_each_far_end_is_known_and_tried(request: pytest.FixtureRequest, tmp_pat
 
 
 @pytest.mark.real("sshd")
+def test_a_forced_tier_is_shown_beside_what_a_probe_finds(sshd: Sshd, sshd_posix: Sshd, tmp_path: Path) -> None:
+    report = examine(tmp_path, sshd, tier="sftp")
+    checks = {check.name: check for check in report.checks}
+    assert report.exit_code == 0 and "SFTP only" in checks["site plant1"].detail
+    assert 'tier = "sftp" is forced' in checks["site plant1: tier"].detail
+    assert "the probe finds python3" in checks["site plant1: tier"].detail
+
+    report = examine(tmp_path, sshd_posix, tier="python")
+    checks = {check.name: check for check in report.checks}
+    assert report.exit_code == 6
+    assert "no python3" in checks["site plant1"].detail and 'tier = "auto"' in checks["site plant1"].hint
+    assert not checks["site plant1: tier"].ok and "the probe finds posix" in checks["site plant1: tier"].detail
+
+
+@pytest.mark.real("sshd")
 def test_another_host_key_is_refused(sshd: Sshd, tmp_path: Path) -> None:
     report = examine(tmp_path, sshd, host_key="SHA256:" + "A" * 43)
     assert report.exit_code == 6

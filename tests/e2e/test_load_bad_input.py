@@ -17,7 +17,7 @@ from tidemark.flows.load_landings import load
 from tidemark.flows.operate import quarantine_drop, quarantine_list, quarantine_release
 from tidemark.ledger.leases import Leases
 from tidemark.settings import ReceiverSettings
-from tidemark.stores.landing import decode_receipt
+from tidemark.stores.landing_papers import decode_receipt
 
 GOOD, BAD = source(1), source(2)
 GOOD_ROW = ("root.sg.d1", "s", 1, "INT64", "10")

@@ -125,7 +125,7 @@ def test_a_push_into_a_stalled_link_is_given_up_in_time(sshd: Sshd, tmp_path: Pa
 def test_single_calls_survive_drops_and_refusals(sshd: Sshd) -> None:
     far = sshd.new_folder("far")
     write(far, *[100] * 50)
-    with chaos(sshd.port, ("drop", 12_000), ("refuse", 0), ("drop", 12_000)) as proxy:
+    with chaos(sshd.port, ("drop", 24_000), ("refuse", 0), ("drop", 24_000)) as proxy:
         store = RetryingStore(open_sftp(address(sshd, far, proxy.port), Tier.PYTHON, QUICK))
         for number in range(50):
             assert store.sha256(f"{number}.tsfile") == hashlib.sha256((far / f"{number}.tsfile").read_bytes()).hexdigest()
@@ -144,17 +144,20 @@ def test_a_dead_server_fails_the_whole_send_soon_and_the_next_send_goes_on(
     items = write(far, *[2 * BLOCK] * 30)
     store = open_sftp(address(server, far), limits=QUICK)
     outcomes: list[Sent | Failed] = []
-    for one in send(store, LocalStore(str(tmp_path)), items, SendOptions(BLOCK, retries=2)):
+    slowly = SendOptions(BLOCK, retries=2, bandwidth=10e6)
+    for one in send(store, LocalStore(str(tmp_path)), items, slowly):
         outcomes.append(one)
         if len(outcomes) == 3:
             server.stop()
-    assert [type(one) for one in outcomes] == [Sent] * 3 + [Failed] * 27
+    arrived = {one.item for one in outcomes if isinstance(one, Sent)}
+    assert 3 <= len(arrived) < 30 and all(isinstance(one, Failed) for one in outcomes[len(arrived) :])
+    assert {one.item for one in outcomes} == set(items)
     server.restart()
 
     again = list(send(store, LocalStore(str(tmp_path)), items, OPTIONS))
 
     assert [type(one) for one in again] == [Sent] * 30
-    assert [one.wire_bytes for one in again[:3]] == [0, 0, 0]
+    assert {one.item for one in again if not one.wire_bytes} >= arrived  # or whole in its part, only not confirmed any more
     assert same(items, far, tmp_path)
     store.close()
 
@@ -166,7 +169,7 @@ def test_a_frozen_far_end_that_computes_is_not_mistaken_for_a_stall(start_sshd: 
     slow = server.folder / "tools" / "sha256sum"
     real = slow.resolve()
     slow.unlink()
-    slow.write_text(f"#!/bin/sh\nsleep 5\nexec {real}\n")
+    slow.write_text(f'#!/bin/sh\nsleep 5\nexec {real} "$@"\n')
     slow.chmod(0o755)
     (server.files / "f").write_bytes(b"x")
     store = open_sftp(address(server), Tier.POSIX, Limits(stall=2.0))
@@ -237,10 +240,12 @@ def test_a_file_that_goes_away_in_the_middle_fails_alone(sshd: Sshd, tmp_path: P
     def on_bytes(_count: int) -> None:
         (far / "1.tsfile").unlink(missing_ok=True)
 
-    outcomes = list(send(store, LocalStore(str(tmp_path)), items, OPTIONS, on_bytes))
+    slowly = SendOptions(BLOCK, bandwidth=8e6)
+    outcomes = {one.item: one for one in send(store, LocalStore(str(tmp_path)), items, slowly, on_bytes)}
 
-    assert [type(one) for one in outcomes] == [Sent, Failed, Sent]
-    assert isinstance(outcomes[1], Failed) and isinstance(outcomes[1].error, SourceVanishedError)
+    assert [type(outcomes[item]) for item in items] == [Sent, Failed, Sent]
+    failed = outcomes[items[1]]
+    assert isinstance(failed, Failed) and isinstance(failed.error, SourceVanishedError)
     assert not (tmp_path / "l" / "1.tsfile").exists()
     store.close()
 
@@ -249,7 +254,7 @@ def test_a_file_that_goes_away_in_the_middle_fails_alone(sshd: Sshd, tmp_path: P
 def test_a_file_rewritten_in_the_middle_arrives_as_one_of_its_contents(sshd: Sshd, tmp_path: Path, tier: Tier) -> None:
     far = sshd.new_folder("far")
     (item,) = write(far, 6 * BLOCK)
-    other = os.urandom(6 * BLOCK)
+    first, other = (far / "0.tsfile").read_bytes(), os.urandom(6 * BLOCK)
     store = open_sftp(address(sshd, far), tier, QUICK)
     seen: list[int] = []
 
@@ -262,7 +267,7 @@ def test_a_file_rewritten_in_the_middle_arrives_as_one_of_its_contents(sshd: Ssh
     (sent,) = send(store, LocalStore(str(tmp_path)), [item], OPTIONS, on_bytes)
 
     assert isinstance(sent, Sent)
-    assert (tmp_path / "l" / "0.tsfile").read_bytes() == other
+    assert (tmp_path / "l" / "0.tsfile").read_bytes() in (first, other)  # the far end may have read on ahead of us
     store.close()
 
 

@@ -23,7 +23,7 @@ from tidemark.errors import (
     UnreachableError,
     UsageError,
 )
-from tidemark.stores.opening import StoreAddress, open_store
+from tidemark.stores.opening import TIERS, StoreAddress, open_store
 from tidemark.stores.protocol import Tier
 from tidemark.stores.sftp import open_sftp
 
@@ -238,8 +238,17 @@ def test_an_account_without_shell_and_sftp_is_told_so(start_sshd: Callable[..., 
 
 def test_a_tier_that_is_not_there_cannot_be_forced(sshd_posix: Sshd, sshd_sftp_only: Sshd) -> None:
     for server, tier in ((sshd_posix, Tier.PYTHON), (sshd_sftp_only, Tier.PYTHON), (sshd_sftp_only, Tier.POSIX)):
-        with pytest.raises(PermanentError, match=tier.value):
+        with pytest.raises(PermanentError, match=tier.value) as caught:
             open_store(address(server), tier)
+        assert ("no python3" if server is sshd_posix else "SFTP only") in caught.value.message
+        assert "./tidemark doctor" in caught.value.hint
+
+
+@pytest.mark.parametrize("tier", ["python", "posix", "sftp"])
+def test_the_settings_force_a_tier(sshd: Sshd, tier: str) -> None:
+    store = open_store(address(sshd, tier=tier))
+    assert store.properties.tier is TIERS[tier]
+    store.close()
 
 
 def test_an_sftp_server_without_openssh_extensions_is_declared_and_still_works(start_sshd: Callable[..., Sshd]) -> None:

@@ -24,10 +24,8 @@ from tidemark.stores.landing import (
     Receipt,
     Resend,
     Vanished,
-    decode_manifest,
-    decode_receipt,
-    encode,
 )
+from tidemark.stores.landing_papers import decode_manifest, decode_receipt, encode
 
 DIGEST = "0" * 64
 TSFILE = Part("d/1-1-0-0.tsfile", 10, DIGEST)

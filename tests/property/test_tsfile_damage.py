@@ -16,12 +16,13 @@ from tidemark.errors import CorruptionError
 from tidemark.tsfiles.codes import Compression, DataType, Encoding
 from tidemark.tsfiles.column import VALUE_DTYPES
 from tidemark.tsfiles.compression import BadPageError, can_decompress, decompress
-from tidemark.tsfiles.decoders import can_decode, decode
+from tidemark.tsfiles.decodable import can_decode
+from tidemark.tsfiles.decoders import decode
 from tidemark.tsfiles.mods import parse_mods
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.resource import read_extent
 from tidemark.tsfiles.schema_log import decode_log
-from tidemark.tsfiles.statistics import describe
+from tidemark.tsfiles.statistics import FileFacts, describe, inspect
 from tidemark.tsfiles.structure import check_structure
 
 
@@ -56,6 +57,18 @@ def use_all(path: Path) -> None:
             step(path)
         except CorruptionError as error:
             assert error.message
+    quick = _verdict(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tidemark.tsfiles.series._short_series", lambda cursor: None)
+        patch.setattr("tidemark.tsfiles.chunks._plain_header", lambda *header: None)
+        assert _verdict(path) == quick  # the quick way through an index takes nothing that the long way does not
+
+
+def _verdict(path: Path) -> FileFacts | str:
+    try:
+        return inspect(path, "works")
+    except CorruptionError as error:
+        return error.message
 
 
 def _read_all(path: Path) -> None:
@@ -77,7 +90,7 @@ def test_a_file_cut_anywhere_is_refused(name: str, tmp_path: Path) -> None:
     path = tmp_path / "cut.tsfile"
     for length in range(0, len(data), max(1, len(data) // 150)):
         path.write_bytes(data[:length])
-        for call in (check_structure, describe, TsFile):
+        for call in (check_structure, describe, inspect, TsFile):
             with pytest.raises(CorruptionError):
                 call(path)
 

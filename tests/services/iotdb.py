@@ -6,24 +6,25 @@ fetched once into a cache outside the project. SQL goes through the server's own
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.services.processes import PartMissing, die_with_parent, free_port, stop, wait_until
+from tests.services import maven
+from tests.services.maven import Jars
+from tests.services.processes import die_with_parent, free_port, stop, wait_until
 
 VERSION = "2.0.1-beta"
 START_SECONDS = 120.0
 PORTS = ("rpc", "internal", "exchange", "schema", "data", "config", "consensus")
 _ROWS_END, _MESSAGE = "It costs ", "Msg: "
-_OPEN = (
+OPEN_PACKAGES = (
     "java.lang",
     "java.lang.reflect",
     "java.util",
@@ -33,9 +34,8 @@ _OPEN = (
     "java.net",
     "sun.nio.ch",
 )
-_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
-_EXCLUDED = ("slf4j-reload4j", "slf4j-log4j12")  # they would win over logback, and nothing would be logged
-_LOGBACK = (
+OTHER_LOGS = ("org.slf4j:slf4j-reload4j", "org.slf4j:slf4j-log4j12")  # they would win over logback: nothing logged
+LOGBACK = (
     '<configuration><appender name="F" class="ch.qos.logback.core.FileAppender"><file>{log}</file><encoder>'
     '<pattern>%d %-5p %c{{1}} - %m%n</pattern></encoder></appender><root level="INFO"><appender-ref ref="F"/></root>'
     "</configuration>"
@@ -101,7 +101,7 @@ class IoTDB:
         words = ["-h", "127.0.0.1", "-p", str(self.ports["rpc"]), "-u", "root", "-pw", "root", "-disableISO8601", *dialect]
         quick = "-XX:TieredStopAtLevel=1"
         process = subprocess.Popen(
-            [*_java("256m"), quick, "-Dfile.encoding=UTF-8", "-cp", f"{self.jars}/*", "org.apache.iotdb.cli.Cli", *words],
+            [*java("256m"), quick, "-Dfile.encoding=UTF-8", "-cp", f"{self.jars}/*", "org.apache.iotdb.cli.Cli", *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -129,45 +129,9 @@ def start(settings: Mapping[str, str] | None = None) -> IoTDB:
 
 
 def fetch() -> Path:
-    """The folder of the jars, by Maven on the first call."""
-    for program in ("java", "mvn"):
-        if shutil.which(program) is None:
-            raise PartMissing(f"IoTDB needs {program} (apt-get install openjdk-17-jre-headless maven)")
-    cache = Path(os.environ.get("TIDEMARK_TEST_IOTDB_CACHE", "~/.cache/tidemark-iotdb")).expanduser()
-    home = cache / VERSION
-    if (home / "ok").exists():
-        return home / "lib"
-    cache.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{VERSION}.", dir=cache))
-    (work / "pom.xml").write_text(_pom(("iotdb-server", "iotdb-confignode", "iotdb-cli")))
-    command = ["mvn", "-q", "-B", _PLUGIN, "-DoutputDirectory=lib", "-DincludeScope=runtime"]
-    done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
-    if done.returncode:
-        shutil.rmtree(work)
-        raise PartMissing(f"Maven cannot fetch IoTDB {VERSION}: {done.stdout[-400:]}")
-    (work / "ok").touch()
-    try:
-        work.rename(home)
-    except OSError:  # another run was quicker
-        shutil.rmtree(work)
-    return home / "lib"
-
-
-def _pom(artifacts: Sequence[str]) -> str:
-    groups = ("org.slf4j",) * len(_EXCLUDED)
-    excluded = "".join(
-        f"<exclusion><groupId>{g}</groupId><artifactId>{a}</artifactId></exclusion>"
-        for g, a in zip(groups, _EXCLUDED, strict=True)
-    )
-    wanted = "".join(
-        f"<dependency><groupId>org.apache.iotdb</groupId><artifactId>{a}</artifactId><version>{VERSION}</version>"
-        f"<exclusions>{excluded}</exclusions></dependency>"
-        for a in artifacts
-    )
-    return (
-        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion><groupId>t</groupId>'
-        f"<artifactId>t</artifactId><version>1</version><dependencies>{wanted}</dependencies></project>"
-    )
+    """The folder of the jars, by Maven on the first call. PartMissing where that cannot be."""
+    artifacts = [f"org.apache.iotdb:{name}:{VERSION}" for name in ("iotdb-server", "iotdb-confignode", "iotdb-cli")]
+    return maven.fetch(Jars(VERSION, artifacts, OTHER_LOGS))
 
 
 def _configure(node: IoTDB, settings: Mapping[str, str]) -> None:
@@ -208,7 +172,7 @@ def _configure(node: IoTDB, settings: Mapping[str, str]) -> None:
 def _launch(node: IoTDB, role: str, main: str, heap: str) -> None:
     folder = node.folder
     logback = folder / "conf" / f"logback-{role}.xml"
-    logback.write_text(_LOGBACK.format(log=folder / "logs" / f"{role}.log"))
+    logback.write_text(LOGBACK.format(log=folder / "logs" / f"{role}.log"))
     base = "CONFIGNODE" if role == "confignode" else "IOTDB"
     places = {"HOME": folder, "DATA_HOME": folder, "CONF": folder / "conf", "LOGS": folder / "logs"}
     defines = {f"{base}_{name}": place for name, place in places.items()} | {
@@ -223,7 +187,7 @@ def _launch(node: IoTDB, role: str, main: str, heap: str) -> None:
     out = (folder / "logs" / f"{role}.out").open("wb")
     with out:
         process = subprocess.Popen(
-            [*_java(heap), *words, "-cp", f"{folder / 'conf'}:{node.jars}/*", main, "-s"],
+            [*java(heap), *words, "-cp", f"{folder / 'conf'}:{node.jars}/*", main, "-s"],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=out,
@@ -264,6 +228,8 @@ def _listens(port: int) -> bool:
         return False
 
 
-def _java(heap: str) -> list[str]:
-    opens = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPEN]
-    return ["java", "-Xms64m", f"-Xmx{heap}", "-XX:MaxDirectMemorySize=256m", "-XX:+UseSerialGC", *opens]
+def java(heap: str = "") -> list[str]:
+    """The start of a command line; without `heap` with the memory that a JVM takes by itself."""
+    opens = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPEN_PACKAGES]
+    sizes = ["-Xms64m", f"-Xmx{heap}", "-XX:MaxDirectMemorySize=256m", "-XX:+UseSerialGC"] if heap else []
+    return ["java", *sizes, *opens]

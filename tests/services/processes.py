@@ -49,6 +49,16 @@ def wait_until(ready: Callable[[], bool], process: subprocess.Popen[bytes], seco
         time.sleep(0.02)
 
 
+def soon(true: Callable[[], bool], seconds: float = 5.0) -> bool:
+    """Whether `true` becomes so in time."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
 def stop(process: subprocess.Popen[bytes], with_signal: int = signal.SIGTERM, seconds: float = 10) -> None:
     """End a process and all its descendants, by their pids."""
     family = descendants(process.pid)

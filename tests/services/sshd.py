@@ -37,7 +37,8 @@ SFTP_SERVERS = ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-serve
 CHROOT_PARENT = "/var/lib"  # every folder above a chroot must belong to root and be closed to others; /tmp is open
 POSIX_TOOLS = (
     "sh cat find sha256sum tar stat mv cp ln rm mkdir rmdir ls test [ printf echo sort head tail cut tr wc xargs dd df "
-    "sync touch chmod env date sleep true false expr dirname basename readlink uname id grep sed awk od truncate mktemp"
+    "sync touch chmod env date sleep true false expr dirname basename readlink uname id grep sed awk od truncate mktemp "
+    "renice ionice"
 )
 
 
@@ -270,8 +271,11 @@ def _config(folder: Path, far_end: FarEnd, port: int, options: dict[str, str]) -
         "UseDNS": "no",
         "Subsystem": "sftp internal-sftp",
     }
+    # Debian's bash reads the user's .bashrc for an sshd's first shell: what stands there (tools' start-up, with locks that
+    # a session killed by a test leaves behind) is not part of any test.
+    lines["SetEnv"] = "SHLVL=2"
     if far_end is FarEnd.SHELL and shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin") is None:
-        lines["SetEnv"] = f"PATH={Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
+        lines["SetEnv"] += f" PATH={Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
     if far_end is FarEnd.POSIX:
         lines["Subsystem"] = f"sftp {sftp_server}"
         lines["ForceCommand"] = folder / "posix_shell"

@@ -193,6 +193,15 @@ def test_a_password_in_an_address_is_refused_and_not_repeated(written: Path) -> 
     assert "secret" not in found
 
 
+def test_a_tier_may_be_forced_where_there_is_one(written: Path) -> None:
+    found = load_text(written, SOUND.replace(f'host_key = "{HOST_KEY}"', f'host_key = "{HOST_KEY}"\ntier = "posix"'))
+    assert found.sites["plant1"].tier == "posix" and found.receivers["centre"].tier == "auto"
+    (wrong,) = problems(written, SOUND.replace(f'host_key = "{HOST_KEY}"', f'host_key = "{HOST_KEY}"\ntier = "python3"'))
+    assert 'must be one of "auto", "python", "posix", "sftp"' in wrong
+    (useless,) = problems(written, SOUND.replace("[receivers.centre]", '[receivers.centre]\ntier = "sftp"'))
+    assert "receivers.centre.tier" in useless and "for sftp:// stores" in useless
+
+
 def test_sftp_needs_a_host_key(written: Path) -> None:
     (found,) = problems(written, SOUND.replace(f'host_key = "{HOST_KEY}"\n', ""))
     assert found.startswith('tidemark.toml:7: sites.plant1.store: needs host_key = "SHA256:…"')
@@ -349,3 +358,16 @@ def test_good_cron_lines(line: str) -> None:
 def test_bad_cron_lines(line: str) -> None:
     with pytest.raises(ValueError):
         values.cron(line)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("", 0), ("20 GB", 20_000_000_000), ("1.5GiB", 3 << 29), ("512 MiB", 1 << 29), ("7 B", 7)]
+)
+def test_a_size_in_any_unit_is_bytes(text: str, size: int) -> None:
+    assert values.size(text) == size
+
+
+@pytest.mark.parametrize("text", ["20", 20, "0 GB", "-1 GB", "20 GB/s", "20 Gbit", "all"])
+def test_what_is_no_size_is_told_with_one(text: object) -> None:
+    with pytest.raises(ValueError, match="20 GB"):
+        values.size(text)

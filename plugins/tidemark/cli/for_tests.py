@@ -21,18 +21,31 @@ PACKAGES = (  # (a program, its Debian package, only with --all)
 )
 MOST_PROCESSES = 4  # each may hold an Airflow, a PostgreSQL, a Java
 
+PEERS = (  # what benchmarks run beside ours, and what they run on
+    ("rclone", "rclone"),
+    ("lftp", "lftp"),
+    ("java", "openjdk-17-jre-headless"),
+    ("mvn", "maven"),
+    ("ip", "iproute2"),
+    ("cc", "gcc"),
+    ("cc", "libc6-dev"),
+)
+
 
 def in_ci() -> bool:
     return os.environ.get("CI", "").lower() == "true"
 
 
-def prepare(everything: bool, install: bool, screen: Screen) -> None:
-    """Install the tests' locked set, with `install` system packages too. Raises PermanentError where it cannot."""
+def prepare(everything: bool, install: bool, screen: Screen, peers: bool = False) -> None:
+    """Install the tests' locked set, with `install` system packages too (with `peers` those of benchmarks as well).
+
+    Raises PermanentError where the locked set cannot be installed.
+    """
     launcher = ROOT / "tidemark"
     if launcher.exists() and subprocess.call([_python(), str(launcher), "--ensure", "test"], stdout=subprocess.DEVNULL):
         raise PermanentError("the tests' packages could not be installed", hint="the words above say what is missing")
     if install:
-        _install(missing(everything), screen)
+        _install(missing(everything, peers), screen)
 
 
 def side_by_side(words: Sequence[str]) -> list[str]:
@@ -45,12 +58,12 @@ def side_by_side(words: Sequence[str]) -> list[str]:
     return ["--numprocesses", str(min(cores, MOST_PROCESSES)), "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
-def missing(everything: bool) -> list[str]:
+def missing(everything: bool, peers: bool = False) -> list[str]:
     """Debian packages of the programs that are not here."""
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
-    return [
-        package for program, package, full in PACKAGES if (everything or not full) and not shutil.which(program, path=path)
-    ]
+    wanted = [(program, package) for program, package, full in PACKAGES if everything or not full]
+    found = (package for program, package in (*wanted, *(PEERS if peers else ())) if not shutil.which(program, path=path))
+    return list(dict.fromkeys(found))
 
 
 def _install(packages: Sequence[str], screen: Screen) -> None:

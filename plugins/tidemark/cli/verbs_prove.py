@@ -41,6 +41,8 @@ def _show_status(screen: Screen, links: list[dict[str, Any]]) -> None:
     for link in links:
         if link.get("next"):
             screen.line(f"  {link['name']}: {link['next']}")
+        for note in link["notes"]:
+            screen.line(f"  {link['name']}: {note}")
 
 
 def _span(parser: argparse.ArgumentParser) -> None:
@@ -110,6 +112,10 @@ def _show_verify(screen: Screen, found: dict[str, Any]) -> None:
     for key, what in kinds:
         for item in (found.get(key) or [])[:SHOWN]:
             screen.line(f"  {what}: " + "  ".join(str(value) for value in item.values()))
+    if found["proved"]:
+        screen.line(f"  {found['proved']:,} files are verified at the source now; when they were sent they were not")
+    if found["not_verified_at_source"]:
+        screen.line(f"  {found['not_verified_at_source']:,} files are still not verified at the source")
     if found["adopted"]:
         screen.line(f"  {found['adopted']:,} files were adopted: another tool brought them, they are not compared")
 

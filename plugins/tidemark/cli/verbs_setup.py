@@ -87,6 +87,8 @@ def _test(call: Call) -> Answer:
 def _bench_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help=f"one of: {', '.join(_benchmarks())}")
     parser.add_argument("--quick", action="store_true", help="fewer rounds; sizes stay")
+    parser.add_argument("--only", metavar="PARTS", default="", help="parts of it, with commas (transfer, sync)")
+    parser.add_argument("--install", action="store_true", help="the peers' system packages too")
 
 
 def _bench(call: Call) -> Answer:
@@ -95,8 +97,10 @@ def _bench(call: Call) -> Answer:
     name = call.arguments.name
     if name not in _benchmarks():
         raise NotFoundError(f"no benchmark {name!r}; there are: {', '.join(_benchmarks())}", hint="./tidemark bench --help")
-    for_tests.prepare(everything=False, install=for_tests.in_ci(), screen=call.screen)
-    return hand_over(call, f"bench.{name}", [*(["--quick"] if call.arguments.quick else []), *_json_flag(call)])
+    asked = call.arguments
+    for_tests.prepare(everything=False, install=asked.install or for_tests.in_ci(), screen=call.screen, peers=True)
+    words = [*(["--quick"] if asked.quick else []), *(["--only", asked.only] if asked.only else [])]
+    return hand_over(call, f"bench.{name}", [*words, *_json_flag(call)])
 
 
 def _json_flag(call: Call) -> list[str]:

@@ -47,12 +47,12 @@ class App:
 
     @contextmanager
     def site_store(self, site: SiteSettings) -> Iterator[Store]:
-        with self._opened(StoreAddress(site.store, site.host_key, site.key, site.connection)) as store:
+        with self._opened(StoreAddress.of(site)) as store:
             yield store
 
     @contextmanager
     def receiver_store(self, receiver: ReceiverSettings) -> Iterator[Store]:
-        with self._opened(StoreAddress(receiver.store, receiver.host_key, receiver.key, receiver.connection)) as store:
+        with self._opened(StoreAddress.of(receiver)) as store:
             yield store
 
     def receiver_root(self, receiver: ReceiverSettings) -> Path | None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 
 from tidemark.errors import DiskFullError, NotFoundError, PermanentError, TidemarkError
 from tidemark.flows.findings import Check, bad, good
 from tidemark.settings import ReceiverSettings, SiteSettings
-from tidemark.stores.opening import StoreAddress
+from tidemark.stores.opening import TIERS, StoreAddress
 from tidemark.stores.protocol import Store, Tier
 
 LOW_BYTES = 1_000_000_000
@@ -29,14 +30,14 @@ Clock = Callable[[], float]
 def check_receiver(receiver: ReceiverSettings, opener: Opener, clock: Clock) -> Sequence[Check]:
     """The receiver's store: reached, written to, space."""
     name = f"receiver {receiver.name}"
-    address = StoreAddress(receiver.store, receiver.host_key, receiver.key, receiver.connection)
+    address = StoreAddress.of(receiver)
     return _looked_at(name, address, opener, lambda store: _receiver(name, store, clock))
 
 
 def check_site(site: SiteSettings, opener: Opener, clock: Clock) -> Sequence[Check]:
     """The site's store: reached, its folders there, hard links on every data disk."""
     name = f"site {site.name}"
-    address = StoreAddress(site.store, site.host_key, site.key, site.connection)
+    address = StoreAddress.of(site)
     return _looked_at(name, address, opener, lambda store: _site(name, site, store, clock))
 
 
@@ -55,7 +56,28 @@ def _looked_at(
             checks.extend(look(store))
     except TidemarkError as trouble:
         checks.append(bad(name, trouble))
+    if address.tier != "auto":
+        checks.append(_tier(name, address, opener))
     return checks
+
+
+def _tier(name: str, address: StoreAddress, opener: Opener) -> Check:
+    """What the settings force beside what a probe finds."""
+    label = f"{name}: tier"
+    try:
+        with closing(opener(replace(address, tier="auto"))) as store:
+            found = store.properties.tier
+    except TidemarkError as trouble:
+        return bad(label, trouble)
+    forced = f'tier = "{address.tier}" is forced by the settings'
+    if TIERS[address.tier] is found:
+        return good(label, f"{forced}, and is what the probe finds")
+    detail = f"{forced}; the probe finds {found.value} ({TOOLS[found]})"
+    if list(TIERS.values()).index(TIERS[address.tier]) > list(TIERS.values()).index(found):
+        return good(label, detail)
+    return bad(
+        label, PermanentError(detail), f'set tier = "auto" for {name} in the settings, or install what is missing there'
+    )
 
 
 def _receiver(name: str, store: Store, clock: Clock) -> Iterator[Check]:

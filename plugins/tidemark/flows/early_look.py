@@ -108,7 +108,7 @@ def begin(settings: Settings, link: str, windows: bool = True) -> EarlyLook | No
     site = settings.sites.get(known.site) if known else None
     if known is None or site is None or (windows and not is_open(known.window, known.timezone, time.time())):
         return None
-    address = StoreAddress(site.store, site.host_key, site.key, site.connection)
+    address = StoreAddress.of(site)
     if site.store.startswith("file://"):
         return LocalLook(address, site.data)
     if not site.store.startswith("sftp://") or site.connection:

@@ -79,7 +79,7 @@ class _Child:
         self.index = index
         self.deadline = time.monotonic() + self.limits.wall_seconds
         with contextlib.suppress(BrokenPipeError):  # it died before it read its task: its answer is the end of its stdout
-            write_frame(self.stdin, pickle.dumps(tasks[index]))
+            write_frame(self.stdin, pickle.dumps(tasks[index], pickle.HIGHEST_PROTOCOL))
 
     def answer(self, tasks: Sequence[Any]) -> Outcome:
         """The outcome of its task: what it said, or why it cannot say anything more."""

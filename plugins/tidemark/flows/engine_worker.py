@@ -84,7 +84,7 @@ def main(arguments: list[str]) -> None:
     function = getattr(importlib.import_module(module), name)
     while (frame := read_frame(sys.stdin.buffer)) is not None:
         _limit_cpu(cpu_seconds)
-        write_frame(answers, pickle.dumps(run_task(function, pickle.loads(frame))))
+        write_frame(answers, pickle.dumps(run_task(function, pickle.loads(frame)), pickle.HIGHEST_PROTOCOL))
 
 
 if __name__ == "__main__":

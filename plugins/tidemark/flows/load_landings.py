@@ -31,7 +31,8 @@ from tidemark.load.sequence import Arrival, judge
 from tidemark.load.tidy import clean_landing, sweep_waiting, unnamed_files
 from tidemark.progress import Progress, silent
 from tidemark.settings import ReceiverSettings
-from tidemark.stores.landing import RECEIPT, Manifest, Receipt, Resend, encode
+from tidemark.stores.landing import RECEIPT, Manifest, Receipt, Resend
+from tidemark.stores.landing_papers import encode
 from tidemark.stores.protocol import Store
 
 _BATCH_FILES = 512  # files of following landings that are checked in one go: starting processes costs more than a file
@@ -117,7 +118,7 @@ def _load_site(work: _Work, site_id: str, folders: Sequence[Folder]) -> None:
     for folder in folders:
         row = work.rows.get((site_id, folder.landing))
         if (site_id, folder.landing) in work.finished or (row is not None and row.state == "loaded"):
-            _finish(work, folder)
+            _finish(work, folder, None)
             continue
         paper = read_paper(work.root, folder)
         trouble = paper.trouble or _unlike(paper.manifest, site)
@@ -176,7 +177,7 @@ def _take(work: _Work, one: _Landing, checked: Sequence[CheckedFile]) -> None:
     # CRASH WINDOW: bytes in place, nothing recorded: readers see none of it; the next load checks and places it again.
     _record(work, one, admission, logs, strays)
     # CRASH WINDOW: recorded but not answered: the next load writes the receipt from the record.
-    _finish(work, one.paper.folder)
+    _finish(work, one.paper.folder, one.paper)
 
 
 _UNNAMED = "it lies in the landing but its manifest does not name it"
@@ -199,8 +200,8 @@ def _record(work: _Work, one: _Landing, admission: Admission, logs: Sequence[sch
     work.tally.take(origin.site_id, receipt, recorded.clashes)
 
 
-def _finish(work: _Work, folder: Folder) -> None:
-    """Answer a recorded landing and remove what it carried; does only what is still missing.
+def _finish(work: _Work, folder: Folder, paper: Paper | None) -> None:
+    """Answer a recorded landing and remove what it carried; does only what is still missing. `paper`: where it was read.
 
     A folder that came again under the id of a loaded landing is answered the same way when its manifest is the same.
     """
@@ -210,7 +211,7 @@ def _finish(work: _Work, folder: Folder) -> None:
         return
     with work.app.ledger.read() as connection:
         manifest_sha256, receipt = landing_rows.receipt_of(connection, work.receiver.name, folder.site_id, folder.landing)
-    paper = read_paper(work.root, folder)
+    paper = paper or read_paper(work.root, folder)
     if paper.sha256 != manifest_sha256 or paper.manifest is None:
         reason = f"landing {folder.landing} was loaded with another manifest; remove this folder if it is a stray copy"
         work.tally.reject(Trouble("landing", folder.landing, folder.path, reason, CorruptionError.kind))

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tidemark.errors import CorruptionError, NotFoundError, OwnershipError, UsageError
+from tidemark.flows import link_quarantine
 from tidemark.flows.admitting import local_root, site_of
 from tidemark.flows.app import App
 from tidemark.flows.replay import Bench, replay_refused, take, try_again
@@ -49,14 +50,18 @@ def quarantine_list(app: App, receiver: ReceiverSettings) -> Decision:
     with app.ledger.read() as connection:
         held = trouble_rows.quarantined(connection, receiver.name)
         names = {s.site_id: s.name for s in landing_rows.sites(connection).values()}
-    return Decision({"quarantine": [_held_json(row, names) for row in held]})
+        distrusted = link_quarantine.listed(app, connection, receiver)
+    return Decision({"quarantine": [*distrusted, *(_held_json(row, names) for row in held)]})
 
 
 def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engine: str = "auto") -> Decision:
     """Check a held file again and load it. CorruptionError when it is as bad as before: it stays held.
 
-    OwnershipError when another site owns a device of it: it left the quarantine and is refused now.
+    OwnershipError when another site owns a device of it: it left the quarantine and is refused now. One that a link holds
+    (`s…`) is sent by the link's next run.
     """
+    if link_quarantine.is_one(held_id):
+        return Decision(link_quarantine.decide(app, receiver, held_id, "released"))
     row = _held(app, receiver, held_id)
     quarantine_id = row.quarantine_id
     with _bench(app, receiver, engine) as bench:
@@ -89,7 +94,9 @@ def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engin
 
 
 def quarantine_drop(app: App, receiver: ReceiverSettings, held_id: str) -> Decision:
-    """Give a held file up: its bytes are removed, its row stays."""
+    """Give a held file up: its bytes are removed, its row stays. One that a link holds is not sent with this content."""
+    if link_quarantine.is_one(held_id):
+        return Decision(link_quarantine.decide(app, receiver, held_id, "dropped"))
     row = _held(app, receiver, held_id)
     quarantine_id = row.quarantine_id
     with _bench(app, receiver) as bench:

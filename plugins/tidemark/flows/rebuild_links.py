@@ -11,20 +11,13 @@ from sqlalchemy.engine import Connection
 from tidemark.errors import CorruptionError
 from tidemark.flows.app import App
 from tidemark.flows.rebuild_result import Findings
-from tidemark.ledger import link_rows, run_rows
+from tidemark.ledger import link_rows, run_rows, sender_rows
 from tidemark.ledger.link_rows import SchemaPosition, Seen
 from tidemark.load.place import schema_location
 from tidemark.progress import Progress, Tick
 from tidemark.settings import LinkSettings, SiteSettings
-from tidemark.stores.landing import (
-    MANIFEST,
-    RECEIPT,
-    Manifest,
-    Receipt,
-    decode_manifest,
-    decode_receipt,
-    landing_folder,
-)
+from tidemark.stores.landing import MANIFEST, RECEIPT, Manifest, Receipt, landing_folder
+from tidemark.stores.landing_papers import decode_manifest, decode_receipt
 from tidemark.stores.protocol import Store
 from tidemark.sync.recall import Log, Recalled, RunStory, interrupted, recall
 from tidemark.tsfiles.sealed import classify
@@ -163,6 +156,8 @@ def _write_files(connection: Connection, link: str, recalled: Recalled, adopted:
         link_rows.note_reason(connection, link, [path], reason)
     link_rows.mark_gone(connection, link, recalled.gone & recalled.acked.keys())
     link_rows.put_extents(connection, link, recalled.extents)
+    weak = [sender_rows.Sent(path, generation, False, True) for path, generation in recalled.unverified.items()]
+    sender_rows.note_sent(connection, link, weak)
 
 
 def _write_runs(

@@ -12,7 +12,8 @@ from tidemark.load.chronicle import Heard, Moment, chronicle
 from tidemark.load.manifests import Folder, Paper, landing_folders, read_paper
 from tidemark.load.recall import Traces
 from tidemark.stores import decided, settled
-from tidemark.stores.landing import RECEIPT, Receipt, decode_receipt
+from tidemark.stores.landing import RECEIPT, Receipt
+from tidemark.stores.landing_papers import decode_receipt
 from tidemark.stores.protocol import Store
 from tidemark.tsfiles.names import parse_source_path
 

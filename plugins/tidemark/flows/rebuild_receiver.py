@@ -32,7 +32,8 @@ from tidemark.load.landing_record import record_landing
 from tidemark.load.recall import FOLDERS, Answered, Traces, recall
 from tidemark.progress import Progress, Tick
 from tidemark.settings import ReceiverSettings
-from tidemark.stores.landing import Answer, Manifest, Receipt, encode
+from tidemark.stores.landing import Answer, Manifest, Receipt
+from tidemark.stores.landing_papers import encode
 from tidemark.stores.protocol import Store
 from tidemark.tsfiles.names import parse_source_path
 from tidemark.tsfiles.statistics import FileFacts

@@ -27,7 +27,8 @@ from tidemark.load.tidy import sweep_waiting, waiting_folder
 from tidemark.load.vanish import take_vanished
 from tidemark.progress import silent
 from tidemark.settings import ReceiverSettings
-from tidemark.stores.landing import Answer, LandedFile, decode_entry
+from tidemark.stores.landing import Answer, LandedFile
+from tidemark.stores.landing_papers import decode_entry
 from tidemark.stores.protocol import Store
 
 

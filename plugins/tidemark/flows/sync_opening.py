@@ -18,7 +18,8 @@ from tidemark.flows.app import App
 from tidemark.ledger import events, link_rows, run_rows
 from tidemark.ledger.leases import Lease, Leases, check_in
 from tidemark.settings import LinkSettings
-from tidemark.stores.landing import MANIFEST, decode_manifest
+from tidemark.stores.landing import MANIFEST
+from tidemark.stores.landing_papers import decode_manifest
 from tidemark.stores.protocol import Store
 from tidemark.sync.work import Options, Plan
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tidemark.errors import GuardError, NotFoundError, PartialError, RetryableError, worst_exit_code
 from tidemark.flows.app import App
 from tidemark.flows.load_result import Trouble, named
-from tidemark.ledger import link_rows, run_rows
+from tidemark.ledger import landing_rows, link_rows, run_rows, sender_rows
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.proof_rows import report
 from tidemark.ledger.run_rows import DROP, FAILED, HELD, SUPERSEDE, VANISHED, RunRow
+from tidemark.proof.unproved import not_verified
 from tidemark.settings import LinkSettings
+from tidemark.sync.distrust import QUARANTINED
 from tidemark.sync.plan import OUTSIDE
 
 
@@ -26,7 +28,9 @@ class SyncResult:
     `left_out`: (path, reason) of the latter. `schema`: bytes of schema logs. `troubles` and `clashes`: what the load
     could not do, and series that two sources give different types. `waits`: (path, reason) of what landed and is not read
     yet. `guard_run`: the run whose drops wait at the receiver. `notes`: what the amounts do not say: `--only` that matched
-    nothing, known files below a data folder that was taken out of the settings.
+    nothing, known files below a data folder that was taken out of the settings, files not verified at the source.
+    `distrusted`: files of this run that went into the link's quarantine, among `quarantined` and `left_out`; `unverified`:
+    files of the link whose digest was never made at the source.
     """
 
     run: str
@@ -51,6 +55,8 @@ class SyncResult:
     waits: tuple[tuple[str, str], ...] = ()
     guard_run: str = ""
     notes: tuple[str, ...] = ()
+    distrusted: int = 0
+    unverified: int = 0
 
     @property
     def exit_code(self) -> int:
@@ -67,6 +73,8 @@ class SyncResult:
             return f"./tidemark approve {self.guard_run}"
         if self.guard:
             return f"look at ./tidemark plan {self.link}; then ./tidemark approve {self.run}"
+        if self.distrusted:
+            return "look at the disks at both ends; ./tidemark quarantine list, then quarantine release ID"
         if self.left_out:
             return f"./tidemark sync {self.link} sends them; ./tidemark why FILE tells more"
         if self.waiting_for_load:
@@ -109,6 +117,8 @@ class SyncResult:
             "guard",
         )
         out |= {name: getattr(self, name) for name in names}
+        out["quarantined"] += self.distrusted
+        out["not_verified_at_source"] = self.unverified
         out["left_out"] = [{"path": path, "reason": reason} for path, reason in self.left_out]
         out["notes"] = list(self.notes)
         out["waits"] = [{"path": path, "reason": reason} for path, reason in self.waits]
@@ -126,6 +136,9 @@ def result_of(ledger: Ledger, run_id: str) -> SyncResult:
         left = [(i.path, i.reason or "") for i in run_rows.items(connection, run_id, FAILED, VANISHED)]
         link = link_rows.get_link(connection, run.link)
         outside = link_rows.count_skipped(connection, run.link, OUTSIDE)
+        unverified = sender_rows.count_unverified(connection).get(run.link, 0)
+        held = sum(one.link == run.link for one in sender_rows.held(connection))
+        site = next((s.name for s in landing_rows.sites(connection).values() if link and s.site_id == link.site_id), "")
     return SyncResult(
         run=run_id,
         link=run.link,
@@ -140,7 +153,9 @@ def result_of(ledger: Ledger, run_id: str) -> SyncResult:
         landings=len(landings),
         left_out=tuple(left),
         guard=(link.guard or "") if link and counted.get((DROP, HELD)) else "",
-        notes=_notes(run, bool(counted), outside),
+        distrusted=sum(reason.startswith(QUARANTINED) for _, reason in left),
+        unverified=unverified,
+        notes=(*_notes(run, bool(counted), outside), *_care(run.link, held, unverified, site)),
     )
 
 
@@ -154,6 +169,14 @@ def _notes(run: RunRow, selected: bool, outside: int) -> tuple[str, ...]:
     if outside:
         notes.append(f"{outside} known files are passed over: {OUTSIDE}; ./tidemark plan {run.link} lists them")
     return tuple(notes)
+
+
+def _care(link: str, held: int, unverified: int, site: str) -> Iterator[str]:
+    """What the operator should know of the link, whatever this run did."""
+    if held:
+        yield f"{held} files are in quarantine at link {link}, no run sends them: ./tidemark quarantine list"
+    if unverified:
+        yield not_verified(unverified, site)
 
 
 def total(results: Sequence[SyncResult]) -> SyncResult:

@@ -17,7 +17,7 @@ from tidemark.errors import HostKeyError, PermissionDeniedError, UnreachableErro
 from tidemark.flows.app import App
 from tidemark.flows.known_sites import site_names, sites_of
 from tidemark.flows.repair import Damage, Repairs
-from tidemark.ledger import catalog_rows, events, owner_rows
+from tidemark.ledger import catalog_rows, events, owner_rows, sender_rows
 from tidemark.ledger.database import now
 from tidemark.ledger.leases import Leases
 from tidemark.ledger.proof_rows import Row, put_file_checks, report
@@ -50,6 +50,8 @@ class _Tally:
     unreachable: list[tuple[str, str]] = field(default_factory=list)
     not_read: dict[str, str] = field(default_factory=dict)
     elsewhere: list[tuple[str, str]] = field(default_factory=list)
+    proved: int = 0
+    unverified: int = 0
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,8 @@ def verify(
         unreachable=tuple(tally.unreachable),
         not_read=tuple(tally.not_read.items()),
         elsewhere=tuple(tally.elsewhere),
+        proved=tally.proved,
+        unverified=tally.unverified,
     )
 
 
@@ -118,6 +122,7 @@ def _verify_site(work: _Work, deep: bool) -> None:
         with work.app.site_store(settings) as store:
             source = check_source(store, work.site.name, settings.data, acked)
             _source_side(work, source)
+            _proved(work, source)
             _receiver_side(work, store, source)
             present = _present(work, source, acked)
             if deep and work.root is not None:
@@ -126,6 +131,8 @@ def _verify_site(work: _Work, deep: bool) -> None:
         work.tally.unreachable.append((work.site.name, error.message))
         if source is None:
             _receiver_side(work, None, None)
+    with work.app.ledger.read() as connection:
+        work.tally.unverified += sender_rows.count_unverified(connection).get(work.site.link, 0)
     return None
 
 
@@ -138,6 +145,16 @@ def _source_side(work: _Work, source: SourceChecked) -> None:
         if work.repairs and difference.path in source.other_mods:
             again = work.repairs.send_again(work.site.link, [difference.path], difference.detail)
         _differ(work, difference, again)
+
+
+def _proved(work: _Work, source: SourceChecked) -> None:
+    """What was sent without a digest of the source, and was found there now with the one it has at the receiver."""
+    link = work.site.link
+    with work.app.ledger.write() as connection:
+        same = sender_rows.unverified_of(connection, link, list(source.same))
+        sender_rows.settled(connection, link, same)
+        events.record_many(connection, "file.verified", [{"link": link, "path": path} for path in sorted(same)])
+    work.tally.proved += len(same)
 
 
 def _receiver_side(work: _Work, store: Store | None, source: SourceChecked | None) -> None:

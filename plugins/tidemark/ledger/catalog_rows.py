@@ -75,20 +75,37 @@ class FileWithDevices:
 
 _RENAMED = {"database": "database_name"}
 _RANKS = ("rank_unsequence", "rank_version", "rank_inner", "rank_cross", "rank_created")
-_COLUMNS = (
-    *(_RENAMED.get(f.name, f.name) for f in fields(CatalogFile) if f.name not in ("rank", "file_id")),
-    *_RANKS,
-)
+_PLAIN = tuple((_RENAMED.get(f.name, f.name), f.name) for f in fields(CatalogFile) if f.name not in ("rank", "file_id"))
+_COLUMNS = (*(column for column, _ in _PLAIN), *_RANKS)
 _SELECT = f"SELECT file_id, {', '.join('f.' + c for c in _COLUMNS)} FROM catalog_file f"
-_INSERT = sa.text(
-    f"INSERT INTO catalog_file ({', '.join(_COLUMNS)}) VALUES ({', '.join(':' + c for c in _COLUMNS)}) RETURNING file_id"
-)
+_NUMBERS = ("generation", "format", "partition_from", "partition_to", "size", "points", "visible", *_RANKS)
+_TIMES = ("created", "retired")
+_TYPES = {**dict.fromkeys(_NUMBERS, sa.BigInteger), **dict.fromkeys(_TIMES, sa.Double)}
+_TABLE = sa.Table(
+    "catalog_file",
+    sa.MetaData(),
+    sa.Column("file_id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
+    *(sa.Column(name, _TYPES.get(name, sa.Text)) for name in _COLUMNS),
+)  # so that SQLAlchemy inserts many rows in one statement and gives back each one's number
+_INSERT = sa.insert(_TABLE).returning(_TABLE.c.file_id, sort_by_parameter_order=True)
 
 
 def add_file(connection: Connection, file: CatalogFile, devices: Iterable[CatalogDevice]) -> int:
     """Insert a file with its devices; returns its new file_id."""
-    file_id = int(connection.execute(_INSERT, _values(file)).scalar_one())
-    rows = [{"f": file_id, "d": d.device, "s": d.start, "e": d.end, "p": d.points} for d in devices]
+    return add_files(connection, [FileWithDevices(file, tuple(devices))])[0]
+
+
+def add_files(connection: Connection, files: Sequence[FileWithDevices]) -> list[int]:
+    """Insert files with their devices; returns the new file_ids, in the order of `files`."""
+    if not files:
+        return []
+    found = connection.execute(_INSERT, [_values(one.file) for one in files]).scalars()
+    file_ids = [int(file_id) for file_id in found]
+    rows = [
+        {"f": file_id, "d": d.device, "s": d.start, "e": d.end, "p": d.points}
+        for file_id, one in zip(file_ids, files, strict=True)
+        for d in one.devices
+    ]
     if rows:
         connection.execute(
             sa.text(
@@ -96,7 +113,7 @@ def add_file(connection: Connection, file: CatalogFile, devices: Iterable[Catalo
             ),
             rows,
         )
-    return file_id
+    return file_ids
 
 
 def retire_files(connection: Connection, file_ids: Iterable[int], at: float) -> None:
@@ -224,11 +241,10 @@ def _chunks(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 
 def _values(file: CatalogFile) -> dict[str, Any]:
-    values = {_RENAMED.get(f.name, f.name): getattr(file, f.name) for f in fields(file)}
-    values |= dict(zip(_RANKS, values.pop("rank"), strict=True))
+    values = {column: getattr(file, name) for column, name in _PLAIN}
+    values |= zip(_RANKS, file.rank, strict=True)
     values["visible"] = int(file.visible)
     values["undecodable"] = json.dumps(file.undecodable, ensure_ascii=False) if file.undecodable else None
-    del values["file_id"]
     return values
 
 

@@ -34,7 +34,7 @@ class RefusalRow:
     owner_site: str
     owner_since: float
     location: str
-    entry: str  # JSON of the manifest's entry (stores.landing.encode_entry)
+    entry: str  # JSON of the manifest's entry (stores.landing_papers.encode_entry)
     at: float
     state: str = "refused"  # refused | replayed | superseded
     refusal_id: int = 0
@@ -116,15 +116,17 @@ def end_refusal(connection: Connection, refusal_id: int, state: str) -> None:
     )
 
 
-def supersede_refusals(connection: Connection, receiver: str, site_id: str, path: str, generation: int) -> None:
-    """Refused generations of `path` up to `generation` matter no more."""
-    connection.execute(
-        sa.text(
-            "UPDATE refusal SET state = 'superseded' WHERE receiver = :receiver AND site_id = :site AND path = :path "
-            "AND generation <= :generation AND state = 'refused'"
-        ),
-        {"receiver": receiver, "site": site_id, "path": path, "generation": generation},
+def supersede_refusals(connection: Connection, receiver: str, site_id: str, taken: Iterable[tuple[str, int]]) -> None:
+    """Of each (path, generation): refused generations of the path up to this one matter no more."""
+    last = dict(sorted(taken))
+    query = sa.text(
+        "SELECT refusal_id, path, generation FROM refusal "
+        "WHERE receiver = :receiver AND site_id = :site AND state = 'refused'"
     )
+    rows = connection.execute(query, {"receiver": receiver, "site": site_id}).all() if last else ()
+    over = [{"id": row[0]} for row in rows if row[2] <= last.get(row[1], -1)]
+    if over:
+        connection.execute(sa.text("UPDATE refusal SET state = 'superseded' WHERE refusal_id = :id"), over)
 
 
 def forget_bytes(connection: Connection, refusal_ids: Iterable[int]) -> None:

@@ -77,6 +77,11 @@ class RunItem:
     covered_by: tuple[str, ...] = ()
     reason: str | None = None
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files of a sealed file at the source: TsFile, `.resource`, mods."""
+        return (self.path, self.path + ".resource", *([self.mods_path] if self.mods_path else []))
+
 
 @dataclass(frozen=True)
 class RunSchema:
@@ -192,7 +197,7 @@ def add_items(connection: Connection, run_id: str, items: Iterable[RunItem]) -> 
     """What the run decided to do, one row a path."""
     columns = ", ".join(("run_id", *_ITEM))
     values = ", ".join(f":{name}" for name in ("run_id", *_ITEM))
-    rows = [{"run_id": run_id, **dict(zip(_ITEM, astuple(i), strict=True)), **_covered(i)} for i in items]
+    rows = [{"run_id": run_id, **{name: getattr(i, name) for name in _ITEM}, **_covered(i)} for i in items]
     if rows:
         connection.execute(sa.text(f"INSERT INTO run_item ({columns}) VALUES ({values})"), rows)
 

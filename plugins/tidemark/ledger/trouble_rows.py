@@ -21,7 +21,7 @@ class QuarantineRow:
     reason: str
     error_kind: int
     location: str
-    entry: str  # JSON of the manifest's entry (stores.landing.encode_entry)
+    entry: str  # JSON of the manifest's entry (stores.landing_papers.encode_entry)
     at: float
     state: str = "held"  # held | awaiting | released | dropped | superseded
     quarantine_id: int = 0
@@ -71,15 +71,17 @@ def end_quarantine(connection: Connection, quarantine_id: int, state: str) -> No
     )
 
 
-def supersede_quarantine(connection: Connection, receiver: str, site_id: str, path: str, generation: int) -> None:
-    """Held and awaiting generations of `path` up to `generation` matter no more."""
-    connection.execute(
-        sa.text(
-            "UPDATE quarantine SET state = 'superseded' WHERE receiver = :receiver AND site_id = :site AND path = :path "
-            "AND generation <= :generation AND state IN ('held', 'awaiting')"
-        ),
-        {"receiver": receiver, "site": site_id, "path": path, "generation": generation},
+def supersede_quarantine(connection: Connection, receiver: str, site_id: str, taken: Iterable[tuple[str, int]]) -> None:
+    """Of each (path, generation): held and awaiting generations of the path up to this one matter no more."""
+    last = dict(sorted(taken))
+    query = sa.text(
+        "SELECT quarantine_id, path, generation FROM quarantine "
+        "WHERE receiver = :receiver AND site_id = :site AND state IN ('held', 'awaiting')"
     )
+    rows = connection.execute(query, {"receiver": receiver, "site": site_id}).all() if last else ()
+    over = [{"id": row[0]} for row in rows if row[2] <= last.get(row[1], -1)]
+    if over:
+        connection.execute(sa.text("UPDATE quarantine SET state = 'superseded' WHERE quarantine_id = :id"), over)
 
 
 def quarantine_to_sweep(connection: Connection, receiver: str) -> list[QuarantineRow]:

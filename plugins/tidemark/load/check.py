@@ -16,8 +16,7 @@ from typing import Literal
 from tidemark.errors import CorruptionError, PermissionDeniedError, RetryableError, TidemarkError
 from tidemark.stores.landing import LandedFile, Part, landed_path
 from tidemark.tsfiles.mods import parse_mods
-from tidemark.tsfiles.statistics import FileFacts, describe
-from tidemark.tsfiles.structure import check_structure
+from tidemark.tsfiles.statistics import FileFacts, inspect
 
 _BLOCK = 1 << 20
 
@@ -80,8 +79,7 @@ class KeptTask:
 def describe_kept(task: KeptTask) -> FileFacts:
     """What a data file holds, without comparing its digest. Raises CorruptionError; RetryableError: the disk is silent."""
     try:
-        check_structure(task.place)
-        return describe(task.place, task.database)
+        return inspect(task.place, task.database)
     except OSError as broken:
         raise RetryableError(f"cannot read {task.place}: {broken}", subject=task.place) from broken
     except (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, RecursionError) as broken:
@@ -98,8 +96,7 @@ def _describe(task: ExamineTask) -> Examined:
         if file.tsfile is None:
             return Examined(file.path, file.generation)
         place = Path(task.folder, landed_path(file.tsfile.path))
-        check_structure(str(place))
-        return Examined(file.path, file.generation, describe(str(place), task.database))
+        return Examined(file.path, file.generation, inspect(place, task.database))
     except TidemarkError as broken:
         if not isinstance(broken, CorruptionError):
             raise
@@ -161,21 +158,21 @@ def plain_file(folder: Path, relative: str) -> Path | None:
 
     Links are never followed: a landing comes from elsewhere and may not point out of itself.
     """
-    place = folder
+    place = str(folder)
     names = relative.split("/")
     for position, name in enumerate(names):
-        place = place / name
+        place = f"{place}/{name}"
         try:
             mode = os.lstat(place).st_mode
         except (FileNotFoundError, NotADirectoryError):
             return None
         except PermissionError as refused:
-            raise PermissionDeniedError(f"cannot look at {place}: {refused}", subject=str(place)) from refused
+            raise PermissionDeniedError(f"cannot look at {place}: {refused}", subject=place) from refused
         if stat.S_ISLNK(mode):
             raise CorruptionError(f"{relative} is or lies below a symlink; links are not followed", subject=relative)
         if position == len(names) - 1 and not stat.S_ISREG(mode):
             raise CorruptionError(f"{relative} is not a regular file", subject=relative)
-    return place
+    return Path(place)
 
 
 def sha256_of(place: Path) -> str:

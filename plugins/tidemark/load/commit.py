@@ -6,18 +6,20 @@ or nothing of it. Source: DESIGN §3 "Running and recovering are one path", "Sou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy.engine import Connection
 
 from tidemark.ledger import catalog_rows, merge_rows, owner_rows, trouble_rows
+from tidemark.ledger.catalog_rows import FileWithDevices
 from tidemark.ledger.events import record_many
 from tidemark.ledger.owner_rows import OwnerRow, RefusalRow
 from tidemark.ledger.trouble_rows import QuarantineRow
 from tidemark.load.admit import Admission, Hold, Known, Load, Origin, Refusal, Waiting
 from tidemark.load.owners import Owner, Refused, refusal_reason
-from tidemark.stores.landing import Answer, LandedFile, decode_entry, encode_entry
+from tidemark.stores.landing import Answer, LandedFile
+from tidemark.stores.landing_papers import decode_entry, encode_entry
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def write_admission(
     connection: Connection, origin: Origin, admission: Admission, names: SiteNames, at: float
 ) -> tuple[Answer, ...]:
     """Record every outcome; returns the answers for the receipt, in path order. `at` in seconds since 1970."""
-    new_ids = [_load(connection, origin, load, at) for load in admission.loads]
+    new_ids = _take(connection, origin, admission.loads, at)
     replaced = [load.replaces for load in admission.loads if load.replaces is not None]
     catalog_rows.retire_files(connection, replaced, at)
     merge_rows.unmerge(connection, origin.receiver, [*new_ids, *replaced], at)
@@ -69,19 +71,20 @@ def write_admission(
     return tuple(sorted(answers, key=lambda a: a.path))
 
 
-def _load(connection: Connection, origin: Origin, load: Load, at: float) -> int:
-    file_id = catalog_rows.add_file(connection, load.row, load.devices)
-    owners = [OwnerRow(device, origin.site_id, at, origin.landing) for device in load.claims]
+def _take(connection: Connection, origin: Origin, loads: Sequence[Load], at: float) -> list[int]:
+    """The files' new file_ids, in their order."""
+    file_ids = catalog_rows.add_files(connection, [FileWithDevices(load.row, load.devices) for load in loads])
+    owners = [OwnerRow(device, origin.site_id, at, origin.landing) for load in loads for device in load.claims]
     owner_rows.put_owners(connection, origin.receiver, owners)
-    place = (origin.receiver, origin.site_id, load.file.path, load.file.generation)
-    owner_rows.supersede_refusals(connection, *place)
-    trouble_rows.supersede_quarantine(connection, *place)
-    return file_id
+    taken = [(load.file.path, load.file.generation) for load in loads]
+    owner_rows.supersede_refusals(connection, origin.receiver, origin.site_id, taken)
+    trouble_rows.supersede_quarantine(connection, origin.receiver, origin.site_id, taken)
+    return file_ids
 
 
 def _refuse(connection: Connection, origin: Origin, refusal: Refusal, names: SiteNames, at: float) -> Answer:
     file, refused = refusal.file, refusal.refused
-    owner_rows.supersede_refusals(connection, origin.receiver, origin.site_id, file.path, file.generation)
+    owner_rows.supersede_refusals(connection, origin.receiver, origin.site_id, [(file.path, file.generation)])
     owner_rows.add_refusal(
         connection,
         RefusalRow(
@@ -105,7 +108,8 @@ def _refuse(connection: Connection, origin: Origin, refusal: Refusal, names: Sit
 def _hold(connection: Connection, origin: Origin, hold: Hold, at: float) -> Answer:
     file = hold.file
     if hold.joins is not None or hold.awaits:  # beside the older TsFile, or instead of shorter deletions
-        trouble_rows.supersede_quarantine(connection, origin.receiver, origin.site_id, file.path, file.generation)
+        older = [(file.path, file.generation)]
+        trouble_rows.supersede_quarantine(connection, origin.receiver, origin.site_id, older)
     trouble_rows.add_quarantine(
         connection,
         QuarantineRow(

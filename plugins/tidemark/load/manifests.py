@@ -17,7 +17,8 @@ from types import MappingProxyType
 
 from tidemark.errors import CorruptionError, PermissionDeniedError
 from tidemark.load.check import plain_file
-from tidemark.stores.landing import MANIFEST, RECEIPT, Manifest, decode_manifest, landing_folder
+from tidemark.stores.landing import MANIFEST, RECEIPT, Manifest, landing_folder
+from tidemark.stores.landing_papers import decode_manifest
 
 _LARGEST = 1 << 30  # bytes of a manifest: a million files take about 400 MB
 

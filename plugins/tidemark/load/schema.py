@@ -24,6 +24,7 @@ from tidemark.load.check import check_part
 from tidemark.load.place import schema_location
 from tidemark.stores.landing import Answer, LandedSchema, Manifest, landed_path
 from tidemark.stores.protocol import Store
+from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.devices import matches, split_nodes
 from tidemark.tsfiles.schema_log import SchemaRecord, decode_log, form_of
 from tidemark.tsfiles.statistics import FileFacts
@@ -94,7 +95,7 @@ def write_schema(connection: Connection, origin: Origin, logs: Sequence[KeptLog]
 
 def write_observed(connection: Connection, row: CatalogFile, facts: FileFacts) -> None:
     """Record the series of a catalog file where nobody declared them before."""
-    observed = list(_series_of(row, facts, row.path or row.location))
+    observed = list(_series_of(row, facts, row.path or row.location, {}))
     before = schema_rows.series_of(connection, row.receiver, [one.series for one in observed])
     schema_rows.put_series(connection, merge_series(before, (), observed)[0])
 
@@ -192,16 +193,25 @@ def _database(log_path: str, series: str, databases: Iterable[str]) -> str:
 
 def _of_files(loads: Iterable[Load]) -> list[SeriesRow]:
     """The series that loaded files declare, one row a type: the newest file of a series first, which speaks for it."""
-    rows: dict[tuple[str, str], SeriesRow] = {}
+    told: _Told = {}
+    rows: list[SeriesRow] = []
     for load in sorted(loads, key=lambda load: load.row.rank, reverse=True):
-        for row in _series_of(load.row, load.facts, load.file.path) if load.facts else ():
-            rows.setdefault((row.series, row.type), row)
-    return list(rows.values())
+        if load.facts:
+            rows += _series_of(load.row, load.facts, load.file.path, told)
+    return rows
 
 
-def _series_of(row: CatalogFile, facts: FileFacts, source: str) -> Iterator[SeriesRow]:
+_Told = dict[str, set[tuple[str, DataType]]]  # device → measurements with their types
+"""Most files of a landing tell what the one before told: only what is new becomes a row."""
+
+
+def _series_of(row: CatalogFile, facts: FileFacts, source: str, told: _Told) -> Iterator[SeriesRow]:
     for device in facts.devices:
+        known = told.setdefault(device.device, set())
         for measurement, found in device.series.items():
+            if (measurement, found.type) in known:
+                continue
+            known.add((measurement, found.type))
             yield SeriesRow(
                 receiver=row.receiver,
                 site_id=row.site_id,

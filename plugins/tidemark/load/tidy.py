@@ -5,14 +5,17 @@ Only after the record says so; a removal that a crash cut short is made by the n
 
 from __future__ import annotations
 
-from pathlib import Path, PurePosixPath
+import os
+from collections.abc import Iterator
+from pathlib import Path
 
 from tidemark.ledger import owner_rows, trouble_rows
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import Lease, check_in
 from tidemark.load.check import parts
 from tidemark.load.manifests import Folder
-from tidemark.stores.landing import MANIFEST, RECEIPT, LandedFile, Manifest, decode_entry, landed_path
+from tidemark.stores.landing import MANIFEST, RECEIPT, LandedFile, Manifest, landed_path
+from tidemark.stores.landing_papers import decode_entry
 from tidemark.stores.protocol import Store
 
 _LEFTOVER = (".part", ".part.blocks")  # of files that were left out of the landing
@@ -23,9 +26,9 @@ def clean_landing(store: Store, folder: Folder, manifest: Manifest) -> None:
     named = _named(manifest)
     found = store.list_files([folder.path])
     prefix = folder.path + "/"
-    paths = [e.path for e in found.entries if (n := e.path.removeprefix(prefix)) in named or n.endswith(_LEFTOVER)]
-    store.remove(paths)
-    kept = [e.path for e in found.entries if e.path not in set(paths)] + [path for path, _ in found.odd]
+    paths = {e.path for e in found.entries if (n := e.path.removeprefix(prefix)) in named or n.endswith(_LEFTOVER)}
+    store.remove(sorted(paths))
+    kept = [e.path for e in found.entries if e.path not in paths] + [path for path, _ in found.odd]
     for name in store.list_folder(folder.path):
         place = f"{folder.path}/{name}"
         if name not in (MANIFEST, RECEIPT) and not any(k == place or k.startswith(place + "/") for k in kept):
@@ -35,9 +38,21 @@ def clean_landing(store: Store, folder: Folder, manifest: Manifest) -> None:
 def unnamed_files(root: Path, folder: Folder, manifest: Manifest) -> list[str]:
     """Files in the landing that its manifest does not name, relative to it; they are left where they are."""
     named = _named(manifest) | {MANIFEST, RECEIPT}
-    place = root / folder.path
-    found = (PurePosixPath(p.relative_to(place)).as_posix() for p in place.rglob("*") if p.is_symlink() or p.is_file())
+    found = _files_below(str(root / folder.path))
     return sorted(n for n in found if n not in named and not n.endswith(_LEFTOVER))
+
+
+def _files_below(place: str) -> Iterator[str]:
+    """Files and symlinks, relative to `place`; symlinks are not followed."""
+    waiting = [""]
+    while waiting:
+        above = waiting.pop()
+        with os.scandir(f"{place}/{above}") as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(f"{above}{entry.name}/")
+                elif entry.is_symlink() or entry.is_file():
+                    yield above + entry.name
 
 
 def sweep_waiting(ledger: Ledger, store: Store, receiver: str, lease: Lease) -> None:

@@ -103,6 +103,7 @@ def _look(connection: Connection, origin: Origin, drops: Iterable[DropRow]) -> _
 def _act(connection: Connection, origin: Origin, verdicts: Iterable[Verdict], picture: _Picture, at: float) -> None:
     leaving: list[int] = []
     marked: list[int] = []
+    gone: list[tuple[str, int]] = []
     for verdict in verdicts:
         vanished = verdict.vanished
         live = [
@@ -112,11 +113,11 @@ def _act(connection: Connection, origin: Origin, verdicts: Iterable[Verdict], pi
         ]
         if verdict.action == "leave":
             leaving += live
-            place = (origin.receiver, origin.site_id, vanished.path, vanished.generation)
-            owner_rows.supersede_refusals(connection, *place)
-            trouble_rows.supersede_quarantine(connection, *place)
+            gone.append((vanished.path, vanished.generation))
         elif verdict.action == "mark":
             marked += live
+    owner_rows.supersede_refusals(connection, origin.receiver, origin.site_id, gone)
+    trouble_rows.supersede_quarantine(connection, origin.receiver, origin.site_id, gone)
     catalog_rows.retire_files(connection, leaving, at)
     merge_rows.unmerge(connection, origin.receiver, leaving, at)
     catalog_rows.mark_dropped(connection, marked)

@@ -30,7 +30,15 @@ something triggers `tidemark_load`.
 | `cleanup` | removes pins, ends the run | drops wait for `./tidemark approve RUN`, or files were left out: see its log |
 
 Outside the link's window tasks are *skipped*, not red; the next run goes on. With "Dry run" only the plan is logged.
-{_RERUN}"""
+{_unproved(link)}{_RERUN}"""
+
+
+def _unproved(link: LinkSettings) -> str:
+    why = "this link makes digests at the target only" if link.digest == "target" else "its site may offer SFTP alone"
+    return (
+        f"Files that are *not verified at the source* ({why}) are counted in the log of `cleanup` and"
+        f" in `./tidemark status`; `./tidemark verify --site {link.site}` proves them.\n"
+    )
 
 
 def _window(link: LinkSettings) -> str:

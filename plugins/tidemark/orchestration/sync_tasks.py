@@ -149,6 +149,8 @@ def _cleanup(app: App, run: str) -> dict[str, Any]:
     result = sync_link.run_result(app, run)
     for path, reason in result.left_out:
         log.warning("left out: %s: %s", path, reason)
+    for note in result.notes:
+        log.warning("%s", note)
     if result.exit_code:
         error = GuardError if result.exit_code == GuardError.kind else PartialError
         raise error(result.error, hint=result.hint, subject=run)

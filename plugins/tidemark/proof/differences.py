@@ -32,7 +32,8 @@ class VerifyReport:
     """`checked`: digests compared (and series, when deep). `held`: files that a quarantine, an owner or the operator keeps
     out; `pending`: files that changed or came since the newest run; `adopted`: files that another tool brought, which are
     not compared; `unreachable`: sites that did not answer: not verified; `not_read`: files and series that could not be
-    compared; `elsewhere`: sites whose source another Tidemark verifies."""
+    compared; `elsewhere`: sites whose source another Tidemark verifies; `proved`: files that were not verified at the source
+    when they were sent and are now; `unverified`: files that still are not."""
 
     receiver: str
     checked: int = 0
@@ -44,6 +45,8 @@ class VerifyReport:
     not_read: tuple[tuple[str, str], ...] = ()
     adopted: int = 0
     elsewhere: tuple[tuple[str, str], ...] = ()
+    proved: int = 0
+    unverified: int = 0
 
     @property
     def exit_code(self) -> int:
@@ -82,6 +85,8 @@ class VerifyReport:
             "repaired": sum(bool(d.repaired) for d in self.differences),
             "held": [{"path": path, "reason": reason} for path, reason in self.held],
             "pending": self.pending,
+            "proved": self.proved,
+            "not_verified_at_source": self.unverified,
             "adopted": self.adopted,
             "unreachable": [{"site": site, "error": error} for site, error in self.unreachable],
             "not_read": [{"what": what, "reason": reason} for what, reason in self.not_read],

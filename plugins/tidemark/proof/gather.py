@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
+from tidemark.ledger import sender_rows
 from tidemark.ledger.leases import Identity
 from tidemark.ledger.progress_rows import progress_of
 from tidemark.ledger.proof_rows import Row, report
@@ -85,11 +86,13 @@ def link_facts(
     behind begins with `without` (left out by the link's own patterns) are no backlog."""
     counts = {(r["receiver"], r["site_id"]): r for r in report(connection, "site_counts")}
     facts = []
-    noted = progress_of(connection)
+    noted, unverified = progress_of(connection), sender_rows.count_unverified(connection)
+    distrusted = Counter(one.link for one in sender_rows.held(connection))
     for r in report(connection, "link_status"):
         unsent = [u for u in report(connection, "unsent_files", link=r["link"]) if not u["reason"].startswith(without)]
         at_receiver = counts.get((r["receiver"], r["site_id"]), {})
         found = _link_facts(r, unsent, at_receiver, _holder(r, alive, clock), names)
+        found = replace(found, distrusted=distrusted[found.link], unverified=unverified.get(found.link, 0))
         facts.append(replace(found, progress=noted.get(found.holder)))
     return facts
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tidemark.errors import CorruptionError
 from tidemark.proof.bytes_check import Recorded
-from tidemark.stores.landing import MANIFEST, decode_manifest, landed_path, landing_folder
+from tidemark.stores.landing import MANIFEST, landed_path, landing_folder
+from tidemark.stores.landing_papers import decode_manifest
 
 
 def landed_parts(root: Path, site_id: str, loaded: Collection[str]) -> list[tuple[Recorded, str, str]]:

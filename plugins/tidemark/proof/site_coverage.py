@@ -9,13 +9,16 @@ from pathlib import Path
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import CorruptionError
+from tidemark.ledger import sender_rows
 from tidemark.ledger.link_rows import get_link
 from tidemark.ledger.proof_rows import report
 from tidemark.proof.coverage import SiteCoverage, claims, stretches, unplaced
 from tidemark.proof.days import day_of, parse_time
 from tidemark.proof.gather import catalog_view, expected_files, waiting_files
 from tidemark.proof.presence import CatalogView, Expected
-from tidemark.stores.landing import MANIFEST, Manifest, decode_manifest, landing_folder
+from tidemark.proof.unproved import not_verified
+from tidemark.stores.landing import MANIFEST, Manifest, landing_folder
+from tidemark.stores.landing_papers import decode_manifest
 
 
 @dataclass(frozen=True)
@@ -69,9 +72,10 @@ def cover_site(connection: Connection, scene: Scene, site: Site) -> SiteCoverage
     found = claims(expected.values(), view, site.unit)
     first = None if scene.since is None else day_of(parse_time(scene.since, site.unit), site.unit)
     last = None if scene.until is None else day_of(parse_time(scene.until, site.unit) - 1, site.unit)
-    return SiteCoverage(
-        site.name, stretches(found, first, last), tuple(gaps), _notes(apart, view, scene, _never_ran(connection, site))
-    )
+    notes = _notes(apart, view, scene, _never_ran(connection, site))
+    unverified = sender_rows.count_unverified(connection).get(site.link, 0)
+    notes += (not_verified(unverified, site.name),) if unverified else ()
+    return SiteCoverage(site.name, stretches(found, first, last), tuple(gaps), notes)
 
 
 def _notes(apart: Mapping[str, str], view: CatalogView, scene: Scene, never_ran: str) -> tuple[str, ...]:

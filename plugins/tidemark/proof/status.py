@@ -24,6 +24,7 @@ from typing import Any
 
 from tidemark.errors import WindowOverError
 from tidemark.progress import Figures, said
+from tidemark.proof.unproved import not_verified
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class LinkFacts:
     asking: str = ""  # why the receiver waits for the operator, and for which run's drops
     asking_run: str = ""
     progress: Figures | None = None  # of the run that holds the link
+    distrusted: int = 0  # in the link's own quarantine
+    unverified: int = 0  # files at the receiver whose digest was never made at the source
     late: tuple[tuple[str, str], ...] = ()  # (path, why) of changes that a settled file holds back
 
 
@@ -98,6 +101,9 @@ class LinkStatus:
             "receipt": {"unanswered": f.unanswered, "refused": f.refused, "quarantined": f.quarantined},
             "landings": {"unloaded": f.unloaded, "behind_gap": f.behind_gap, "rejected": f.rejected},
             "skipped": f.skipped,
+            "quarantined": f.distrusted,
+            "not_verified_at_source": f.unverified,
+            "notes": [not_verified(f.unverified, f.site)] if f.unverified else [],
             "pending_drops": f.pending_drops,
             "progress": _progress(f.progress),
             "late": [{"path": path, "reason": why} for path, why in f.late],
@@ -160,9 +166,10 @@ def _state(f: LinkFacts) -> tuple[str, str, str]:
         return "guard", f.asking, f"./tidemark approve {f.asking_run}"
     if f.behind_gap or f.rejected:
         return "gap", f.landing_reason, f"./tidemark why {f.link}"
-    if f.quarantined or f.refused:
-        lists = [f"./tidemark {verb} list" for verb, n in (("quarantine", f.quarantined), ("owners", f.refused)) if n]
-        return "partial", f"{f.quarantined} in quarantine, {f.refused} refused", ", ".join(lists)
+    held = f.quarantined + f.distrusted
+    if held or f.refused:
+        lists = [f"./tidemark {verb} list" for verb, n in (("quarantine", held), ("owners", f.refused)) if n]
+        return "partial", f"{held} in quarantine, {f.refused} refused", ", ".join(lists)
     if f.unanswered or f.unloaded:
         return "landed", f"{max(f.unanswered, f.unloaded)} landings are not loaded yet", "./tidemark load"
     if f.late:

@@ -57,6 +57,11 @@ def _facts(story: FileStory) -> tuple[str, ...]:
             facts.append(
                 f"link {link['link']}: {link['state']}, generation {link['generation']}, changed {when(link['changed'])}"
             )
+        if link["unverified_since"]:
+            facts.append(
+                f"not verified at the source since {when(link['unverified_since'])}: its digest was made at the target only;"
+                f" ./tidemark verify --site {story.site} proves it"
+            )
     for r in story.receivers:
         live = "has it" if r["live"] else "has it no more"
         facts.append(

@@ -41,8 +41,15 @@ def skipped(story: FileStory) -> Told | None:
         return None
     reason: str = link["skipped"]
     following, wait = _ADVICE_SKIPPED.get(reason.partition(" (")[0], _SKIPPED_ELSE)
+    if reason.startswith("in quarantine as "):  # sync.distrust
+        following = f"./tidemark quarantine release {reason.split()[3].rstrip(':')}"
+        wait = "no run sends this content; another content of the file is sent as any is"
     return Told(
-        "not sealed" if reason.startswith(("still open", "being", "its .resource is being")) else "skipped",
+        "in quarantine"
+        if reason.startswith("in quarantine")
+        else "not sealed"
+        if reason.startswith(("still open", "being", "its .resource is being"))
+        else "skipped",
         reason,
         following,
         wait,

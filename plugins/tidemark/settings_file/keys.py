@@ -39,6 +39,7 @@ def readers(root: Path) -> Mapping[str, Mapping[str, Reader]]:
         "host_key": values.host_key,
         "key": values.path_below(root),
         "connection": values.text,
+        "tier": values.one_of("auto", "python", "posix", "sftp"),
     }
     count, interval = values.whole(0), values.whole(1)
     return {
@@ -61,6 +62,8 @@ def readers(root: Path) -> Mapping[str, Mapping[str, Reader]]:
             "time_unit": values.one_of("ms", "us", "ns"),
             "partition_interval_ms": interval,
             "snapshot": values.snapshot,
+            "nice": values.whole(0, 19),
+            "snapshot_bytes": values.size,
         },
         "links": {
             "site": values.text,
@@ -70,7 +73,9 @@ def readers(root: Path) -> Mapping[str, Mapping[str, Reader]]:
             "connections": values.whole(1, 64),
             "block_bytes": values.whole(1024, 1 << 30),
             "retries": values.whole(0, 100),
+            "digest": values.one_of("both", "target"),
             "bandwidth": values.bandwidth,
+            "slowest": values.bandwidth,
             "window": values.window,
             "include": values.some_texts,
             "exclude": values.texts,

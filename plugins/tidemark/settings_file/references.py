@@ -113,6 +113,9 @@ def _check_login(section: str, name: str, table: dict[str, Any], problems: Probl
     if table.get("store", "").startswith("sftp://") and "host_key" in table and not table["host_key"]:
         message = 'needs host_key = "SHA256:…" because its store is sftp; ssh-keyscan HOST | ssh-keygen -lf - shows it'
         problems.add(message, section, name, "store")
+    if table.get("store", "").startswith("file://") and table.get("tier", "auto") != "auto":
+        message = "is for sftp:// stores, where it says what may be run at the far end: leave it out"
+        problems.add(message, section, name, "tier", value=table["tier"])
     if table.get("key") and table.get("connection"):
         problems.add("key and connection exclude each other: give one", section, name, "connection")
 

@@ -16,6 +16,7 @@ url = "sqlite:///var/ledger.db"            # or postgresql+psycopg://user@host/t
 store = "var/centre"                       # a folder of this machine, file:///srv/tidemark, or sftp://user@host:22/folder
 # host_key = "SHA256:…"                    # required for sftp; ssh-keyscan HOST | ssh-keygen -lf - shows it
 # key = "~/.ssh/id_ed25519"                # log in with this key file, or:  connection = "an Airflow connection id"
+# tier = "auto"                            # of an sftp store: "python", "posix", "sftp" let nothing better be used there
 # iotdb = "iotdb://root@127.0.0.1:6667"    # also LOAD into this IoTDB server
 settle_days = 14                           # after this many days merged files stand alone and their sources are reclaimed
 partition_interval_ms = 604800000          # time partitions of the catalog: a week
@@ -27,11 +28,14 @@ id = "{site_id}"   # this site for ever: never change it, never use it twice
 store = "/data/iotdb"                      # IoTDB's folder here, or sftp://edge@10.0.0.5:22/data/iotdb
 # host_key = "SHA256:…"                    # required for sftp
 # key = "~/.ssh/id_ed25519"
+# tier = "auto"                            # see the receiver's
 data = ["data/sequence", "data/unsequence"]   # relative to the store, or absolute: several disks
 schema = ""                                # the folder of schema logs, e.g. "system/schema"; "" : none
 time_unit = "ms"                           # "us", "ns": as the site's IoTDB is set; TsFiles do not say
 partition_interval_ms = 604800000          # as the site's IoTDB is set
 snapshot = ".tidemark"                     # folder for hard links on each data disk; "" : read in place
+nice = 0                                   # 1 to 19: what we run at a remote site steps back for others, at its disk too
+snapshot_bytes = ""                        # "20 GB": a run links no more, so that no more than that can stay on a full disk
 
 # ── which site goes where, when and how fast ─────────────────────────────────────────────────────────────────────
 [links.plant1]
@@ -40,7 +44,9 @@ receiver = "centre"
 schedule = "*/15 * * * *"                  # cron; "" : by hand only
 timezone = "UTC"                           # of schedule and window
 connections = 16                           # SSH connections at most
+digest = "both"                            # SHA-256 at both ends; "target": there alone, proved later by ./tidemark verify
 bandwidth = ""                             # "20 MB/s"; "" : no limit
+slowest = "1 KB/s"                         # a file that needs longer, and ten minutes, is left to the next run; "" : never
 window = ""                                # "22:00-06:00": outside it a run stops and goes on next time; "" : always
 include = ["**"]                           # device patterns, e.g. ["root.factory.**"]
 exclude = []

@@ -18,6 +18,7 @@ from tidemark.settings_file.document import FromEnvironment
 Reader = Callable[[Any], Any]
 
 _BANDWIDTH = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[A-Za-z]+)(/s|ps)")
+_SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[KMG]i?B|kB|B)")
 _UNITS = {"B": 1.0, "kbit": 125.0, "Mbit": 125e3, "Gbit": 125e6}
 _UNITS |= {"kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
 _WINDOW = re.compile(r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d")
@@ -78,6 +79,16 @@ def bandwidth(value: Any) -> float:
     if match and match["unit"] in _UNITS and float(match["number"]) > 0:
         return float(match["number"]) * _UNITS[match["unit"]]
     raise ValueError('must be like "20 MB/s" (bytes), "20 MiB/s" or "160 Mbit/s" (bits); "" for no limit')
+
+
+def size(value: Any) -> int:
+    """Bytes of "20 GB", "512 MiB"; 0, no limit, of ""."""
+    if value == "":
+        return 0
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match and match["unit"] in _UNITS and float(match["number"]) > 0:
+        return int(float(match["number"]) * _UNITS[match["unit"]])
+    raise ValueError('must be like "20 GB" or "512 MiB"; "" for no limit')
 
 
 def cron(value: Any) -> str:

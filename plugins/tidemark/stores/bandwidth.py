@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+PACES = 8  # a second: how often a capped link asks for more
+
 
 @dataclass
 class TokenBucket:
@@ -19,6 +21,11 @@ class TokenBucket:
 
     def __post_init__(self) -> None:
         self._at = self.clock()
+
+    @property
+    def pace(self) -> int:
+        """Bytes that may be asked for at once; 0 where there is no cap."""
+        return max(1, int(self.rate / PACES)) if self.rate > 0 else 0
 
     def take(self, count: int) -> None:
         """Return when `count` bytes may go; a debt is slept off before the next ones."""

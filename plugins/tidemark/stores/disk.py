@@ -7,23 +7,28 @@ say. Only `durable` gives files their final names.
 
 from __future__ import annotations
 
-import array
 import bisect
 import errno
 import hashlib
 import os
 import stat as modes
-import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from tidemark.stores import durable
+from tidemark.stores.disk_rows import outermost, readable, show
 
 PIECE = 1 << 20  # bytes read at once
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # NONBLOCK: a FIFO must not hang us
+_LEASE_SECONDS = 120.0  # longer than /proc/sys/fs/lease-break-time, 45 s as it comes
 _FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_DIRECTORY
 _BY_HANDLE = os.scandir in os.supports_fd  # not in Python 3.6
-_UTF8 = sys.getfilesystemencoding().lower().replace("-", "") == "utf8"
-_NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
+_NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG)
+
+
+def _silently() -> None:
+    """Nobody wants to hear."""
 
 
 class Disk:
@@ -31,24 +36,40 @@ class Disk:
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/").encode() or b"/"
-        self._plain: set[bytes] = set()  # folders of the bulk call under way that are no symlinks
+        self._plain: dict[str, bytes] = {}  # places of folders, with a slash; of the bulk call under way: no symlinks
+        self.tell: Callable[[], None] = _silently  # called while long work gets on, about each piece
+
+    @contextmanager
+    def telling(self, tell: Callable[[], None]) -> Iterator[None]:
+        """`tell` hears of long work within the block. Not where another thread uses this disk."""
+        self.tell = tell
+        try:
+            yield
+        finally:
+            self.tell = _silently
 
     def locate(self, path: str) -> bytes:
         """The place of `path` on this disk. ELOOP when a folder between the root and it is a symlink."""
         if path.startswith("/"):
             return path.encode()
-        place = self.root
-        parts = path.encode().split(b"/") if path else []
-        for part in parts[:-1]:
-            place = os.path.join(place, part)
-            if place not in self._plain:
+        folder, _, name = path.rpartition("/")
+        return self._folder_place(folder) + name.encode() if path else self.root
+
+    def _folder_place(self, folder: str) -> bytes:
+        place = self._plain.get(folder)
+        if place is None:
+            place = self.root.rstrip(b"/") + b"/"
+            if folder:
+                above, _, name = folder.rpartition("/")
+                place = self._folder_place(above) + name.encode()
                 if os.path.islink(place):
                     raise OSError(errno.ELOOP, "lies below a symlink")
-                self._plain.add(place)
-        return os.path.join(place, parts[-1]) if parts else place
+                place += b"/"
+            self._plain[folder] = place
+        return place
 
     def locate_all(self, paths: Sequence[str]) -> list[bytes]:
-        self._plain.clear()
+        self.forget()
         return [self.locate(path) for path in paths]
 
     def walk(
@@ -70,7 +91,7 @@ class Disk:
             prefix, place, rows = stack.pop()
             below: list[tuple[str, bytes]] = []
             if place:
-                rows = sorted(_readable(self._scan(prefix, place, below, odd, by_name), prefix, odd))
+                rows = sorted(readable(self._scan(prefix, place, below, odd, by_name), prefix, odd))
             end = len(rows)
             for inner, inner_place in sorted(below, reverse=True):
                 start = bisect.bisect_left(rows, (inner[len(prefix) :], 0, 0, 0), 0, end)
@@ -129,9 +150,28 @@ class Disk:
             raise
         return (info.st_size, info.st_mtime_ns // 1_000_000_000, info.st_ino) if modes.S_ISREG(info.st_mode) else None
 
+    def stat_all(self, paths: Sequence[str]) -> list[tuple[int, int, int] | None]:
+        """`stat` of each; a folder that does not exist is asked for once."""
+        self.forget()
+        folders: dict[str, bool] = {}
+        found = []
+        for path in paths:
+            folder = path.rpartition("/")[0]
+            there = folders.get(folder)
+            if there is None:
+                try:
+                    there = os.path.lexists(self.locate(folder) if folder else self.root)
+                except OSError as error:
+                    if error.errno not in _NO_FILE:
+                        raise
+                    there = False  # it lies below a symlink, as `stat` says too
+                folders[folder] = there
+            found.append(self.stat(path) if there else None)
+        return found
+
     def pieces(self, path: str, offset: int, length: int | None, size: int = PIECE) -> Iterator[bytes]:
         """Bytes from `offset` in pieces of at most `size`; with a `length`, ERANGE when the file ends before it."""
-        handle = self._open(path)
+        handle = self.open(path)
         try:
             left = (1 << 62) if length is None else length
             while left:
@@ -148,7 +188,7 @@ class Disk:
 
     def read(self, path: str, offset: int, length: int | None) -> bytes:
         """Bytes from `offset`, fewer where the file ends."""
-        handle = self._open(path)
+        handle = self.open(path)
         try:
             size = max(0, os.fstat(handle).st_size - offset)
             return os.pread(handle, size if length is None else min(length, size), offset)
@@ -161,6 +201,7 @@ class Disk:
         try:
             for piece in self.pieces(path, offset, length):
                 total.update(piece)
+                self.tell()
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ERANGE):
                 return None
@@ -170,19 +211,13 @@ class Disk:
     def link(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
         """Hard-link source → target each; returns the sources that are gone. An unequal target is replaced."""
         self._plain.clear()
-        gone, made = [], set()
-        for source, target in pairs:
-            before = self.stat(source)
-            if before is None:
-                gone.append(source)
-                continue
-            origin, place = self.locate(source), self.locate(target)
-            folder = os.path.dirname(place)
-            if folder not in made:
-                durable.make_folder(folder)
-                made.add(folder)
+        gone = [source for source, _ in pairs if self.stat(source) is None]
+        missing = set(gone)
+        there = [(source, target) for source, target in pairs if source not in missing]
+        durable.make_folders({os.path.dirname(self.locate(target)) for _, target in there})
+        for source, target in there:
             try:
-                self._link(origin, place)
+                self._link(self.locate(source), self.locate(target))
             except FileNotFoundError:
                 gone.append(source)
         return gone
@@ -201,15 +236,26 @@ class Disk:
         _remove_tree(self.locate(folder))
 
     def free_bytes(self, folder: str) -> int:
-        place = self.locate(folder)
+        """On the disk of `folder`; where that lies below a symlink, of the root: nothing goes there."""
+        try:
+            place = self.locate(folder)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            place = self.root
         while not os.path.lexists(place) and place != b"/":
             place = os.path.dirname(place)
         room = os.statvfs(place)
         return room.f_bavail * room.f_frsize
 
-    def _open(self, path: str) -> int:
+    def forget(self) -> None:
+        """A bulk call begins: which folders are no symlinks is looked at anew."""
+        self._plain.clear()
+
+    def open(self, path: str, writing: bool = False) -> int:
+        """A handle for reading a regular file, for `writing` too; ENOENT for whatever is none."""
         try:
-            handle = os.open(self.locate(path), _READ)
+            handle = self._open(self.locate(path), _READ | os.O_RDWR if writing else _READ)
         except OSError as error:
             if error.errno in _NO_FILE:
                 raise FileNotFoundError(errno.ENOENT, "No such file") from error
@@ -218,6 +264,18 @@ class Disk:
             return handle
         os.close(handle)
         raise FileNotFoundError(errno.ENOENT, "is not a regular file")
+
+    def _open(self, place: bytes, how: int) -> int:
+        """A part may be under lease (`part_lease`): who writes it lets us in soon, for one that hangs the kernel does."""
+        until = time.monotonic() + _LEASE_SECONDS
+        while True:
+            try:
+                return os.open(place, how)
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise
+                self.tell()
+                time.sleep(0.05)
 
     def _no_file(
         self, entry: os.DirEntry[str], prefix: str, place: bytes, below: list[tuple[str, bytes]], odd: list[tuple[str, str]]
@@ -256,49 +314,6 @@ class Disk:
             # CRASH WINDOW: the old target is gone, the new link is not there yet; the rerun links it.
             durable.remove_quietly(place)
             os.link(origin, place, follow_symlinks=False)
-
-
-def outermost(folders: Sequence[str]) -> list[str]:
-    """`folders` without those that lie below another of them."""
-    kept: list[str] = []
-    for folder in sorted(set(folders)):
-        above = [k for k in kept if folder.startswith(k.rstrip("/") + "/") or (not k and not folder.startswith("/"))]
-        if not above:
-            kept.append(folder)
-    return kept
-
-
-def pack_rows(rows: list[tuple[str, int, int, int]]) -> bytes:
-    """The names, each ended by a NUL, then all sizes, mtimes, inodes as little-endian int64."""
-    names, sizes, mtimes, inodes = zip(*rows)  # noqa: B905 Python 3.6
-    numbers = array.array("q", sizes + mtimes + inodes)
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return "\0".join(names).encode() + b"\0" + numbers.tobytes()
-
-
-def show(name: bytes) -> str:
-    return name.decode("utf-8", "backslashreplace")
-
-
-def _readable(
-    rows: list[tuple[str, int, int, int]], prefix: str, odd: list[tuple[str, str]]
-) -> list[tuple[str, int, int, int]]:
-    """The rows whose names are UTF-8, whatever encoding the process believes in."""
-    if _UTF8:
-        try:
-            "".join([row[0] for row in rows]).encode()
-            return rows
-        except UnicodeEncodeError:
-            pass  # one by one: which is it?
-    kept = []
-    for row in rows:
-        name = os.fsencode(row[0])
-        try:
-            kept.append((name.decode(), row[1], row[2], row[3]))
-        except UnicodeDecodeError:
-            odd.append((prefix + show(name), "name is not UTF-8"))
-    return kept
 
 
 def _prefix(folder: str) -> str:

@@ -3,7 +3,7 @@
 Sent over the exec channel for as long as the connection lives (`far_source`); nothing is installed, nothing stays. The
 standard library alone, Python 3.6. A frame is a head (kind, length of the JSON part, length of the bytes), the JSON, the
 bytes. Near to far: ASK [operation, arguments], then for writes DATA… and LAST, or STOP. Far to near: DATA…, then DONE with
-the result or FAILED [errno, words, path].
+the result or FAILED [errno, words, path]; before them BEATs, where it computes for long and gets on.
 """
 
 from __future__ import annotations
@@ -12,15 +12,20 @@ import gc
 import json
 import struct
 import sys
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from tidemark.stores import durable
-from tidemark.stores.disk import PIECE, Disk, pack_rows
+from tidemark.stores.disk import PIECE, Disk
+from tidemark.stores.disk_rows import pack_rows
+from tidemark.stores.far_receive import Receiver, begin
+from tidemark.stores.far_stream import Ranges, editions, widen, write_all
 
 HEAD = struct.Struct(">BII")
-ASK, DATA, LAST, STOP, DONE, FAILED = range(6)
+ASK, DATA, LAST, STOP, DONE, FAILED, BEAT = range(7)
+BEAT_SECONDS = 5.0  # between two signs of life
 ROWS = 4000  # files a frame of a listing
 GATHER = 1 << 18  # bytes of small files a frame
 
@@ -34,8 +39,18 @@ class Server:
 
     def __init__(self, root: str, source: BinaryIO, sink: BinaryIO) -> None:
         self.disk = Disk(root)
+        self.resumed: dict[str, Any] = {}  # what `begin` found in parts, by path
         self.source = source
         self.sink = sink
+        self.beaten = 0.0
+
+    def beat(self) -> None:
+        """A sign of life, now and then. Called where work gets on, so a disk that hangs gives none."""
+        now = time.monotonic()
+        if now - self.beaten >= BEAT_SECONDS:
+            self.beaten = now
+            self.sink.write(HEAD.pack(BEAT, 0, 0))
+            self.sink.flush()
 
     def serve(self) -> None:
         while True:
@@ -44,6 +59,7 @@ class Server:
                 return
             name, arguments = frame[1]
             act: Callable[..., Any] = getattr(self, "do_" + name)
+            self.beaten = time.monotonic()
             try:
                 self.send(DONE, act(*arguments))
             except Stopped:
@@ -94,7 +110,7 @@ class Server:
         return self.disk.names(folder)
 
     def do_stat(self, paths: list[str]) -> list[Any]:
-        return [self.disk.stat(path) for path in paths]
+        return self.disk.stat_all(paths)
 
     def do_read(self, path: str, offset: int, length: int | None, size: int) -> None:
         for piece in self.disk.pieces(path, offset, length, size):
@@ -127,8 +143,56 @@ class Server:
         if sizes:
             self.send(DATA, sizes, b"".join(held))
 
+    def do_stream(self, frame: int, digest: bool) -> None:
+        """Frames of `far_stream` RECORDs instead of JSON, and bytes, for the requests that come as DATA."""
+        sink = self.sink.fileno()
+        self.sink.flush()
+        widen(sink)
+
+        def send(records: bytes, data: Any) -> None:
+            write_all(sink, [HEAD.pack(DATA, len(records), len(data)), records, data])
+
+        ranges = Ranges(self.disk, send, frame, digest)
+        for asked in self.incoming():
+            ranges.answer(asked)
+
+    def do_begin(self, files: list[Any]) -> list[Any]:
+        with self.disk.telling(self.beat):
+            return begin(self.disk, files, self.resumed)
+
+    def do_receive(self, frame: int, reserve: int) -> None:
+        """DATA of `far_receive` words and bytes, `frame` bytes at most; RECORDs answer. `reserve`: bytes that stay free."""
+        sink = self.sink.fileno()
+        self.sink.flush()
+        widen(self.source.fileno())
+
+        def send(records: bytes) -> None:
+            write_all(sink, [HEAD.pack(DATA, len(records), 0), records])
+
+        buffer = memoryview(bytearray(frame))
+        receiver = Receiver(self.disk, send, self.resumed, reserve)
+        try:
+            while True:
+                head = self.source.read(HEAD.size)
+                if len(head) < HEAD.size:
+                    raise Stopped
+                kind, words, size = HEAD.unpack(head)
+                if kind != DATA:
+                    return
+                text, data = self.source.read(words), buffer[:size]
+                if len(text) < words or self.source.readinto(data) < size:  # type: ignore[attr-defined]
+                    raise Stopped
+                receiver.take(text, data)
+        finally:
+            receiver.finish()
+            self.resumed.clear()
+
     def do_digests(self, ranges: list[list[Any]]) -> list[str | None]:
-        return [self.disk.digest(path, offset, length) for path, offset, length in ranges]
+        with self.disk.telling(self.beat):
+            return [self.disk.digest(path, offset, length) for path, offset, length in ranges]
+
+    def do_editions(self, paths: list[str]) -> list[int | None]:
+        return editions(self.disk, paths)
 
     def do_publish(self, path: str) -> None:
         data = b"".join(self.incoming())

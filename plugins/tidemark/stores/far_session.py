@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, cast
 
 from tidemark.errors import UnreachableError
-from tidemark.stores.far_program import ASK, DATA, DONE, FAILED, HEAD, LAST, STOP
+from tidemark.stores.expired_logins import expired
+from tidemark.stores.far_program import ASK, BEAT, DATA, DONE, FAILED, HEAD, LAST, STOP
 from tidemark.stores.far_source import command, program
 
 if TYPE_CHECKING:
     from tidemark.stores.arriving import ChildPipe
-    from tidemark.stores.ssh import Pipe, SshConnection
+    from tidemark.stores.pipe import Pipe
+    from tidemark.stores.ssh import SshConnection
 
 GREETING = b"tidemark "
 _WRITE = 1 << 18  # bytes a DATA frame towards the far end
@@ -27,9 +29,10 @@ def start_far_end(connection: SshConnection, root: str, python: bool = True) -> 
     up at once, so no time is lost there. Only an answer tells a tier: an end that is silent or gone raises UnreachableError.
     """
     for with_python in (True, False) if python else (False,):
-        pipe = connection.open_pipe(command(with_python))
+        pipe = connection.open_pipe(command(with_python, connection.nice))
         try:
-            pipe.write(program(root) if with_python else b"tidemark\n")
+            with suppress(UnreachableError):  # a shell without python3 has answered, and may be gone already
+                pipe.write(program(root) if with_python else b"tidemark\n")
             words = _greeting(pipe)
         except UnreachableError:  # it took the command for something else and closed the pipe under our hands,
             words = []
@@ -47,6 +50,8 @@ def start_far_end(connection: SshConnection, root: str, python: bool = True) -> 
                 hint="run again; if it always does so, its sshd log says why",
                 subject=connection.login.host,
             )
+        if over := expired(connection.login.name, pipe.last_words()):
+            raise over
         pipe.close()
     return None, ()
 
@@ -101,6 +106,37 @@ class FarSession:
         self._send(LAST, None)
         return self._receive(patient=True)[1]
 
+    # an operation that is asked and answers at the same time
+
+    @property
+    def pipe(self) -> Pipe:
+        """Of a session over SSH."""
+        return cast("Pipe", self._pipe)
+
+    def begin(self, operation: str, *arguments: Any) -> None:
+        self._send(ASK, [operation, arguments])
+
+    def feed(self, data: bytes) -> None:
+        self._send(DATA, None, data)
+
+    def feed_bulk(self, words: bytes, data: memoryview) -> None:
+        self.pipe.send_bulk([HEAD.pack(DATA, len(words), len(data)), words, data])
+
+    def end(self) -> None:
+        """No more DATA; the far end's DONE or FAILED follows what it still sends."""
+        self._send(LAST, None)
+
+    def take(self) -> tuple[int, bytes, bytes]:
+        """The next frame as it is: kind, words, bytes."""
+        head = self._pipe.read(HEAD.size)
+        if len(head) < HEAD.size:
+            raise self._ended()
+        kind, words, size = HEAD.unpack(head)
+        text, data = self._pipe.read(words), self._pipe.read(size)
+        if len(text) < words or len(data) < size:
+            raise self._ended()
+        return kind, text, data
+
     def close(self) -> None:
         self._pipe.close()
 
@@ -115,10 +151,12 @@ class FarSession:
         self._pipe.write(HEAD.pack(kind, len(text), len(data)) + text + data)
 
     def _receive(self, patient: bool) -> tuple[int, Any, bytes]:
-        head = self._pipe.read(HEAD.size, patient=patient)
-        if len(head) < HEAD.size:
-            raise self._ended()
-        kind, words, size = HEAD.unpack(head)
+        kind = BEAT
+        while kind == BEAT:
+            head = self._pipe.read(HEAD.size, patient=patient)
+            if len(head) < HEAD.size:
+                raise self._ended()
+            kind, words, size = HEAD.unpack(head)
         text, data = self._pipe.read(words), self._pipe.read(size)
         if len(text) < words or len(data) < size:
             raise self._ended()
@@ -146,17 +184,17 @@ class FarPool:
     @contextmanager
     def session(self) -> Iterator[FarSession]:
         """A session of one's own. One that was left in the middle of an operation is closed, not used again."""
-        session = self._take()
+        session = self.take()
         try:
             yield session
         except OSError:
-            self._give(session)  # the far end's answer to this operation; the session is whole
+            self.give(session)  # the far end's answer to this operation; the session is whole
             raise
         except BaseException:
             session.close()
             raise
         else:
-            self._give(session)
+            self.give(session)
 
     def close(self) -> None:
         with self._lock:
@@ -164,7 +202,8 @@ class FarPool:
                 session.close()
             self._idle.clear()
 
-    def _take(self) -> FarSession:
+    def take(self) -> FarSession:
+        """For one's own, until `give`."""
         with self._lock:
             while self._idle:
                 session = self._idle.pop()
@@ -176,6 +215,6 @@ class FarPool:
             raise UnreachableError(f"{self._connection.login.name} does not start python3 any more", hint="run again")
         return session_or_none
 
-    def _give(self, session: FarSession) -> None:
+    def give(self, session: FarSession) -> None:
         with self._lock:
             self._idle.append(session)

@@ -1,8 +1,8 @@
 """Make the text of the far end's program out of our own modules, so that both ends run the same lines.
 
-Annotations, docstrings and `__future__` imports are taken out (Python 3.6 cannot evaluate ours), the rest is what stands
-in the modules. `command` starts it when python3 is there, and says which POSIX tools there are when it is not: one round
-trip finds the tier.
+Comments, docstrings, annotations and the imports that only those need are cut out of the text (Python 3.6 cannot evaluate
+our annotations; those of names inside a function it never does), the rest is what stands in the modules. `command` starts
+it when python3 is there, and says which POSIX tools there are when it is not: one round trip finds the tier.
 """
 
 from __future__ import annotations
@@ -11,10 +11,15 @@ import ast
 import functools
 import threading
 import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-MODULES = ("durable", "disk", "far_program")
-TOOLS = ("find", "stat", "sha256sum", "head", "tail", "rm", "sync")
+MODULES = (
+    *("durable", "disk_rows", "disk", "head_room", "far_stream", "block_journal"),
+    *("part_lease", "part_file", "resuming", "far_sealing", "far_receive", "far_program"),
+)
+TOOLS = ("find", "stat", "sha256sum", "head", "tail", "rm", "sync", "tar", "dd")
 
 _PARSING = threading.Lock()
 """Two threads in `ast.parse` at once make Python 3.11 fail with "AST constructor recursion depth mismatch"."""
@@ -34,12 +39,20 @@ stores.far_program.serve({root!r})
 """
 
 
-def command(python: bool = True) -> str:
+def lowered(nice: int) -> str:
+    """What a script of the far end's begins with so that it and what it starts step back, as far as the tools there let it.
+
+    `nice` 1 … 19, and with it the lowest priority at the disk of those that are served at all; 0: as it is.
+    """
+    return f"renice -n {nice} -p $$ >/dev/null 2>&1; ionice -c 2 -n 7 -p $$ >/dev/null 2>&1; " if nice else ""
+
+
+def command(python: bool = True, nice: int = 0) -> str:
     """One line for the far end's shell, whichever it is. `python=False` asks for the POSIX tools alone."""
     start = f'command -v python3 >/dev/null 2>&1 && exec python3 -I -S -c "{_LOAD}"; ' if python else ""
     tools = "; ".join(f"command -v {tool} >/dev/null 2>&1 && printf {tool}\\ " for tool in TOOLS)
     printf = 'find / -maxdepth 0 -printf "printf " 2>/dev/null'
-    return f"sh -c '{start}echo tidemark posix; {tools}; {printf}; echo'"
+    return f"sh -c '{lowered(nice)}{start}echo tidemark posix; {tools}; {printf}; echo'"
 
 
 def program(root: str) -> bytes:
@@ -52,38 +65,63 @@ def program(root: str) -> bytes:
 @functools.cache
 def _bare(name: str) -> str:
     text = (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")
+    lines = text.encode().split(b"\n")
+    for cut in sorted(_cuts(_parsed(text).body), reverse=True):
+        first, last = lines[cut.line - 1], lines[cut.end_line - 1]
+        lines[cut.line - 1 : cut.end_line] = [
+            first[: cut.column] + cut.instead + last[cut.end_column :],
+            *[b""] * (cut.end_line - cut.line),  # a traceback's line numbers are those of the module
+        ]
+    kept = [b"" if line.lstrip().startswith(b"#") else line for line in lines]  # no text of ours spans lines
+    return b"\n".join(kept).decode()
+
+
+def _parsed(text: str) -> ast.Module:
     with _PARSING:
         try:
-            tree = ast.parse(text)
+            return ast.parse(text)
         except SystemError:  # somebody else's thread was parsing
-            tree = ast.parse(text)
-        return ast.unparse(ast.fix_missing_locations(_Bare().visit(tree)))
+            return ast.parse(text)
 
 
-class _Bare(ast.NodeTransformer):
-    """Takes annotations, docstrings, `__future__` and `typing` imports out."""
+class _Cut(NamedTuple):
+    """A piece of source text and what stands there instead. Lines count from 1, columns are bytes."""
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.returns = None
-        for argument in (*node.args.args, *node.args.kwonlyargs):
-            argument.annotation = None
-        return self._without_docstring(node)
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    instead: bytes = b""
 
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        return self._without_docstring(node)
 
-    def visit_Module(self, node: ast.Module) -> ast.AST:
-        return self._without_docstring(node)
+def _cuts(body: Sequence[ast.stmt], in_function: bool = False) -> Iterator[_Cut]:
+    """Annotations of functions, and of names outside of them; imports that only they need; docstrings."""
+    for node in body:
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):  # a docstring
+            yield _Cut(node.lineno, node.col_offset, *_end(node), b"pass")
+        elif isinstance(node, ast.FunctionDef):
+            yield from _signature_cuts(node)
+        elif isinstance(node, ast.AnnAssign) and not in_function:
+            if node.value is None:
+                yield _Cut(node.lineno, node.col_offset, *_end(node), b"pass")
+            else:
+                yield _Cut(*_end(node.target), node.value.lineno, node.value.col_offset, b" = ")
+        elif isinstance(node, ast.ImportFrom) and node.module in ("__future__", "typing", "collections.abc"):
+            yield _Cut(node.lineno, node.col_offset, *_end(node), b"pass")
+        inside = in_function or isinstance(node, ast.FunctionDef)
+        for part in ("body", "orelse", "finalbody"):
+            yield from _cuts(getattr(node, part, None) or (), inside)
+        for handler in getattr(node, "handlers", ()):
+            yield from _cuts(handler.body, inside)
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
-        self.generic_visit(node)
-        return ast.Assign(targets=[node.target], value=node.value) if node.value else None
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
-        return None if node.module in ("__future__", "typing", "collections.abc") else node
+def _signature_cuts(node: ast.FunctionDef) -> Iterator[_Cut]:
+    for argument in (*node.args.args, *node.args.kwonlyargs):
+        if argument.annotation is not None:
+            yield _Cut(argument.lineno, argument.col_offset + len(argument.arg.encode()), *_end(argument))
+    if node.returns is not None:
+        yield _Cut(node.returns.lineno, node.returns.col_offset, *_end(node.returns), b"None")  # what any Python knows
 
-    def _without_docstring(self, node: ast.FunctionDef | ast.ClassDef | ast.Module) -> ast.AST:
-        if ast.get_docstring(node) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
-        self.generic_visit(node)
-        return node
+
+def _end(node: ast.expr | ast.stmt | ast.arg) -> tuple[int, int]:
+    return int(node.end_lineno or 0), int(node.end_col_offset or 0)

@@ -38,7 +38,7 @@ class FolderFiles(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """Some folders' files as `disk.pack_rows` makes them, compressed or not; `groups`: (prefix, number of files)."""
+    """Some folders' files as `disk_rows.pack_rows` makes them, compressed or not; `groups`: (prefix, number of files)."""
 
     groups: Sequence[tuple[str, int]]
     data: bytes

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 from tidemark.errors import SourceVanishedError
 from tidemark.stores import durable
-from tidemark.stores.disk import Disk, pack_rows
+from tidemark.stores.disk import Disk
+from tidemark.stores.disk_rows import pack_rows
 from tidemark.stores.landing import check_path
 from tidemark.stores.listing import Frame, PackedEntries
 from tidemark.stores.protocol import Entry, Listing, Range, StoreProperties, Tier
@@ -19,8 +20,8 @@ class LocalStore:
     """`root` is an absolute path; it need not exist before the first write."""
 
     def __init__(self, root: str) -> None:
-        self._disk = Disk(root)
-        self._where = Where("", root)
+        self.disk = self._disk = Disk(root)
+        self.where = self._where = Where("", root)
         self.url = "file://" + (root.rstrip("/") or "/")
         self.properties = StoreProperties(tier=Tier.LOCAL, hard_links=True, fsync=True, inodes=True)
 
@@ -47,12 +48,9 @@ class LocalStore:
         return self.stat_many([path])[0]
 
     def stat_many(self, paths: Sequence[str]) -> Sequence[Entry | None]:
-        found: list[Entry | None] = []
-        for path in paths:
-            with translated(self._where, check_path(path)):
-                facts = self._disk.stat(path)
-            found.append(Entry(path, *facts) if facts else None)
-        return found
+        with translated(self._where, paths[0] if paths else ""):
+            facts = self._disk.stat_all([check_path(path) for path in paths])
+        return [Entry(path, *fact) if fact else None for path, fact in zip(paths, facts, strict=True)]
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         data = self._read(path, offset, length)
@@ -121,7 +119,7 @@ class LocalStore:
         with translated(self._where, check_path(source)):
             durable.rename(self._disk.locate(source), self._disk.locate(check_path(target)))
 
-    def free_bytes(self, folder: str = "") -> int | None:
+    def free_bytes(self, folder: str = "") -> int:
         with translated(self._where, folder):
             return self._disk.free_bytes(check_folder(folder))
 

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.errors import HostKeyError, PermanentError, PermissionDeniedError, UsageError
+from tidemark.stores.expired_logins import expired
 from tidemark.stores.lean_paramiko import paramiko
+from tidemark.stores.packets import packetizer_class
 
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # a fifth to two fifths faster than CTR with a MAC
+_EXPECTED: tuple[type[Exception], ...] = (paramiko.SSHException, EOFError, OSError)
 _TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", 18)
 
 
@@ -35,11 +38,29 @@ class Login:
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds until we give up: on the TCP connection, on handshake and login, on a peer that stopped moving."""
+    """Seconds until we give up: on the TCP connection, on handshake and login, on a peer that stopped moving, and on a far
+    end that says nothing for so long though its server is there (a disk that hangs, a process that was stopped)."""
 
     connect: float = 10.0
     handshake: float = 20.0
     stall: float = 30.0
+    silence: float = 600.0
+
+
+class _Transport(paramiko.Transport):  # type: ignore[misc]
+    """paramiko's, but a packet that a flipped bit broke ends it with an SSHException, wherever in it the bit was.
+
+    Its thread dies of whatever decrypting and parsing raise (InvalidTag of cryptography, ValueError also of nacl,
+    struct.error …) and hands that to everybody who waits for the connection.
+    """
+
+    def get_exception(self) -> Exception | None:
+        error: Exception | None = super().get_exception()
+        if error is None or isinstance(error, _EXPECTED):
+            return error
+        broken: Exception = paramiko.SSHException(f"a packet came broken: {type(error).__name__} {error}".rstrip())
+        broken.__cause__ = error
+        return broken
 
 
 def connect(login: Login, limits: Limits) -> paramiko.Transport:
@@ -47,7 +68,7 @@ def connect(login: Login, limits: Limits) -> paramiko.Transport:
     sock = socket.create_connection((login.host, login.port), timeout=limits.connect)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, int(limits.stall * 1000))
-    transport = paramiko.Transport(sock)
+    transport = _Transport(sock, packetizer_class=packetizer_class())
     try:
         transport.banner_timeout = transport.auth_timeout = limits.handshake
         options = transport.get_security_options()
@@ -88,6 +109,8 @@ def _authenticate(transport: paramiko.Transport, login: Login) -> None:
                 return
             tried.append(f"{name} (more than a key is asked for)")
         except paramiko.AuthenticationException as refused:
+            if over := expired(login.name, said_at_login(transport)):
+                raise over from refused
             if not tried and not transport.is_active():  # paramiko calls a connection that was cut here a refusal
                 raise EOFError from refused
             tried.append(name)
@@ -96,6 +119,12 @@ def _authenticate(transport: paramiko.Transport, login: Login) -> None:
         hint="add the public key to authorized_keys there, or set `key`",
         subject=login.host,
     )
+
+
+def said_at_login(transport: paramiko.Transport) -> str:
+    """The server's banner; `get_banner` has forgotten it once the connection is closed."""
+    said = getattr(transport.auth_handler, "banner", None)
+    return said.decode("utf-8", "backslashreplace") if isinstance(said, bytes) else ""
 
 
 def _keys(login: Login) -> Iterator[tuple[str, paramiko.PKey]]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from tidemark.errors import PermanentError, UsageError
+from tidemark.settings import NodeSettings, ReceiverSettings, SiteSettings
 from tidemark.stores.protocol import Store, Tier
+
+TIERS = {"python": Tier.PYTHON, "posix": Tier.POSIX, "sftp": Tier.SFTP}
+"""What the settings' `tier` may force; "auto" is what a probe finds."""
 
 
 @dataclass(frozen=True)
@@ -18,10 +23,18 @@ class StoreAddress:
     host_key: str = ""
     key: str = ""
     connection: str = ""  # an Airflow connection id; orchestration puts its key file into `key`
+    nice: int = 0  # of what we run at the far end, 0 … 19: its disk and CPU serve others first
+    tier: str = "auto"  # of an sftp store: a key of TIERS where the settings force one
+
+    @classmethod
+    def of(cls, end: SiteSettings | ReceiverSettings | NodeSettings) -> StoreAddress:
+        return cls(end.store, end.host_key, end.key, end.connection, getattr(end, "nice", 0), end.tier)
 
 
 def open_store(address: StoreAddress, tier: Tier | None = None) -> Store:
-    """Open `address`; an sftp store is connected, its host key compared, its far end probed once (or `tier` taken).
+    """Open `address`; an sftp store is connected, its host key compared, its far end probed once.
+
+    `tier`, or else the address's, is taken instead of what the probe finds best: PermanentError where it is not there.
 
     Opening it and its calls are tried again while the end is unreachable (`retrying`). Raises UsageError for an address
     that cannot be, PermanentError for one that is a file, HostKeyError, PermissionDeniedError (login), UnreachableError.
@@ -33,12 +46,18 @@ def open_store(address: StoreAddress, tier: Tier | None = None) -> Store:
         from tidemark.stores.retrying import TRIES, RetryingStore, try_again
         from tidemark.stores.sftp import open_sftp
 
-        return RetryingStore(try_again(lambda: open_sftp(address, tier), TRIES))
+        return RetryingStore(try_again(lambda: open_sftp(address, tier or TIERS.get(address.tier)), TRIES))
+    shown = without_password(address.url)
     raise UsageError(
-        f"store {address.url!r} is neither file:///path nor sftp://user@host:port/path",
+        f"store {shown!r} is neither file:///path nor sftp://user@host:port/path",
         hint="./tidemark doctor checks every store of the settings",
-        subject=address.url,
+        subject=shown,
     )
+
+
+def without_password(url: str) -> str:
+    """An address as it may be shown: "***" where a password stands, or may stand in an address that is badly written."""
+    return re.sub(r"^([^/]*//[^/@:]*):.*@", r"\1:***@", url)
 
 
 def _local(url: str) -> Store:

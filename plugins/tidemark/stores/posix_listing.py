@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from tidemark.stores.disk import show
+from tidemark.stores.disk_rows import show
 from tidemark.stores.protocol import Entry
 
 _KINDS = {"l": "is a symlink"}

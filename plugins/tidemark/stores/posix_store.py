@@ -3,60 +3,115 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tidemark.errors import PermanentError
+from tidemark.stores.far_source import lowered
+from tidemark.stores.flow import Digesting, Piece, Want, gone
 from tidemark.stores.landing import check_path
+from tidemark.stores.pipe import Pipe
+from tidemark.stores.posix_flow import ToolFlow, range_command
 from tidemark.stores.posix_listing import FindOutput, find_command
+from tidemark.stores.posix_shell import FarShell
 from tidemark.stores.protocol import Entry, Range, Tier
+from tidemark.stores.relay_target import Target
 from tidemark.stores.sftp_folders import SftpFolders
 from tidemark.stores.sftp_store import SftpStore
+from tidemark.stores.sftp_target import SftpTarget
 from tidemark.stores.ssh import SshConnection
 
-_RANGES = 1000  # an exec
+_RANGES, _FILES = 1000, 500  # an exec; a command
 
-# One answer a range, whatever happens to the file meanwhile. Lines in: offset, length ("-" for to the end), then the place.
-_DIGESTS = """while read -r o n && IFS= read -r p; do
-if [ "$n" = - ] && [ "$o" = 0 ]; then sha256sum < "$p" || echo -
-elif [ "$n" = - ]; then tail -c +$((o+1)) < "$p" | sha256sum
-elif [ "$o" = 0 ]; then head -c "$n" < "$p" | sha256sum
-else tail -c +$((o+1)) < "$p" | head -c "$n" | sha256sum; fi; done 2>/dev/null"""
+_LARGE = 32 << 20  # bytes from which on a digest has a command of its own, that runs while the file comes
 
 
 class PosixStore(SftpStore):
     """A store whose far end has a shell and POSIX tools, and no python3."""
 
     tier = Tier.POSIX
+    bulk_replies = False  # most bytes come from commands
 
     def __init__(self, url: str, root: str, connection: SshConnection, tools: Sequence[str]) -> None:
         self._tools = frozenset(tools)
+        self._digester: FarShell | None = None  # for digests, while files come over another one
         super().__init__(url, root, connection)
 
+    def flow(self, wants: Iterator[Want], ahead: int = 0) -> Iterator[Piece]:
+        """By the tools; what they do not bring is asked over SFTP, which says what is wrong with it."""
+        begun: Want | None = None  # bytes of it were handed out; one file may have many wants on their way
+        checked = (want for want in wants if check_path(want.path))
+        for want, data, again in ToolFlow(self._open_shell, self.place, self._tools, ahead).stream(checked):
+            if not again:
+                begun = want
+                yield Piece(want.number, data)
+            elif want is begun:
+                yield Piece(want.number, b"", gone(want.path, "changed while it was read"))
+            else:
+                yield from super().flow(iter([want]))
+
+    def digest_beside(self, path: str, length: int) -> Digesting | None:
+        if length < _LARGE:
+            return None
+        script = f"head -c {length} < {shlex.quote(self.place(path))} | sha256sum"
+        return _Beside(self._connection.open_pipe(self._shell(script)))
+
     def digests(self, ranges: Sequence[Range]) -> Sequence[str | None]:
-        if any("\n" in path for path, _, _ in ranges):
+        if any("\n" in path or "\\" in path for path, _, _ in ranges):
             return super().digests(ranges)  # the tools' lists have a path a line
         known = self.stat_many([check_path(path) for path, _, _ in ranges])
         found: list[str | None] = [None] * len(ranges)
-        there = [
-            number
-            for number, ((_, offset, length), entry) in enumerate(zip(ranges, known, strict=True))
-            if entry is not None and (length is None or entry.size >= offset + length)
-        ]
-        for start in range(0, len(there), _RANGES):
-            batch = there[start : start + _RANGES]
-            for number, digest in zip(batch, self._digest([ranges[n] for n in batch]), strict=True):
+        whole: dict[int, str] = {}
+        parts: dict[int, Range] = {}
+        for number, ((path, offset, length), entry) in enumerate(zip(ranges, known, strict=True)):
+            if entry is not None and offset == 0 and length in (None, entry.size):
+                whole[number] = self.place(path)
+            elif entry is not None and entry.size >= offset + (length or 0):
+                parts[number] = Range(self.place(path), offset, entry.size - offset if length is None else length)
+        for numbers, made in ((whole, self._of_files(list(whole.values()))), (parts, self._of_ranges(list(parts.values())))):
+            for number, digest in zip(numbers, made, strict=True):
                 found[number] = digest
         return found
 
-    def _digest(self, ranges: Sequence[Range]) -> list[str | None]:
-        with self._at("") as (_, at, _files):
-            lines = "".join(
-                f"{offset} {'-' if length is None else length}\n{at.place(path)}\n" for path, offset, length in ranges
-            )
-        answers = [line.split()[0] for line in self._run(_DIGESTS, lines.encode())[0].decode("ascii").splitlines()]
+    def _of_files(self, places: Sequence[str]) -> list[str | None]:
+        """Whole files: many a command, whose lines say of which."""
+        if not places:
+            return []
+        digests: dict[str, str] = {}
+        for start in range(0, len(places), _FILES):
+            names = " ".join(map(shlex.quote, places[start : start + _FILES]))
+            for line in self._output(f"sha256sum -- {names}").split(b"\n"):
+                digest, _, place = line.partition(b"  ")
+                if len(digest) == 64:
+                    digests[place.decode("utf-8", "replace")] = digest.decode("ascii")
+        return [digests.get(place) for place in places]
+
+    def _of_ranges(self, ranges: Sequence[Range]) -> list[str | None]:
+        answers: list[str] = []
+        for start in range(0, len(ranges), _RANGES):
+            batch = [
+                f"{{ {range_command(place, offset, length or 0, 'dd' in self._tools)}; }} | sha256sum"
+                for place, offset, length in ranges[start : start + _RANGES]
+            ]
+            answers += [line.split()[0] for line in self._output("; ".join(batch)).decode("ascii").splitlines()]
         if len(answers) != len(ranges):
             raise PermanentError(f"sha256sum at {self._connection.login.name} gave {len(answers)} of {len(ranges)} digests")
         return [answer if len(answer) == 64 else None for answer in answers]
+
+    def _output(self, command: str) -> bytes:
+        """Of a command in a shell that stays for the next one."""
+        if self._digester is None or not self._digester.open:
+            self._digester = self._open_shell()
+        return self._digester.output(command)
+
+    def _shell(self, script: str) -> str:
+        """The command that runs `script`, as nice as the settings want it."""
+        return f"sh -c {shlex.quote(lowered(self._connection.nice) + script)}"
+
+    def _open_shell(self) -> FarShell:
+        return FarShell(self._connection.open_pipe(self._shell("exec sh")))
+
+    def target(self, block_bytes: int) -> Target:
+        return SftpTarget(self, self._session()[0], block_bytes, reads_back=False)
 
     def _has_inodes(self) -> bool:
         return "printf" in self._tools or "stat" in self._tools
@@ -93,12 +148,31 @@ class PosixStore(SftpStore):
             self._run(f"rm -rf -- {shlex.quote(at.place(folder))}")
         super().remove_tree(folder)
 
-    def _run(self, script: str, lines: bytes = b"") -> tuple[bytes, bytes]:
-        """Output and errors of a script for `sh`; a failing tool shows in what it did not print."""
-        pipe = self._connection.open_pipe(f"sh -c {shlex.quote(script)}")
+    def close(self) -> None:
+        if self._digester is not None:
+            self._digester.close()
+        self._digester = None
+        super().close()
+
+    def _run(self, script: str) -> tuple[bytes, bytes]:
+        """Output and errors; a failing tool shows in what it did not print."""
+        pipe = self._connection.open_pipe(self._shell(script))
         try:
-            pipe.write(lines)
             pipe.end_input()
             return pipe.read_all(), pipe.errors().encode()
         finally:
             pipe.close()
+
+
+class _Beside:
+    """A sha256sum that runs while other things are done."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+
+    def digest(self) -> str | None:
+        words = self._pipe.read_all().decode("ascii", "replace").split()
+        return words[0] if words and len(words[0]) == 64 else None
+
+    def close(self) -> None:
+        self._pipe.close()

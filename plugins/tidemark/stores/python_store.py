@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from tidemark.stores.block_journal import Identity
 from tidemark.stores.far_session import FarPool, FarSession
 from tidemark.stores.landing import check_path
 from tidemark.stores.listing import Frame, PackedEntries
@@ -25,9 +26,11 @@ class PythonStore:
     def __init__(self, url: str, root: str, connection: SshConnection, first: FarSession) -> None:
         self.url = url
         self.properties = StoreProperties(tier=Tier.PYTHON, hard_links=True, fsync=True, inodes=True)
-        self._connection = connection
-        self._pool = FarPool(connection, root, first)
-        self._where = Where(connection.login.name, root)
+        self.connection = connection
+        self.root = root
+        self.pool = FarPool(connection, root, first)
+        self.further: list[tuple[SshConnection, FarSession]] = []  # opened by a transfer, idle now
+        self.where = Where(connection.login.name, root)
 
     def list_files(self, folders: Sequence[str]) -> Listing:
         return self._list(folders, "")
@@ -93,7 +96,7 @@ class PythonStore:
     def sha256(self, path: str, length: int | None = None) -> str:
         digest = self.digests([Range(path, 0, length)])[0]
         if digest is None:
-            raise gone(self._where, path, length)
+            raise gone(self.where, path, length)
         return digest
 
     def digests(self, ranges: Sequence[Range]) -> Sequence[str | None]:
@@ -101,6 +104,14 @@ class PythonStore:
         for batch in _batches([Range(check_path(path), offset, length) for path, offset, length in ranges]):
             with self._far(batch[0].path) as far:
                 found += far.ask("digests", batch)
+        return found
+
+    def editions(self, paths: Sequence[str]) -> Sequence[int | None]:
+        """`far_stream.edition` of each, by the far end's clock; None where there is no file."""
+        found: list[int | None] = []
+        for batch in _batches([check_path(path) for path in paths]):
+            with self._far(batch[0]) as far:
+                found += far.ask("editions", batch)
         return found
 
     def publish(self, path: str, data: bytes) -> None:
@@ -121,6 +132,14 @@ class PythonStore:
         for batch in _batches([(check_path(part), check_path(final)) for part, final in renames]):
             with self._far(batch[0][1]) as far:
                 far.ask("seal", batch)
+
+    def begin_parts(self, files: Sequence[tuple[str, Identity, bool]]) -> Sequence[tuple[int, Any]]:
+        """Make the parts of large files, see `far_receive.begin`: (path, identity, whether to go on from what is there)."""
+        found: list[tuple[int, Any]] = []
+        for batch in _batches([[check_path(path), *identity, keep] for path, identity, keep in files]):
+            with self._far(str(batch[0][0])) as far:
+                found += [(number, said) for number, said in far.ask("begin", batch)]
+        return found
 
     def link(self, pairs: Sequence[tuple[str, str]]) -> Sequence[str]:
         missing: list[str] = []
@@ -152,13 +171,16 @@ class PythonStore:
             return int(far.ask("free", check_folder(folder)))
 
     def close(self) -> None:
-        self._pool.close()
-        self._connection.drop()
+        self.pool.close()
+        for connection, _ in self.further:
+            connection.drop()
+        self.further.clear()
+        self.connection.drop()
 
     @contextmanager
     def _far(self, path: str, *, reading: bool = False) -> Iterator[FarSession]:
-        with translated(self._where, path, reading=reading):
-            with self._pool.session() as far:
+        with translated(self.where, path, reading=reading):
+            with self.pool.session() as far:
                 yield far
 
 

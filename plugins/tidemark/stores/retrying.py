@@ -6,6 +6,7 @@ own tries, which go on from the blocks that are there. So no failure is retried 
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
@@ -16,7 +17,7 @@ from tidemark.stores.protocol import Entry, Listing, Range, Store, StoreProperti
 
 T = TypeVar("T")
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds; doubled from one to the next, plus up to as much jitter as the first
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds; doubled from one to the next, then anything from half to one and a half
 
 TRIES = 5  # of a single call, the first included
 READ_AT_ONCE, CHUNKS_AT_ONCE = 256, 8 << 20
@@ -24,20 +25,45 @@ READ_AT_ONCE, CHUNKS_AT_ONCE = 256, 8 << 20
 SOON = (UnreachableError, OutcomeUnknownError)
 
 
+def pause_after(failures: int) -> float:
+    """Seconds to wait after so many failures in a row. With jitter: who was cut off together does not come back together."""
+    return float(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (failures - 1))) * random.uniform(0.5, 1.5)
+
+
 def try_again(
     act: Callable[[], T], tries: int, also: tuple[type[Exception], ...] = (), pause: Callable[[float], None] = time.sleep
 ) -> T:
     """`act()`, at most `tries` times while it raises SOON errors or `also`; the last error is raised as it is."""
-    from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential, wait_random
+    from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
     retrying = Retrying(
         stop=stop_after_attempt(max(1, tries)),
-        wait=wait_exponential(FIRST_PAUSE, LONGEST_PAUSE) + wait_random(0, FIRST_PAUSE),
+        wait=lambda state: pause_after(state.attempt_number),
         retry=retry_if_exception_type(SOON + also),
         sleep=pause,
         reraise=True,
     )
     return retrying(act)
+
+
+class Patience:
+    """`try_again` for what gets on by parts: `failed` pauses as long as tries are left, `progress` gives them back."""
+
+    def __init__(self, tries: int, pause: Callable[[float], None] | None = None) -> None:
+        self._tries = max(1, tries)
+        self._failures = 0
+        self._pause = pause or time.sleep
+
+    def failed(self) -> bool:
+        """False when no try is left; else pauses, longer each time."""
+        self._failures += 1
+        if self._failures >= self._tries:
+            return False
+        self._pause(pause_after(self._failures))
+        return True
+
+    def progress(self) -> None:
+        self._failures = 0
 
 
 def plain(store: Store) -> Store:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import getpass
+from collections.abc import Sequence
 from urllib.parse import unquote, urlsplit
 
 from tidemark.errors import PermanentError, UsageError
 from tidemark.stores.far_session import start_far_end
 from tidemark.stores.login import Limits, Login
-from tidemark.stores.opening import StoreAddress
+from tidemark.stores.opening import StoreAddress, without_password
 from tidemark.stores.posix_store import PosixStore
 from tidemark.stores.protocol import Store, Tier
 from tidemark.stores.python_store import PythonStore
@@ -21,7 +22,7 @@ NEEDED_TOOLS = {"find", "sha256sum", "head", "tail", "rm"}
 def open_sftp(address: StoreAddress, tier: Tier | None = None, limits: Limits | None = None) -> Store:
     """A connected store. `tier` is taken as given where the far end has it; PermanentError where it has not."""
     login, root = login_of(address)
-    connection = SshConnection(login, limits or Limits())
+    connection = SshConnection(login, limits or Limits(), address.nice)
     try:
         return open_on(connection, root, tier)
     except BaseException:
@@ -42,24 +43,37 @@ def open_on(connection: SshConnection, root: str, tier: Tier | None = None) -> S
         return PosixStore(url, root, connection, tools)
     if tier is None:
         return SftpStore(url, root, connection)
-    raise PermanentError(f"{login.name} has no {tier.value} to run", hint="leave the tier to the probe", subject=login.host)
+    raise PermanentError(
+        f"{login.name} cannot be used by the tier {tier.value}, which is forced: {_what_lacks(tier, tools)}",
+        hint='install what is missing there, or set tier = "auto"; ./tidemark doctor shows what a probe finds',
+        subject=login.host,
+    )
+
+
+def _what_lacks(tier: Tier, tools: Sequence[str]) -> str:
+    """`tools`: what the far end's shell found; none: it has no shell for this login."""
+    if not tools:
+        return "the login has no shell there, SFTP only"
+    if tier is Tier.PYTHON:
+        return "its shell finds no python3 that runs our program"
+    return f"its shell finds no {', '.join(sorted(NEEDED_TOOLS.difference(tools)))}"
 
 
 def login_of(address: StoreAddress) -> tuple[Login, str]:
     """Who logs in where, and the store's folder there. UsageError for an address that cannot be."""
-    parts = urlsplit(address.url)
+    parts, shown = urlsplit(address.url), without_password(address.url)
     try:
         port = parts.port or 22
-    except ValueError as bad:
-        raise UsageError(f"store {address.url!r}: {bad}", subject=address.url) from bad
+    except ValueError:
+        raise UsageError(f"store {shown!r}: its port must be a number up to 65535", subject=shown) from None
     root = unquote(parts.path).rstrip("/")
     if not parts.hostname or any(part in ("..", ".") for part in root.split("/")):
-        raise UsageError(f"store {address.url!r} is not sftp://user@host:port/path", subject=address.url)
+        raise UsageError(f"store {shown!r} is not sftp://user@host:port/path", subject=shown)
     if address.connection and not address.key:
         raise UsageError(
-            f"store {address.url!r} logs in by the Airflow connection {address.connection!r}, which only Airflow knows",
+            f"store {shown!r} logs in by the Airflow connection {address.connection!r}, which only Airflow knows",
             hint="set `key` to run it by hand",
-            subject=address.url,
+            subject=shown,
         )
     user = unquote(parts.username or "") or getpass.getuser()
     return Login(parts.hostname, port, user, address.host_key, address.key), root

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import struct
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from tidemark.stores.sftp_bulk import BulkWire
+from tidemark.stores.sftp_flow import Place, ReadFlow
+from tidemark.stores.sftp_parts import PartStream
 from tidemark.stores.sftp_wire import (
     CLOSE,
     CREATE,
-    EOF,
     EXTENDED,
     FOR_READ,
     FOR_WRITE,
@@ -18,77 +20,86 @@ from tidemark.stores.sftp_wire import (
     FSTAT,
     FSYNC,
     HARDLINK,
-    IN_FLIGHT,
+    LSTAT,
     NO_ATTRIBUTES,
     NO_SUCH_FILE,
     OPEN,
-    READ,
     REMOVE,
     RENAME,
     RENAME_OVER,
     STATVFS,
-    TRUNCATE,
     WRITE,
     Reply,
-    SftpWire,
     size_attribute,
     text,
 )
+
+WRITE_AHEAD = 8 << 20  # bytes handed on, not known to be written
 
 
 class SftpFiles:
     """Places are absolute paths at the server, looked at before: they are regular files, or not there."""
 
-    def __init__(self, wire: SftpWire) -> None:
+    def __init__(self, wire: BulkWire) -> None:
         self.wire = wire
 
-    def stream(self, place: str, offset: int, length: int | None, size: int) -> Iterator[bytes]:
-        """Bytes from `offset` in pieces of at most `size`, many READs ahead; ends where the file ends."""
-        handle = self._open(place, FOR_READ)
-        asked: deque[tuple[int, int, list[Reply]]] = deque()  # (offset, bytes wanted, the reply)
-        end = None if length is None else offset + length
-        try:
-            while True:
-                while len(asked) < IN_FLIGHT and (end is None or offset < end):
-                    wanted = min(size, self.wire.read_size, (end - offset) if end is not None else size)
-                    self._ask_read(handle, offset, wanted, asked)
-                    offset += wanted
-                if not asked:
-                    return
-                data, asked_for = self._next(handle, asked)
-                if data:
-                    yield data
-                if len(data) < asked_for:
-                    return
-        finally:
-            while any(not box for _, _, box in asked):
-                self.wire.step()
-            self.wire.post(CLOSE, text(handle), lambda _reply: None)
+    def stream(self, place: str, offset: int, length: int, size: int) -> Iterator[bytes]:
+        """`length` bytes from `offset` in pieces of at most `size`, many READs ahead. ERANGE where the file ends before."""
+        for _, data, trouble in ReadFlow(self.wire).stream(iter([Place(0, place, offset, length)])):
+            if trouble is not None:
+                raise trouble
+            for start in range(0, len(data), size):
+                yield bytes(data[start : start + size])
+
+    def read_range(self, place: str, offset: int, length: int) -> bytes:
+        """As much of it as there is."""
+        found = b""
+        for _, data, trouble in ReadFlow(self.wire).stream(iter([Place(0, place, offset, length)])):
+            if trouble is not None and trouble.errno != errno.ERANGE:
+                raise trouble
+            found += data
+        return found
 
     def read_whole(self, places: Sequence[str], lengths: Sequence[int]) -> list[bytes | None]:
-        """The first `lengths[i]` bytes of each file, all in flight at once; None for what is gone."""
+        """The first `lengths[i]` bytes of each file, fewer where it ends before; None for what is gone."""
         found: list[bytes | None] = [None] * len(places)
-        for number, place in enumerate(places):
-            self._post_read_whole(number, place, lengths[number], found)
-        self.wire.settle()
+        wants = (Place(number, place, 0, lengths[number]) for number, place in enumerate(places))
+        for number, data, trouble in ReadFlow(self.wire).stream(wants):
+            if trouble is None:
+                found[number] = (found[number] or b"") + bytes(data)
+            elif trouble.errno not in (errno.ENOENT, errno.ERANGE):
+                raise trouble
         return found
+
+    def digests(self, wants: Sequence[Place]) -> list[str | None]:
+        """SHA-256 of each, by reading them; None where one is gone or shorter than that."""
+        totals = [hashlib.sha256() for _ in wants]
+        bad: set[int] = set()
+        for number, data, trouble in ReadFlow(self.wire).stream(iter(wants)):
+            totals[number].update(data)
+            if trouble is not None:
+                if trouble.errno not in (errno.ENOENT, errno.ERANGE):
+                    raise trouble
+                bad.add(number)
+        return [None if number in bad else total.hexdigest() for number, total in enumerate(totals)]
 
     def write(self, place: str, offset: int, pieces: Iterable[bytes], sync: bool) -> int:
         """Write from `offset`, cutting what lay beyond; the new length. ERANGE when that would leave a hole."""
         handle = self._open(place, FOR_WRITE | CREATE)
         wire = self.wire
+        writing = _Writing()
         try:
             if wire.ask(FSTAT, text(handle)).attributes().size < offset:
                 raise OSError(errno.ERANGE, "is shorter than the offset to go on from", place)
             wire.ask(FSETSTAT, text(handle) + size_attribute(offset)).check()
             for piece in pieces:
                 for start in range(0, len(piece), wire.write_size):
-                    data = piece[start : start + wire.write_size]
-                    wire.post(WRITE, text(handle) + struct.pack(">Q", offset) + text(data), Reply.check)
+                    data = memoryview(piece)[start : start + wire.write_size]
+                    writing.post(wire, handle, offset, data)
                     offset += len(data)
-                if wire.failure is not None:
+                if writing.failure is not None:
                     break
-            wire.settle()
+            writing.settle(wire)
             if sync and FSYNC in wire.extensions:
                 wire.ask(EXTENDED, text(FSYNC) + text(handle)).check()
         finally:
@@ -97,9 +108,16 @@ class SftpFiles:
 
     def write_whole(self, files: Sequence[tuple[str, bytes]]) -> None:
         """Make many small files, all in flight at once."""
+        stream = PartStream(self.wire, WRITE_AHEAD)
+        parts = []
         for place, data in files:
-            self._post_write_whole(place, data)
-        self.wire.settle()
+            parts.append(stream.open(place))
+            stream.write(parts[-1], data)
+            stream.close(parts[-1])
+        stream.settle(parts)
+        for part in parts:
+            if part.trouble is not None:
+                raise part.trouble
 
     def sync(self, places: Sequence[str]) -> None:
         """fsync each file's content, where the server can."""
@@ -115,6 +133,27 @@ class SftpFiles:
         for source, target in pairs:
             self.wire.post(EXTENDED, text(HARDLINK) + text(source) + text(target), Reply.check)
         self.wire.settle()
+
+    def rename_over(self, pairs: Sequence[tuple[str, str]]) -> list[int | None]:
+        """Replace each target in one step; how many bytes each has then, None where that did not work."""
+        sizes: list[int | None] = [None] * len(pairs)
+        if RENAME_OVER not in self.wire.extensions:
+            return sizes
+
+        def answered(number: int, reply: Reply) -> None:
+            if reply.failure() is None:
+                sizes[number] = -1  # until it was looked at
+
+        def looked(number: int, reply: Reply) -> None:
+            if sizes[number] is not None and reply.failure() is None:
+                sizes[number] = reply.attributes().size
+
+        for number, (source, target) in enumerate(pairs):
+            payload = text(RENAME_OVER) + text(source) + text(target)
+            self.wire.post(EXTENDED, payload, lambda reply, number=number: answered(number, reply))  # type: ignore[misc]
+            self.wire.post(LSTAT, text(target), lambda reply, number=number: looked(number, reply))  # type: ignore[misc]
+        self.wire.settle()
+        return sizes
 
     def rename(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Replace each target; atomic where the server has posix-rename."""
@@ -145,70 +184,38 @@ class SftpFiles:
     def _post_open(self, place: str, flags: int, opened: Callable[[bytes], None]) -> None:
         self.wire.post(OPEN, _opening(place, flags), lambda reply: opened(reply.string()))
 
-    def _ask_read(
-        self, handle: bytes, offset: int, wanted: int, asked: deque[tuple[int, int, list[Reply]]], first: bool = False
-    ) -> None:
-        box: list[Reply] = []
-        self.wire.post(READ, text(handle) + struct.pack(">QI", offset, wanted), box.append)
-        (asked.appendleft if first else asked.append)((offset, wanted, box))
-
-    def _next(self, handle: bytes, asked: deque[tuple[int, int, list[Reply]]]) -> tuple[bytes, int]:
-        """The next piece in order, and how long it should be: a server may answer with less in the middle of a file."""
-        offset, wanted, box = asked.popleft()
-        data = b""
-        while True:
-            while not box:
-                self.wire.step()
-            reply = box.pop()
-            if reply.is_status(EOF):
-                return data, wanted
-            data += reply.string()
-            if len(data) >= wanted:
-                return data, wanted
-            rest = struct.pack(">QI", offset + len(data), wanted - len(data))
-            self.wire.post(READ, text(handle) + rest, box.append)
-
-    def _post_read_whole(self, number: int, place: str, length: int, found: list[bytes | None]) -> None:
-        wire, step = self.wire, self.wire.read_size
-
-        def opened(reply: Reply) -> None:
-            if reply.is_status(NO_SUCH_FILE):
-                return
-            handle = reply.string()
-            found[number] = b""
-
-            def ask(offset: int) -> None:
-                wire.post(READ, text(handle) + struct.pack(">QI", offset, min(step, length - offset)), got)
-
-            def got(reply: Reply) -> None:
-                data = b"" if reply.is_status(EOF) else reply.string()
-                found[number] = (found[number] or b"") + data
-                if data and len(found[number] or b"") < length:
-                    ask(len(found[number] or b""))
-                else:
-                    wire.post(CLOSE, text(handle), lambda _reply: None)
-
-            if length:
-                ask(0)
-            else:
-                wire.post(CLOSE, text(handle), lambda _reply: None)
-
-        wire.post(OPEN, _opening(place, FOR_READ), opened)
-
-    def _post_write_whole(self, place: str, data: bytes) -> None:
-        wire, step = self.wire, self.wire.write_size
-
-        def opened(handle: bytes) -> None:
-            for start in range(0, len(data), step):
-                piece = data[start : start + step]
-                wire.post(WRITE, text(handle) + struct.pack(">Q", start) + text(piece), Reply.check)
-            wire.post(CLOSE, text(handle), Reply.check)
-
-        self._post_open(place, FOR_WRITE | CREATE | TRUNCATE, opened)
-
     def _sync_and_close(self, handle: bytes) -> None:
         self.wire.post(EXTENDED, text(FSYNC) + text(handle), Reply.check)
         self.wire.post(CLOSE, text(handle), lambda _reply: None)
+
+
+class _Writing:
+    """The WRITEs of one file. What fails is this file's trouble: it never waits in the session for another one."""
+
+    def __init__(self) -> None:
+        self.failure: OSError | None = None
+        self._waits_for = self._on_way = 0
+
+    def post(self, wire: BulkWire, handle: bytes, offset: int, data: memoryview) -> None:
+        size = len(data)
+
+        def written(reply: Reply) -> None:
+            self._waits_for -= 1
+            self._on_way -= size
+            self.failure = self.failure or reply.failure()
+
+        self._waits_for += 1
+        self._on_way += size
+        wire.post_data(WRITE, text(handle) + struct.pack(">Q", offset), data, written)
+        while self._on_way > WRITE_AHEAD:
+            wire.step()
+
+    def settle(self, wire: BulkWire) -> None:
+        """Returns when all are answered; raises the first failure."""
+        while self._waits_for:
+            wire.step()
+        if self.failure is not None:
+            raise self.failure
 
 
 def _opening(place: str, flags: int) -> bytes:

@@ -6,7 +6,7 @@ import errno
 import stat as modes
 from collections.abc import Callable, Iterable, Sequence
 
-from tidemark.stores.disk import show
+from tidemark.stores.disk_rows import show
 from tidemark.stores.protocol import Entry
 from tidemark.stores.sftp_wire import (
     CLOSE,
@@ -42,14 +42,24 @@ class SftpFolders:
     def attributes(self, places: Sequence[str]) -> list[Attributes | None]:
         """Of each place, symlinks not followed; None where there is nothing."""
         found: list[Attributes | None] = [None] * len(places)
+        failed: list[OSError] = []
+        left = len(places)
 
         def note(number: int, reply: Reply) -> None:
-            reply.check((NO_SUCH_FILE,))
-            found[number] = reply.attributes() if not reply.is_status(NO_SUCH_FILE) else None
+            nonlocal left
+            left -= 1
+            failure = reply.failure((NO_SUCH_FILE,))
+            if failure is not None:
+                failed.append(OSError(failure.errno, failure.strerror, places[number]))
+            elif not reply.is_status(NO_SUCH_FILE):
+                found[number] = reply.attributes()
 
         for number, place in enumerate(places):
             self.wire.post(LSTAT, text(place), lambda reply, number=number: note(number, reply))  # type: ignore[misc]
-        self.wire.settle()
+        while left:  # not for what else is under way: a stream goes on meanwhile
+            self.wire.step()
+        if failed:
+            raise failed[0]
         return found
 
     def entries(self, paths: Sequence[str]) -> list[Entry | None]:

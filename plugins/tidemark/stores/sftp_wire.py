@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tidemark.errors import PermissionDeniedError, UnreachableError
-from tidemark.stores.ssh import Pipe
+from tidemark.stores.expired_logins import expired
+from tidemark.stores.pipe import Pipe
 
 INIT, VERSION = 1, 2
 OPEN, CLOSE, READ, WRITE, LSTAT, FSTAT, FSETSTAT, OPENDIR, READDIR, REMOVE, MKDIR, RMDIR = (
@@ -42,7 +43,7 @@ FSYNC, HARDLINK, RENAME_OVER, STATVFS, LIMITS = (
     "limits@openssh.com",
 )
 
-FOR_READ, FOR_WRITE, CREATE, TRUNCATE = 0x1, 0x2, 0x8, 0x10
+FOR_READ, FOR_WRITE, CREATE, TRUNCATE, EXCLUSIVE = 0x1, 0x2, 0x8, 0x10, 0x20
 IN_FLIGHT = 64  # requests sent ahead of their replies
 _SIZE, _OWNER, _MODE, _TIMES, _EXTENSIONS = 0x1, 0x2, 0x4, 0x8, 0x80000000
 
@@ -98,8 +99,11 @@ class SftpWire:
     """Requests with what to do with their reply (`post`), or one at a time (`ask`). For one thread.
 
     What a callback raises is kept until everything outstanding is answered, then raised by `settle`: the session stays
-    whole. Streams that outlive a call (`SftpFiles.chunks`) keep their replies and raise by themselves.
+    whole. Work that broke off without it leaves nothing to the next: what is kept ends with the last answer. Streams that
+    outlive a call (`sftp_flow`) keep their replies and raise by themselves.
     """
+
+    in_flight = IN_FLIGHT
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
@@ -117,14 +121,20 @@ class SftpWire:
 
     def post(self, kind: int, payload: bytes, then: Then) -> None:
         """Send a request; `then` gets its reply during a later call, and may post itself."""
-        self._next = (self._next + 1) & 0xFFFFFFFF
-        self._waiting[self._next] = then
-        self._pending += struct.pack(">IBI", len(payload) + 5, kind, self._next) + payload
+        self._pending += struct.pack(">IBI", len(payload) + 5, kind, self._numbered(then)) + payload
         if not self._answering:
             if len(self._pending) > 1 << 17:
                 self._flush()
-            while len(self._waiting) > IN_FLIGHT:
+            while len(self._waiting) > self.in_flight:
                 self.step()
+
+    def _numbered(self, then: Then) -> int:
+        """The number of a request whose reply `then` gets."""
+        if not self._waiting and not self._answering:
+            self.failure = None  # of work that nobody settled
+        self._next = (self._next + 1) & 0xFFFFFFFF
+        self._waiting[self._next] = then
+        return self._next
 
     def step(self) -> None:
         """Take one reply."""
@@ -174,8 +184,11 @@ class SftpWire:
         head = self._pipe.read(9)
         size, kind, _ = struct.unpack(">IBI", head) if len(head) == 9 else (0, 0, 0)
         if kind != VERSION or size > 1 << 18:
+            said = "" if len(head) == 9 else self._pipe.errors().strip()
+            if over := expired(self._pipe.host, f"{said}\n{self._pipe.banner}"):
+                raise over
             raise PermissionDeniedError(
-                f"{self._pipe.host} gives no SFTP: {head!r}",
+                f"{self._pipe.host} gives no SFTP: {said or repr(head)}",
                 hint="the account needs a shell or `ForceCommand internal-sftp`; does `sftp` work by hand?",
                 subject=self._pipe.host,
             )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,10 +17,12 @@ from contextlib import contextmanager, suppress
 from tidemark.errors import UnreachableError
 from tidemark.stores.lean_paramiko import paramiko
 from tidemark.stores.login import Limits, Login, connect
+from tidemark.stores.pipe import Pipe
 
 WINDOW = 1 << 25  # bytes in flight towards us before the far end waits
 PACKET = 1 << 15
-_RECEIVE = 1 << 18
+_TCP_INFO = 11
+_TOLD = (148, 224, 100)  # offsets into struct tcp_info of Linux: min_rtt, rcv_ooopack, total_retrans
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its tracebacks are our errors' business
 
@@ -27,23 +30,35 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its traceback
 class SshConnection:
     """Connects at the first use, and again after `drop`. Several channels may be open at once, from several threads."""
 
-    def __init__(self, login: Login, limits: Limits) -> None:
+    def __init__(self, login: Login, limits: Limits, nice: int = 0) -> None:
         self.login = login
         self.limits = limits
+        self.nice = nice  # of what we run at the far end, 0 … 19
         self._transport: paramiko.Transport | None = None
         self._further: list[paramiko.Transport] = []  # for one session each
         self._lock = threading.RLock()
+        self._round_trip = 0.0  # the last one known: a connection that was cut does not make the line a short one
+
+    def another(self) -> SshConnection:
+        """To the same server, as the same user; not connected yet."""
+        return SshConnection(self.login, self.limits, self.nice)
 
     def open_pipe(self, command: str = "", subsystem: str = "") -> Pipe:
         """A channel that runs `command`, or the named subsystem."""
         with self.speaking("opening a session"):
             transport, channel = self._open_session()
             channel.settimeout(self.limits.stall)
-            with self._deadline(transport):
-                if subsystem:
-                    channel.invoke_subsystem(subsystem)
-                else:
-                    _execute(transport, channel, command)
+            try:
+                with self._deadline(transport):
+                    if subsystem:
+                        channel.invoke_subsystem(subsystem)
+                    else:
+                        _execute(transport, channel, command)
+            except BaseException:
+                with suppress(EOFError, OSError, paramiko.SSHException):
+                    channel.close()
+                self.close_further(transport)
+                raise
             return Pipe(self, transport, channel)
 
     def _open_session(self) -> tuple[paramiko.Transport, paramiko.Channel]:
@@ -109,6 +124,21 @@ class SshConnection:
         asking.join(self.limits.stall)
         return not asking.is_alive() and transport.is_active()
 
+    def line(self) -> tuple[float, int]:
+        """(round trip in seconds, packets lost so far, either way), by the kernel; zeros where it does not tell.
+
+        What was lost towards us shows as packets that came out of order, what was lost from us was sent again. The round
+        trip is the last connection's where there is none now.
+        """
+        transport = self._transport
+        try:
+            info = transport.sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 256) if transport is not None else b""
+        except OSError:
+            info = b""
+        known = [struct.unpack_from("=I", info, at)[0] if len(info) >= at + 4 else 0 for at in _TOLD]
+        self._round_trip = known[0] / 1e6 or self._round_trip
+        return self._round_trip, known[1] + known[2]
+
     @contextmanager
     def speaking(self, doing: str) -> Iterator[None]:
         """Translate what the connection raises inside the block. One that was silent too long is not used again."""
@@ -139,99 +169,8 @@ class SshConnection:
         with self._lock:
             if self._transport is None or not self._transport.is_active():
                 self._transport = connect(self.login, self.limits)
+                self.line()  # remembers its round trip
             return self._transport
-
-
-class Pipe:
-    """Bytes to and from a command or subsystem at the far end."""
-
-    def __init__(self, connection: SshConnection, transport: paramiko.Transport, channel: paramiko.Channel) -> None:
-        self._connection = connection
-        self._transport = transport
-        self._channel = channel
-        self._buffer = bytearray()
-
-    @property
-    def host(self) -> str:
-        return self._connection.login.name
-
-    @property
-    def open(self) -> bool:
-        return not self._channel.closed and not self._channel.eof_received
-
-    @property
-    def connected(self) -> bool:
-        """The server is there, whatever became of the command. Asks it."""
-        return self._connection.alive(self._transport)
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        with self._connection.speaking("sending"):
-            self._channel.sendall(data)
-
-    def end_input(self) -> None:
-        with self._connection.speaking("sending"):
-            self._channel.shutdown_write()
-
-    def read(self, count: int, *, patient: bool = False) -> bytes:
-        """Exactly `count` bytes, fewer at the end of the stream. `patient`: the far end may compute in silence."""
-        while len(self._buffer) < count:
-            got = self._receive(patient)
-            if not got:
-                break
-            self._buffer += got
-        data = bytes(memoryview(self._buffer)[:count])
-        del self._buffer[:count]
-        return data
-
-    def read_line(self, limit: int = 65_536) -> bytes:
-        """Up to and with the next newline; what there is when the stream ends or `limit` bytes had none."""
-        while b"\n" not in self._buffer and len(self._buffer) < limit:
-            got = self._receive(False)
-            if not got:
-                break
-            self._buffer += got
-        end = self._buffer.find(b"\n") + 1
-        return self.read(end or len(self._buffer))
-
-    def read_all(self) -> bytes:
-        while got := self._receive(True):
-            self._buffer += got
-        data = bytes(self._buffer)
-        self._buffer.clear()
-        return data
-
-    def errors(self) -> str:
-        """What the command said on its standard error, after its output ended."""
-        said = b""
-        with self._connection.speaking("waiting for its words"):
-            while got := self._channel.recv_stderr(_RECEIVE):
-                said += got
-        return said.decode("utf-8", "backslashreplace")
-
-    def close(self) -> None:
-        with suppress(EOFError, OSError, paramiko.SSHException):  # a connection that broke is closed already
-            self._channel.close()
-        self._connection.close_further(self._transport)
-
-    def _receive(self, patient: bool) -> bytes:
-        while True:
-            try:
-                with self._connection.speaking("waiting for its answer"):
-                    return self._try_receive()
-            except _Silent as silent:
-                if not (patient and self._connection.alive(self._transport)):
-                    with self._connection.speaking("waiting for its answer"):
-                        raise TimeoutError from silent
-
-    def _try_receive(self) -> bytes:
-        try:
-            return bytes(self._channel.recv(_RECEIVE))
-        except TimeoutError:
-            raise _Silent from None
-
-
-class _Silent(Exception):
-    """Nothing came within the stall limit."""
 
 
 def _execute(transport: paramiko.Transport, channel: paramiko.Channel, command: str) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tidemark.errors import SourceVanishedError, TidemarkError
 from tidemark.stores.bandwidth import TokenBucket
+from tidemark.stores.file_deadline import FileDeadlines
 from tidemark.stores.protocol import Entry, Store, Tier
 
 SMALL = 1 << 20  # files up to here (and up to a block) travel in bundles
@@ -31,6 +33,10 @@ class SendOptions:
     retries: int = 5  # tries after the first
     bandwidth: float = 0.0  # bytes a second, 0: no cap
     should_stop: Callable[[], bool] | None = None  # asked between blocks and bundles; True ends the send there
+    connections: int = 16  # to a remote end, at most
+    digest_at_source: bool = True  # False: of the bytes as they come alone, "not verified at the source"
+    slowest: float = 1000.0  # bytes a second of a file that is worth waiting for (`file_deadline`); 0: all are
+    reserve: int = 0  # bytes of the target's disk that stay free
 
 
 @dataclass(frozen=True)
@@ -67,10 +73,16 @@ class Wire:
     options: SendOptions
     on_bytes: Callable[[int], None]
     bucket: TokenBucket = field(init=False)
+    deadlines: FileDeadlines = field(init=False)  # by source path
     spent: dict[str, int] = field(default_factory=dict)  # wire bytes by target path, all tries of the item at hand
 
+    litter: list[str] = field(default_factory=list)  # files at the target that nobody has a use for any more
+    _counting: threading.Lock = field(default_factory=threading.Lock)  # who counts is not who tells
+
     def __post_init__(self) -> None:
-        self.bucket = TokenBucket(self.options.bandwidth)
+        cap, slowest = self.options.bandwidth, self.options.slowest
+        self.bucket = TokenBucket(cap)
+        self.deadlines = FileDeadlines(min(slowest, cap / 4) if cap else slowest)  # a cap cuts no file short
 
     @property
     def proven_at_source(self) -> bool:
@@ -86,10 +98,15 @@ class Wire:
         return self.options.should_stop is not None and self.options.should_stop()
 
     def count(self, item: SendItem, size: int) -> None:
-        """`size` bytes of `item` crossed: remember, report, brake."""
-        self.spent[item.target_path] = self.spent.get(item.target_path, 0) + size
+        """`size` bytes of `item` crossed: remember and report."""
+        self.spend([(item.target_path, size)])
         self.on_bytes(size)
-        self.bucket.take(size)
+
+    def spend(self, pieces: Iterable[tuple[str, int]]) -> None:
+        """(target path, wire bytes) each. Any thread may."""
+        with self._counting:
+            for path, size in pieces:
+                self.spent[path] = self.spent.get(path, 0) + size
 
     def metered(self, item: SendItem, pieces: Iterable[bytes]) -> Iterator[bytes]:
         for piece in pieces:
@@ -97,26 +114,36 @@ class Wire:
             yield piece
 
     def sent(self, item: SendItem, sha256: str) -> Sent:
-        verified = "source" if self.proven_at_source else "target"
-        return Sent(item, sha256, self.spent.pop(item.target_path, 0), verified)
+        verified = "source" if self.proven_at_source and self.options.digest_at_source else "target"
+        return Sent(item, sha256, self._spent(item), verified)
 
     def failed(self, item: SendItem, error: TidemarkError) -> Failed:
-        return Failed(item, error, self.spent.pop(item.target_path, 0))
+        return Failed(item, error, self._spent(item))
+
+    def _spent(self, item: SendItem) -> int:
+        with self._counting:
+            return self.spent.pop(item.target_path, 0)
 
 
-def require(item: SendItem, entry: Entry | None) -> Entry:
+def require(item: SendItem, entry: Entry | TidemarkError | None) -> Entry:
     """The source's entry; SourceVanishedError when it is gone or has fewer bytes than it had when it was selected."""
+    if isinstance(entry, TidemarkError):
+        raise entry
     if entry is None:
         raise SourceVanishedError(
             f"{item.source_path} is gone at the source", hint="the next run lists again", subject=item.source_path
         )
     if entry.size < item.size:
-        raise SourceVanishedError(
-            f"{item.source_path} has {entry.size} bytes, {item.size} were selected",
-            hint="the next run lists again",
-            subject=item.source_path,
-        )
+        raise shorter(item, entry.size)
     return entry
+
+
+def shorter(item: SendItem, size: int) -> SourceVanishedError:
+    return SourceVanishedError(
+        f"{item.source_path} has {size} bytes, {item.size} were selected",
+        hint="the next run lists again",
+        subject=item.source_path,
+    )
 
 
 def changed(item: SendItem) -> TryAgain:

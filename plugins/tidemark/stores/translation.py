@@ -20,7 +20,11 @@ from tidemark.errors import (
 
 _VANISHED = {errno.ENOENT, errno.ENOTDIR}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_MORE_ROOM = {
+    errno.ENOSPC: "free space there, then run again",
+    errno.EDQUOT: "raise the user's quota there (quota -s shows it) or free what counts against it, then run again",
+}
 _AGAIN = {errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EBUSY, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 _NO_LINK = {errno.EXDEV, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK}
 
@@ -67,13 +71,23 @@ def os_error(error: OSError, where: Where, path: str, *, reading: bool = False) 
             f"{place}: {said}", hint=f"give {who} access to it, then run again; ./tidemark doctor checks", subject=path
         )
     if number in _FULL:
-        return DiskFullError(f"no space at {place}: {said}", hint="free space there, then run again", subject=path)
+        return DiskFullError(f"no space at {place}: {said}", hint=_MORE_ROOM[number], subject=path)
     if number in _AGAIN:
         return UnreachableError(f"{place}: {said}", hint="run again", subject=path)
     if number in _NO_LINK:
         return PermanentError(
             f"{place} cannot be hard-linked: {said}",
             hint='keep the site\'s `snapshot` folder on the same disk, or set snapshot = ""',
+            subject=path,
+        )
+    if number == errno.ENAMETOOLONG:
+        return PermanentError(
+            f"{place}: {said}", hint="shorten it, or use a file system there that takes longer names", subject=path
+        )
+    if number == errno.EFBIG:
+        return PermanentError(
+            f"{place} is larger than a file may be there: {said}",
+            hint="raise the limit there: ulimit -f of the user, or a file system that takes larger files",
             subject=path,
         )
     return PermanentError(f"{place}: {said}", hint="look at the disk and the system log there", subject=path)

@@ -11,7 +11,8 @@ from tidemark.errors import CorruptionError, PermanentError, RetryableError
 from tidemark.ledger import events, run_rows
 from tidemark.ledger.database import now
 from tidemark.ledger.run_rows import FAILED, HELD, PLANNED, SENT, VANISHED
-from tidemark.stores.landing import MANIFEST, Manifest, decode_manifest
+from tidemark.stores.landing import MANIFEST, Manifest
+from tidemark.stores.landing_papers import decode_manifest
 from tidemark.sync import snapshot
 from tidemark.sync.closing import require_all_sent, settle_all
 from tidemark.sync.receipts import read_receipts

@@ -16,7 +16,7 @@ from dataclasses import replace
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import CorruptionError, RetryableError, SourceVanishedError
-from tidemark.ledger import events, link_rows, run_rows
+from tidemark.ledger import events, link_rows, run_rows, sender_rows
 from tidemark.ledger.link_rows import Acked, SchemaPosition
 from tidemark.ledger.run_rows import (
     DROP,
@@ -24,6 +24,7 @@ from tidemark.ledger.run_rows import (
     HELD,
     LANDED,
     PLANNED,
+    SEND,
     SENT,
     SUPERSEDE,
     TO_SEND,
@@ -31,9 +32,12 @@ from tidemark.ledger.run_rows import (
     RunItem,
     SentLanding,
 )
-from tidemark.stores.landing import MANIFEST, encode
+from tidemark.stores.landing import MANIFEST
+from tidemark.stores.landing_papers import encode
+from tidemark.sync import snapshot
 from tidemark.sync.manifest import Contents, Inventory, compose, read_inventory
 from tidemark.sync.parts import partition_of
+from tidemark.sync.snapshot import SnapshotFolders
 from tidemark.sync.work import Work
 
 
@@ -107,6 +111,10 @@ def settle(work: Work, landing: SentLanding) -> None:
     # CRASH WINDOW: the landing is whole, nobody here knows; the rerun reads the manifest back and goes on below.
     with work.recording() as connection:
         _land(connection, work, landing, contents)
+    # CRASH WINDOW: landed, links still there: cleanup removes what is left of the run's.
+    if work.site.snapshot and not landing.last:  # the last part's go with all others, at once
+        released = [path for item in contents.files for path in item.paths]
+        snapshot.release(work.source, SnapshotFolders.of(work.site, work.link.name), landing.run_id, released)
 
 
 def _read_back(work: Work, path: str) -> str | None:
@@ -207,6 +215,9 @@ def _land(connection: Connection, work: Work, landing: SentLanding, contents: Co
     link_rows.ack_files(connection, link, [_acked(i, landing.landing) for i in files])
     gone = [i for i in contents.items if i.action in (DROP, SUPERSEDE)]
     link_rows.mark_gone(connection, link, [i.path for i in gone])
+    sender_rows.note_sent(connection, link, [_told(i) for i in files])
+    if gone and sender_rows.any_unverified(connection, link):
+        sender_rows.settled(connection, link, [i.path for i in gone])
     positions = [SchemaPosition(p.path, p.start + p.size, p.mtime, p.prefix_sha256, p.epoch) for p in contents.schema]
     link_rows.put_schema_positions(connection, link, positions)
     if contents.schema:
@@ -231,6 +242,10 @@ def _land(connection: Connection, work: Work, landing: SentLanding, contents: Co
         rows = [{**place, "path": i.path, "covered_by": i.covered_by} for i in gone if i.action == action]
         events.record_many(connection, kind, rows)
     events.record(connection, "landing.closed", **place, sequence=landing.sequence, files=len(files))
+
+
+def _told(item: RunItem) -> sender_rows.Sent:
+    return sender_rows.Sent(item.path, item.generation, item.verified == "source", item.action == SEND)
 
 
 def _acked(item: RunItem, landing: str) -> Acked:

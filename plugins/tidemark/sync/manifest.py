@@ -111,5 +111,5 @@ def _file(item: RunItem) -> LandedFile:
         resource=None if alone else Part(item.path + ".resource", item.resource_size, item.resource_sha256 or ""),
         mods=mods,
         sha256=item.sha256 or "",
-        verified=item.verified or "source",
+        verified=item.verified or "target",  # nobody said that it was made at the source
     )

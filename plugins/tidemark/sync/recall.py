@@ -57,6 +57,7 @@ class Recalled:
     gone: set[str] = field(default_factory=set)
     extents: dict[str, Extent] = field(default_factory=dict)
     logs: dict[str, Log] = field(default_factory=dict)
+    unverified: dict[str, int] = field(default_factory=dict)  # of acknowledged paths: the generation
     runs: dict[str, RunStory] = field(default_factory=dict)
     landings: list[SentLanding] = field(default_factory=list)
     receipts: dict[str, tuple[Receipt, str]] = field(default_factory=dict)  # by landing
@@ -99,6 +100,10 @@ class Recalled:
         before = self.acked.get(file.path)
         size = file.tsfile.size if file.tsfile else before.size if before else 0
         mods_size, mods_sha256 = (file.mods.size, file.mods.sha256) if file.mods else (0, "")
+        if file.verified != "source" or (file.tsfile is None and file.path in self.unverified):
+            self.unverified[file.path] = file.generation
+        else:
+            self.unverified.pop(file.path, None)
         self.acked[file.path] = Acked(
             file.path, size, file.mtime, 0, mods_size, file.generation, file.sha256, mods_sha256, landing
         )
@@ -111,6 +116,7 @@ class Recalled:
 
     def _forget(self, path: str) -> None:
         self._settled(path)
+        self.unverified.pop(path, None)
         self.gone.add(path)
 
     def _log(self, path: str, epoch: int, start: int, part: Part, folder: str) -> None:

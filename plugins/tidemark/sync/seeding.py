@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from tidemark.stores.block_journal import part_of
 from tidemark.stores.protocol import Store
 from tidemark.stores.transfer import SendItem
 
@@ -31,6 +32,6 @@ def seed(copies: Copies, target: Store, wanted: Iterable[tuple[str, SendItem]]) 
         place = copies.places.get(path)
         if place is None or target.stat(item.target_path) is not None:
             continue
-        part = item.target_path + ".part"
+        part = part_of(item.target_path)
         target.write_part(part, 0, copies.store.chunks(place, 0, item.size, _PIECE))
         target.seal_parts([(part, item.target_path)])

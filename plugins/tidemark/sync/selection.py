@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import CorruptionError, NotFoundError, RetryableError, UnreachableError
-from tidemark.ledger import events, link_rows, run_rows
+from tidemark.ledger import events, link_rows, run_rows, sender_rows
 from tidemark.ledger.run_rows import DROP, HELD, PINNED, PLANNED, SUPERSEDE
 from tidemark.stores.listing import entries_in, folders_of, glance
 from tidemark.stores.protocol import Listing, Range, Tier
 from tidemark.sync import snapshot
 from tidemark.sync.choice import Facts, Selection, choose, left_out_reason, without
+from tidemark.sync.distrust import kept_back
 from tidemark.sync.guard import View
 from tidemark.sync.plan import Change, Changes, Compared, Kind, changes, compare, set_outside
 from tidemark.sync.snapshot import SnapshotFolders
@@ -46,6 +47,9 @@ def select_files(work: Work, options: Options) -> Mapping[str, int]:
 def look(site: Site, options: Options) -> Selection:
     """What a run would do now; changes nothing."""
     listing, found, view = _listed(site, options.send_all_again)
+    if not options.send_all_again and options.exactly is None:
+        with site.ledger.read() as connection:
+            found = kept_back(connection, site.link.name, found)
     moving = [c for c in found.changed if c.kind is not Kind.MODS]
     extents, unreadable = _extents(site, moving)
     beside = [*(r.path for r in found.vanished), *(f.entry.path for f in found.live)] if found.vanished else []
@@ -67,25 +71,28 @@ def look(site: Site, options: Options) -> Selection:
     return choose(facts, site.link, site.site.data, options)
 
 
-def _pinned(work: Work, options: Options) -> tuple[Selection, bool]:
-    """A selection whose files are all linked, or (False) one that will be read in place."""
+def _pinned(work: Work, options: Options) -> tuple[Selection, frozenset[str]]:
+    """A selection, and the TsFiles of it that are linked: all, as many as `snapshot_bytes` allows, or none where the site
+    cannot link. The others will be read in place."""
     folders = SnapshotFolders.of(work.site, work.link.name)
     if work.again and work.site.snapshot:
         snapshot.drop(work.source, folders, work.run_id)
     for tries_left in reversed(range(TRIES)):
         selection = look(work, options)
         if not work.site.snapshot or not selection.files:
-            return selection, False
-        troubled = snapshot.take(work.source, folders, work.run_id, selection.files)
+            return selection, frozenset()
+        linked = snapshot.affordable(selection.files, work.site.snapshot_bytes)
+        pinned = frozenset(file.entry.path for file in linked)
+        troubled = snapshot.take(work.source, folders, work.run_id, linked) if linked else frozenset()
         if troubled is None:
-            return selection, False
+            return selection, frozenset()
         if not troubled:
-            return selection, True
+            return selection, pinned
         with work.recording() as connection:
             rows = [{"link": work.link.name, "run_id": work.run_id, "path": path} for path in sorted(troubled)]
             events.record_many(connection, "file.vanished", rows)
         if not tries_left:
-            return without(selection, troubled), True
+            return without(selection, troubled), pinned
         snapshot.drop(work.source, folders, work.run_id)
     raise AssertionError("unreachable: the last try returns")
 
@@ -225,20 +232,29 @@ def _approved(connection: Connection, link: str) -> frozenset[str]:
     return frozenset(i.path for i in run_rows.items(connection, row.approved_run, HELD) if i.action == DROP)
 
 
-def _record(connection: Connection, work: Work, selection: Selection, pinned: bool) -> None:
+def _record(connection: Connection, work: Work, selection: Selection, pinned: frozenset[str]) -> None:
     link, run_id = work.link.name, work.run_id
-    sending = PINNED if pinned else PLANNED
-    items = [replace(i, state=sending) if i.action not in (DROP, SUPERSEDE) else i for i in selection.items]
+    items = [
+        i if i.action in (DROP, SUPERSEDE) else replace(i, state=PINNED if i.path in pinned else PLANNED)
+        for i in selection.items
+    ]
+    in_place = sum(i.state == PLANNED and i.action not in (DROP, SUPERSEDE) for i in items)
+    if in_place and pinned:
+        limit = work.site.snapshot_bytes
+        events.record(
+            connection, "snapshot.full", link=link, run_id=run_id, linked=len(pinned), in_place=in_place, limit=limit
+        )
     link_rows.add_files(connection, link, selection.seen)
     link_rows.adopt_files(connection, link, selection.adopted)
     link_rows.touch_files(connection, link, selection.touched)
     link_rows.put_extents(connection, link, selection.extents)
     link_rows.put_skipped(connection, link, selection.skipped)
     link_rows.mark_gone(connection, link, selection.forgotten)
+    sender_rows.end_held(connection, link, [*selection.forgotten, *(i.path for i in items)])
     run_rows.add_items(connection, run_id, items)
     told = sum(i.action in (DROP, SUPERSEDE) and i.state != HELD for i in items)
     inventory = {
-        "added": [asdict(entry) for entry in selection.added],
+        "added": [vars(entry) for entry in selection.added],
         "removed": selection.removed,
         "count": link_rows.count_live(connection, link) - told,
         "approved": selection.approved,

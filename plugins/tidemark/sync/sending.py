@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection
@@ -29,6 +29,7 @@ from tidemark.ledger.run_rows import FAILED, MODS, PINNED, SENT, TO_SEND, VANISH
 from tidemark.stores.landing import landed_path
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 from tidemark.sync.closing import close_part
+from tidemark.sync.distrust import hold
 from tidemark.sync.parts import PartLimits, Weighed, batches, part_is_full, partition_of
 from tidemark.sync.seeding import seed
 from tidemark.sync.snapshot import SnapshotFolders
@@ -208,7 +209,16 @@ class Sending:
 
     def _outcomes(self, items: Sequence[SendItem]) -> Iterator[Sent | Failed]:
         link = self.work.link
-        options = SendOptions(link.block_bytes, link.retries, link.bandwidth, self.stopped)
+        options = SendOptions(
+            link.block_bytes,
+            link.retries,
+            link.bandwidth,
+            self.stopped,
+            link.connections,
+            slowest=link.slowest,
+            reserve=HEADROOM_BYTES,
+        )
+        options = replace(options, digest_at_source=link.digest == "both")
         return send(self.work.source, self.work.target, items, options, self._on_bytes)
 
     def _on_bytes(self, count: int) -> None:
@@ -263,7 +273,8 @@ class Sending:
             for p, e in errors.items()
         ]
         with self.work.recording() as connection:
-            run_rows.set_items(connection, run_id, changes)
+            kept = hold(connection, self.work, errors)
+            run_rows.set_items(connection, run_id, [c | {"reason": kept.get(c["path"], c["reason"])} for c in changes])
             rows = [{"link": link, "run_id": run_id, "path": p, "error": e.message} for p, e in errors.items()]
             events.record_many(connection, "file.failed", rows)
 

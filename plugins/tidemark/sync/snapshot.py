@@ -59,6 +59,22 @@ def members(file: SealedFile) -> list[Entry]:
     return [Entry(p.path, p.size, p.mtime, p.inode) for p in parts]
 
 
+def affordable(files: Sequence[SealedFile], budget: int) -> Sequence[SealedFile]:
+    """The files that a run may link where `budget` bytes may stay on the disk for it; 0: all. Pure.
+
+    The smallest first: compactions take those first, and the most files are safe. The others are read in place.
+    """
+    if not budget:
+        return files
+    left, kept = budget, []
+    for file in sorted(files, key=_bytes):
+        left -= _bytes(file)
+        if left < 0:
+            break
+        kept.append(file)
+    return kept
+
+
 def take(store: Store, folders: SnapshotFolders, run_id: str, files: Sequence[SealedFile]) -> frozenset[str] | None:
     """Link every member of every file, then look at the links. Returns the TsFiles of which a member is gone or is not
     what was listed any more; None where the site cannot link (other disk, no such call, no right to write).
@@ -80,6 +96,11 @@ def take(store: Store, folders: SnapshotFolders, run_id: str, files: Sequence[Se
 def changed(listed: Iterable[tuple[str, Entry]], now: Mapping[str, Entry | None]) -> frozenset[str]:
     """The TsFiles of which a member is missing or differs. A mods file may have grown: its first bytes are sent. Pure."""
     return frozenset(tsfile for tsfile, member in listed if not _holds(member, now[member.path]))
+
+
+def release(store: Store, folders: SnapshotFolders, run_id: str, paths: Iterable[str]) -> None:
+    """Remove a run's links of these files; those that are gone are success."""
+    store.remove([folders.place(run_id, path) for path in paths])
 
 
 def drop(store: Store, folders: SnapshotFolders, run_id: str) -> None:
@@ -104,6 +125,10 @@ def forsaken(run_id: str, at: float) -> bool:
     except ValueError:
         return False  # no run's folder: not ours to remove
     return at - began > FORSAKEN_DAYS * 86_400
+
+
+def _bytes(file: SealedFile) -> int:
+    return sum(member.size for member in members(file))
 
 
 def _holds(member: Entry, link: Entry | None) -> bool:

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 from tidemark.errors import UnsupportedError
-from tidemark.tsfiles.codes import Compression, DataType, Encoding
+from tidemark.tsfiles.codes import COMPRESSIONS, DATA_TYPES, ENCODINGS, Compression, DataType, Encoding
 from tidemark.tsfiles.filebytes import FileBytes
-from tidemark.tsfiles.series import TIME_COLUMN, Series, Statistics, data_type, parse_statistics
+from tidemark.tsfiles.series import TIME_COLUMN, VALUE_COLUMN, Series, Statistics, data_type, parse_statistics
 from tidemark.tsfiles.wire import Cursor
 
 _SEVERAL_PAGES, _ONE_PAGE = 1, 5
+_PAGES_OF = {_SEVERAL_PAGES: False, _ONE_PAGE: True}  # whether there is one page only
 _COLUMN_BITS = 0xC0
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkHeader:
+class ChunkHeader(NamedTuple):
     """`column` is PLAIN_SERIES, or TIME_COLUMN or VALUE_COLUMN in an aligned device; the pages lie at `data_offset`."""
 
     offset: int
@@ -51,7 +53,52 @@ class Page:
 
 def read_header(file: FileBytes, offset: int, series: Series, chunks_end: int) -> ChunkHeader:
     """The header at `offset`, which must be one of `series` and end with its pages before `chunks_end`."""
-    cursor = Cursor(file.read_up_to(offset, 32 + len(series.name.encode()), chunks_end), file.path, offset)
+    data = file.read_up_to(offset, 32 + len(_name_bytes(series.name)), chunks_end)
+    return _plain_header(data, offset, series, chunks_end) or _any_header(
+        Cursor(data, file.path, offset), offset, series, chunks_end
+    )
+
+
+def _plain_header(data: bytes, offset: int, series: Series, chunks_end: int) -> ChunkHeader | None:
+    """A header that is just what its series says; None for any other, which `_any_header` reads or refuses."""
+    name = _name_bytes(series.name)
+    at = 1 + len(name)
+    size = shift = 0
+    try:
+        if not data.startswith(name, 1):
+            return None
+        while (byte := data[at]) >= 0x80:
+            size |= (byte & 0x7F) << shift
+            shift += 7
+            at += 1
+        size |= byte << shift
+        kind, one_page = data[0] & _COLUMN_BITS, _PAGES_OF[data[0] & ~_COLUMN_BITS]
+        of_type = DATA_TYPES[data[at + 1]]
+        compression, encoding = COMPRESSIONS[data[at + 2]], ENCODINGS[data[at + 3]]
+    except LookupError:
+        return None
+    data_offset = offset + at + 4
+    if series.is_time or of_type is not series.type or kind not in (0, VALUE_COLUMN) or shift > 28:
+        return None
+    if data_offset + size > chunks_end:
+        return None
+    return ChunkHeader(offset, series.name, kind, one_page, of_type, encoding, compression, data_offset, size)
+
+
+@lru_cache(maxsize=4096)
+def _name_bytes(name: str) -> bytes:
+    """A name with its length before it, as it stands in a header."""
+    text = name.encode()
+    length = bytearray()
+    left = 2 * len(text)  # zigzag
+    while left >= 0x80:
+        length.append(left & 0x7F | 0x80)
+        left >>= 7
+    length.append(left)
+    return bytes(length) + text
+
+
+def _any_header(cursor: Cursor, offset: int, series: Series, chunks_end: int) -> ChunkHeader:
     kind = cursor.u8()
     if kind & ~_COLUMN_BITS not in (_SEVERAL_PAGES, _ONE_PAGE):
         raise cursor.fail(f"no chunk of {series.name!r} begins here", 0)

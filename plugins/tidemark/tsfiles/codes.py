@@ -60,5 +60,10 @@ class Compression(enum.IntEnum):
     LZMA2 = 9
 
 
+DATA_TYPES = {kind.value: kind for kind in DataType}
+ENCODINGS = {kind.value: kind for kind in Encoding}
+COMPRESSIONS = {kind.value: kind for kind in Compression}
+"""Number → what it stands for: much quicker than to call the enumeration, which is done for every chunk of a file."""
+
 BINARY_TYPES = frozenset({DataType.TEXT, DataType.BLOB, DataType.STRING})
 """Types whose values are byte strings (`bytes` in a `Column`)."""

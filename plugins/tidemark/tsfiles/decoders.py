@@ -1,6 +1,6 @@
 """Which (type, encoding) Tidemark decodes, and how: every decoder here is exact or absent, none guesses.
 
-Absent (no files to prove them with, or readers that differ): RLBE, SPRINTZ, DIFF, BITMAP, REGULAR, FREQ, CAMEL.
+`decodable` says which, for those who only ask.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tidemark.tsfiles.codes import BINARY_TYPES, Compression, DataType, Encoding
+from tidemark.tsfiles.codes import BINARY_TYPES, DataType, Encoding
 from tidemark.tsfiles.column import VALUE_DTYPES
-from tidemark.tsfiles.compression import BadPageError, can_decompress
+from tidemark.tsfiles.compression import BadPageError
+from tidemark.tsfiles.decodable import FLOATS, INTEGERS
 from tidemark.tsfiles.decode_deltas import deltas, float_deltas, zigzag
 from tidemark.tsfiles.decode_runs import boolean_runs, dictionary, float_runs, int_runs
 from tidemark.tsfiles.decode_xor import chimp, gorilla, gorilla_v1
@@ -22,19 +23,11 @@ from tidemark.tsfiles.wire import Cursor
 
 Decoder = Callable[[bytes, int], NDArray[Any]]
 
-_INTEGERS = (DataType.INT32, DataType.DATE, DataType.INT64, DataType.TIMESTAMP)
-_FLOATS = (DataType.FLOAT, DataType.DOUBLE)
-
-
-def can_decode(data_type: DataType, encoding: Encoding, compression: Compression = Compression.UNCOMPRESSED) -> bool:
-    """Whether values of this type, encoding and compression can be read exactly."""
-    return (data_type, encoding) in _DECODERS and can_decompress(compression)
-
 
 def decode(data_type: DataType, encoding: Encoding, data: bytes, count: int) -> NDArray[Any]:
     """The `count` values of a page, with the dtype of `VALUE_DTYPES`.
 
-    Raises BadPageError where `data` does not hold exactly that many, KeyError where `can_decode` is false.
+    Raises BadPageError where `data` does not hold exactly that many, KeyError where `decodable.can_decode` is false.
     """
     return _DECODERS[data_type, encoding](data, count)
 
@@ -99,7 +92,7 @@ def _table() -> dict[tuple[DataType, Encoding], Decoder]:
         (DataType.BOOLEAN, Encoding.PLAIN): _plain_booleans,
         (DataType.BOOLEAN, Encoding.RLE): boolean_runs,
     }
-    for kind in _INTEGERS:
+    for kind in INTEGERS:
         dtype = VALUE_DTYPES[kind]
         plain = _plain_int32 if dtype.itemsize == 4 else partial(_plain_fixed, ">i8", dtype)
         table[kind, Encoding.PLAIN] = plain
@@ -108,7 +101,7 @@ def _table() -> dict[tuple[DataType, Encoding], Decoder]:
         table[kind, Encoding.ZIGZAG] = partial(zigzag, dtype=dtype)
         table[kind, Encoding.GORILLA] = partial(gorilla, dtype=dtype)
         table[kind, Encoding.CHIMP] = partial(chimp, dtype=dtype)
-    for kind in _FLOATS:
+    for kind in FLOATS:
         dtype = VALUE_DTYPES[kind]
         integers = np.dtype(np.int32 if dtype.itemsize == 4 else np.int64)
         table[kind, Encoding.PLAIN] = partial(_plain_fixed, f">f{dtype.itemsize}", dtype)

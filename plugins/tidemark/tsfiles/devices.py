@@ -54,6 +54,7 @@ def tree_device(segments: Sequence[str | None]) -> str:
     return ".".join(quote(unquote(node)) for node in nodes)
 
 
+@lru_cache(maxsize=4096)
 def measurement_name(name: str) -> str:
     """The canonical name of a measurement of the tree model."""
     return quote(unquote(name))

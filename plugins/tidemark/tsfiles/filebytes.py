@@ -9,22 +9,33 @@ from types import TracebackType
 from tidemark.errors import NotFoundError
 from tidemark.tsfiles.wire import corrupt
 
+_WHOLE = 4 << 20  # bytes that are cheaper read at once than in the many small pieces of an index
+
 
 class FileBytes:
-    """A local file opened for reading at any position; a context manager. `size` is its length when it was opened."""
+    """A local file opened for reading at any position; a context manager. `size` is its length when it was opened.
 
-    def __init__(self, path: Path | str) -> None:
+    `all_of_it`: the caller will look at every part, so a file that is not large is read at once.
+    """
+
+    def __init__(self, path: Path | str, all_of_it: bool = False) -> None:
         self.path = str(path)
         try:
             self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as error:
             raise NotFoundError(f"{self.path}: no such file", subject=self.path) from error
         self.size = os.fstat(self._descriptor).st_size
+        self._whole: bytes | None = None
+        if all_of_it and 0 < self.size <= _WHOLE:
+            self._whole = os.pread(self._descriptor, self.size, 0)
+            self._whole = self._whole if len(self._whole) == self.size else None  # piece by piece, which says what is wrong
 
     def read(self, offset: int, length: int) -> bytes:
         """`length` bytes from `offset`; CorruptionError where the file does not have them."""
         if offset < 0 or length < 0 or offset + length > self.size:
             raise corrupt(self.path, f"{length} bytes wanted from byte {offset} of a file of {self.size} bytes")
+        if self._whole is not None:
+            return self._whole[offset : offset + length]
         pieces = []
         while length > 0:
             piece = os.pread(self._descriptor, length, offset)

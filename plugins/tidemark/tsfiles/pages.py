@@ -20,7 +20,8 @@ from tidemark.tsfiles.chunks import ChunkHeader, Page, pages, read_header
 from tidemark.tsfiles.codes import DataType, Encoding
 from tidemark.tsfiles.column import Column
 from tidemark.tsfiles.compression import BadPageError, decompress
-from tidemark.tsfiles.decoders import can_decode, decode
+from tidemark.tsfiles.decodable import can_decode
+from tidemark.tsfiles.decoders import decode
 from tidemark.tsfiles.filebytes import FileBytes
 from tidemark.tsfiles.series import PLAIN_SERIES, TIME_COLUMN, VALUE_COLUMN, ChunkPlace, Series, Statistics
 from tidemark.tsfiles.wire import Cursor, corrupt

@@ -5,11 +5,13 @@ Source: `TimeseriesMetadata`, `ChunkMetadata` and `Statistics` of the TsFile lib
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tidemark.errors import UnsupportedError
-from tidemark.tsfiles.codes import DataType
+from tidemark.tsfiles.codes import DATA_TYPES, DataType
 from tidemark.tsfiles.wire import Cursor
 
 PLAIN_SERIES, TIME_COLUMN, VALUE_COLUMN = 0, 0x80, 0x40
@@ -26,6 +28,8 @@ _FIXED_STATISTICS = {
     DataType.DATE: 24,
     DataType.BLOB: 0,
 }
+_EXTENT = struct.Struct(">qq")
+_OFFSET = struct.Struct(">q")
 _STRINGS = {DataType.TEXT: 2, DataType.STRING: 4}
 
 
@@ -38,16 +42,14 @@ class Statistics:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkPlace:
+class ChunkPlace(NamedTuple):
     """Where the header of a chunk lies, and what is in the chunk."""
 
     offset: int
     statistics: Statistics
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(NamedTuple):
     """`is_time`: the column of times of an aligned device; all other series of such a device are columns of values."""
 
     name: str
@@ -73,18 +75,48 @@ def parse_statistics(cursor: Cursor, data_type: DataType) -> Statistics:
 def parse_series(cursor: Cursor) -> Iterator[Series]:
     """All series from the cursor to its end."""
     while cursor.left():
-        yield _one_series(cursor)
+        yield _short_series(cursor) or _one_series(cursor)
 
 
 def data_type(cursor: Cursor) -> DataType:
     """The type code at the cursor; UnsupportedError for one this reader does not know."""
     code = cursor.u8()
-    try:
-        return DataType(code)
-    except ValueError as error:
+    kind = DATA_TYPES.get(code)
+    if kind is None:
         at = cursor.base + cursor.position - 1
         message = f"{cursor.what}: unknown data type {code} (byte {at})"
-        raise UnsupportedError(message, hint="the file is kept as it came", subject=cursor.what) from error
+        raise UnsupportedError(message, hint="the file is kept as it came", subject=cursor.what)
+    return kind
+
+
+def _short_series(cursor: Cursor) -> Series | None:
+    """The series at the cursor where it has one chunk, a short name and statistics of a fixed length, as most have.
+
+    None, and the cursor stays, for every other: `_one_series` reads those, and says what is wrong with them.
+    """
+    data, at = cursor.data, cursor.position
+    try:
+        flags, twice = data[at], data[at + 1]
+        after = at + 2 + (twice >> 1)
+        kind = DATA_TYPES[data[after]]
+        length, count = data[after + 1], data[after + 2]
+        position = after + 3
+        if count >= 0x80:
+            high = data[position]
+            count = (count & 0x7F) | high << 7
+            position += 1
+            twice |= high & 0x80  # longer still
+        statistics_end = position + 16 + _FIXED_STATISTICS[kind]
+        if flags & 0x3F or twice & 0x81 or length != 8:
+            return None
+        start, end = _EXTENT.unpack_from(data, position)
+        (offset,) = _OFFSET.unpack_from(data, statistics_end)
+        name = data[at + 2 : after].decode()
+    except (LookupError, struct.error, UnicodeDecodeError):
+        return None
+    cursor.position = statistics_end + 8
+    statistics = Statistics(count, start, end)
+    return Series(name, kind, kind is DataType.VECTOR, statistics, (ChunkPlace(offset, statistics),))
 
 
 def _one_series(cursor: Cursor) -> Series:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
-from tidemark.tsfiles.chunks import ChunkHeader, read_header
+from tidemark.tsfiles.chunks import read_header
 from tidemark.tsfiles.codes import Compression, DataType, Encoding
+from tidemark.tsfiles.decodable import can_decode
 from tidemark.tsfiles.devices import file_device, is_table, measurement_name
 from tidemark.tsfiles.filebytes import FileBytes
 from tidemark.tsfiles.footer import read_footer
+from tidemark.tsfiles.index import Segments
 from tidemark.tsfiles.series import Series, Statistics
-from tidemark.tsfiles.structure import walk_series
+from tidemark.tsfiles.structure import check_no_overlap, walk_devices
 
 
-@dataclass(frozen=True, slots=True)
-class SeriesFacts:
+class SeriesFacts(NamedTuple):
     """A series of a file. Mostly one encoding and compression; several after `ALTER … ENCODING`, in chunk order."""
 
     type: DataType
@@ -33,8 +36,7 @@ class SeriesFacts:
         return "+".join(compression.name for compression in self.compressions)
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceFacts:
+class DeviceFacts(NamedTuple):
     """A device of a file: `start` and `end` are its first and last time, inclusive; `points` are its values, not null."""
 
     device: str
@@ -79,17 +81,38 @@ def describe(path: Path | str, database: str = "") -> FileFacts:
     Raises as `check_structure`. Intervals of an aligned device are those of its time column. A device whose series hold
     no point at all is left out.
     """
-    with FileBytes(path) as file:
-        metadata = read_footer(file)
-        gathered: dict[str, _Gathered] = {}
-        kinds = set()
-        undecodable = []
-        for segments, series in walk_series(file, metadata):
-            device = file_device(segments, database)
-            kinds.add(is_table(segments))
-            name = series.name if is_table(segments) else measurement_name(series.name)
-            chunks = [read_header(file, place.offset, series, metadata.chunks_end) for place in series.chunks]
-            problems = _gather(gathered.setdefault(device, _Gathered()), name, series, chunks)
+    with FileBytes(path, all_of_it=True) as file:
+        return _describe(file, database, [])
+
+
+def inspect(path: Path | str, database: str = "") -> FileFacts:
+    """`check_structure` and `describe` in one walk: the facts of a TsFile that is whole. Raises as both do."""
+    with FileBytes(path, all_of_it=True) as file:
+        chunks: list[tuple[int, int, str]] = []
+        facts = _describe(file, database, chunks)
+        check_no_overlap(file.path, chunks)
+        return facts
+
+
+def _describe(file: FileBytes, database: str, spans: list[tuple[int, int, str]]) -> FileFacts:
+    """`spans` takes (first byte, byte after the last, name) of every chunk."""
+    metadata = read_footer(file)
+    gathered: dict[str, _Gathered] = {}
+    kinds = set()
+    undecodable = []
+    same = _Same()
+    for segments, found_series in walk_devices(file, metadata):
+        table, device = _name_of(segments, database)
+        known = gathered.setdefault(device, _Gathered())  # one without series has no points and is left out below
+        for series in found_series:
+            kinds.add(table)
+            name = same.names.setdefault(series.name, series.name) if table else measurement_name(series.name)
+            codes: dict[tuple[Encoding, Compression], None] = {}
+            for place in series.chunks:
+                chunk = read_header(file, place.offset, series, metadata.chunks_end)
+                spans.append((chunk.offset, chunk.end, chunk.name))
+                codes[chunk.encoding, chunk.compression] = None
+            problems = _gather(known, name, series, tuple(codes), same)
             undecodable += [f"{device}.{name}: {problem}" for problem in problems]
     found = (_device_facts(device, known) for device, known in sorted(gathered.items()))
     devices = tuple(facts for facts in found if facts is not None)
@@ -98,24 +121,48 @@ def describe(path: Path | str, database: str = "") -> FileFacts:
     return FileFacts(metadata.version, model, devices, tables, tuple(undecodable))
 
 
-def _gather(known: _Gathered, name: str, series: Series, chunks: list[ChunkHeader]) -> list[str]:
-    """Add a series to what is known of its device; returns what of it cannot be decoded."""
-    from tidemark.tsfiles.decoders import can_decode  # and numpy with it, which nobody needs who only takes the facts
+_Codes = tuple[tuple[Encoding, Compression], ...]  # of a series' chunks, each pair once, in chunk order
 
+
+@dataclass(slots=True)
+class _Same:
+    """Values that the series of a file share: made once, and sent once when the facts go to another process."""
+
+    names: dict[str, str] = field(default_factory=dict)
+    facts: dict[tuple[DataType, _Codes, int], SeriesFacts] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=4096)
+def _name_of(segments: Segments, database: str) -> tuple[bool, str]:
+    """Whether it is a device of the table model, and its name. The files of a site have much the same devices."""
+    return is_table(segments), file_device(segments, database)
+
+
+def _gather(known: _Gathered, name: str, series: Series, codes: _Codes, same: _Same) -> tuple[str, ...]:
+    """Add a series to what is known of its device; returns what of it cannot be decoded."""
     statistics = series.statistics
     if series.is_time:
         known.time = statistics
-        return []
+        return ()
     if statistics.count:
         known.spans.append(statistics)
-    encodings = tuple(dict.fromkeys(chunk.encoding for chunk in chunks))
-    compressions = tuple(dict.fromkeys(chunk.compression for chunk in chunks))
-    known.series[name] = SeriesFacts(series.type, encodings, compressions, statistics.count)
-    return [
-        f"{encoding.name}/{compression.name}" if can_decode(series.type, encoding) else encoding.name
-        for encoding, compression in dict.fromkeys((chunk.encoding, chunk.compression) for chunk in chunks)
-        if not can_decode(series.type, encoding, compression)
-    ]
+    key = (series.type, codes, statistics.count)
+    facts = same.facts.get(key)
+    if facts is None:
+        encodings = tuple(dict.fromkeys(encoding for encoding, _ in codes))
+        compressions = tuple(dict.fromkeys(compression for _, compression in codes))
+        facts = same.facts[key] = SeriesFacts(series.type, encodings, compressions, statistics.count)
+    known.series[name] = facts
+    return _undecodable(series.type, codes)
+
+
+@lru_cache(maxsize=1024)
+def _undecodable(data_type: DataType, codes: _Codes) -> tuple[str, ...]:
+    return tuple(
+        f"{encoding.name}/{compression.name}" if can_decode(data_type, encoding) else encoding.name
+        for encoding, compression in codes
+        if not can_decode(data_type, encoding, compression)
+    )
 
 
 def _device_facts(device: str, known: _Gathered) -> DeviceFacts | None:
@@ -123,6 +170,6 @@ def _device_facts(device: str, known: _Gathered) -> DeviceFacts | None:
     spans = [known.time] if known.time is not None and known.time.count else known.spans
     if not spans:
         return None
-    points = sum(series.points for series in known.series.values())
-    start, end = min(span.start for span in spans), max(span.end for span in spans)
+    points = sum([series.points for series in known.series.values()])
+    start, end = min([span.start for span in spans]), max([span.end for span in spans])
     return DeviceFacts(device, start, end, points, known.series, known.time is not None)

@@ -7,6 +7,7 @@ digest made at the site (DESIGN §3). Source: research/iotdb.md §5.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 
 from tidemark.tsfiles.chunks import ChunkHeader, read_header
@@ -24,21 +25,27 @@ def check_structure(path: Path | str) -> int:
     (V1, V2, encrypted, unknown codes), NotFoundError. Ends on any input, and reads each part of the file a bounded
     number of times.
     """
-    with FileBytes(path) as file:
+    with FileBytes(path, all_of_it=True) as file:
         metadata = read_footer(file)
-        chunks = [header for _, _, header in walk_chunks(file, metadata)]
-        _check_no_overlap(file.path, chunks)
+        chunks = [(header.offset, header.end, header.name) for _, _, header in walk_chunks(file, metadata)]
+        check_no_overlap(file.path, chunks)
         return metadata.version
+
+
+def walk_devices(file: FileBytes, metadata: FileMetadata) -> Iterator[tuple[Segments, Iterator[Series]]]:
+    """The segments of every device of the file with its series, in the order of the index. One may come several times."""
+    walk = IndexWalk(file, metadata.version, metadata.chunks_end)
+    for root in metadata.roots:
+        for device in walk.devices(root):
+            parts = walk.series_ranges(device)
+            yield device.name, (series for part in parts for series in parse_series(walk.read(part)))
 
 
 def walk_series(file: FileBytes, metadata: FileMetadata) -> Iterator[tuple[Segments, Series]]:
     """Every series of the file with the segments of its device, in the order of the index."""
-    walk = IndexWalk(file, metadata.version, metadata.chunks_end)
-    for root in metadata.roots:
-        for device in walk.devices(root):
-            for part in walk.series_ranges(device):
-                for series in parse_series(walk.read(part)):
-                    yield device.name, series
+    for device, found in walk_devices(file, metadata):
+        for series in found:
+            yield device, series
 
 
 def walk_chunks(file: FileBytes, metadata: FileMetadata) -> Iterator[tuple[Segments, Series, ChunkHeader]]:
@@ -48,10 +55,11 @@ def walk_chunks(file: FileBytes, metadata: FileMetadata) -> Iterator[tuple[Segme
             yield device, series, read_header(file, place.offset, series, metadata.chunks_end)
 
 
-def _check_no_overlap(path: str, chunks: list[ChunkHeader]) -> None:
-    chunks.sort(key=lambda chunk: chunk.offset)
+def check_no_overlap(path: str, chunks: list[tuple[int, int, str]]) -> None:
+    """CorruptionError where two of a file's chunks (first byte, byte after the last, name) share bytes."""
+    chunks.sort(key=itemgetter(0))
     end = HEAD_LENGTH
-    for chunk in chunks:
-        if chunk.offset < end:
-            raise corrupt(path, f"the chunk of {chunk.name!r} overlaps the one before it", chunk.offset)
-        end = chunk.end
+    for start, after, name in chunks:
+        if start < end:
+            raise corrupt(path, f"the chunk of {name!r} overlaps the one before it", start)
+        end = after

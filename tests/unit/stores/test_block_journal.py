@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.stores.block_journal import Block, BlockJournal, Identity, decode, verified_prefix
+from tidemark.stores.block_journal import (
+    Block,
+    BlockJournal,
+    Identity,
+    copy_at,
+    copy_of,
+    decode,
+    journal_at,
+    journal_of,
+    part_at,
+    part_of,
+    verified_prefix,
+)
 
 IDENTITY = Identity(wanted=25, mtime=1_700_000_000, inode=12)
 BLOCKS = (Block(0, 10, "a" * 64), Block(10, 10, "b" * 64), Block(20, 5, "c" * 64))
@@ -30,7 +42,7 @@ def test_cut_anywhere_it_is_a_prefix_of_itself() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "5 10 " + "d" * 64,  # not behind the block before it
+        "20 10 " + "d" * 64,  # goes beyond the end
         "25 1 " + "d" * 64,  # behind the file's end
         "10 10 short",
         "ten 10 " + "d" * 64,
@@ -54,3 +66,16 @@ def test_blocks_count_up_to_the_first_that_differs() -> None:
     assert verified_prefix(BLOCKS, ["a" * 64, "x", "c" * 64]) == BLOCKS[:1]
     assert verified_prefix(BLOCKS, ["a" * 64, None, None]) == BLOCKS[:1]
     assert verified_prefix(BLOCKS, [b.sha256 for b in BLOCKS]) == BLOCKS
+
+
+@pytest.mark.parametrize("name", ["x.tsfile", "ü" * 112, "n" * 225, "n" * 226, "n" * 255, "日" * 85, "\udcff" * 250])
+def test_the_names_of_parts_fit_on_a_disk_however_long_the_file_s_own_is(name: str) -> None:
+    path = f"landing/d/{name}"
+    place = path.encode(errors="surrogateescape")
+    for of, at in ((part_of, part_at), (copy_of, copy_at), (journal_of, journal_at)):
+        part = of(path)
+        assert part.encode(errors="surrogateescape") == at(place)
+        assert part.startswith("landing/d/") and len(at(place).rpartition(b"/")[2]) <= 255
+        assert part != of(f"landing/d/{name[:-1]}~")
+    assert len({part_of(path), copy_of(path), journal_of(path)}) == 3
+    assert part_of("landing/d/x.tsfile") == "landing/d/x.tsfile.part"

@@ -9,7 +9,8 @@ import pytest
 
 from tidemark.errors import UnreachableError
 from tidemark.stores import disk
-from tidemark.stores.disk import Disk, pack_rows
+from tidemark.stores.disk import Disk
+from tidemark.stores.disk_rows import pack_rows
 from tidemark.stores.listing import Frame, PackedEntries, entries_in, folders_of, glance
 from tidemark.stores.local import LocalStore
 from tidemark.stores.protocol import Entry

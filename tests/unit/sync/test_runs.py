@@ -22,7 +22,8 @@ from tidemark.flows import sync_link
 from tidemark.flows.app import App
 from tidemark.flows.plan_link import plan, read_plan
 from tidemark.flows.sync_link import Options
-from tidemark.stores.landing import Answer, Receipt, encode
+from tidemark.stores.landing import Answer, Receipt
+from tidemark.stores.landing_papers import encode
 
 # what travels
 

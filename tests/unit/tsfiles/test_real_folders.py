@@ -17,7 +17,7 @@ from tidemark.tsfiles.names import rank
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.resource import read_extent
 from tidemark.tsfiles.sealed import SealedFile, classify
-from tidemark.tsfiles.statistics import describe
+from tidemark.tsfiles.statistics import describe, inspect
 from tidemark.tsfiles.structure import check_structure
 
 ALL_SITES = pytest.mark.parametrize("site", SITES.values(), ids=SITES.keys())
@@ -92,6 +92,7 @@ def test_facts_are_those_of_the_points(site: RealSite) -> None:
         path = site.root / file.entry.path
         assert check_structure(path) == version
         facts = describe(path, file.place.database)
+        assert inspect(path, file.place.database) == facts
         assert facts.version == version
         assert facts.undecodable == ()
         with TsFile(path, file.place.database) as tsfile:

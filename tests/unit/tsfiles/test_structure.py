@@ -12,7 +12,7 @@ from tidemark.errors import CorruptionError, NotFoundError, UnsupportedError
 from tidemark.tsfiles.filebytes import FileBytes
 from tidemark.tsfiles.footer import read_footer
 from tidemark.tsfiles.reader import TsFile
-from tidemark.tsfiles.statistics import describe
+from tidemark.tsfiles.statistics import describe, inspect
 from tidemark.tsfiles.structure import check_structure, walk_chunks
 
 V3 = sorted(SITES["0.12.0"].root.rglob("*.tsfile"))[0]
@@ -62,7 +62,7 @@ def test_a_cut_file_is_not_whole(tmp_path: Path, source: Path) -> None:
     ],
 )
 def test_other_versions_are_named(tmp_path: Path, head: bytes, name: str) -> None:
-    for call in (check_structure, describe, TsFile):
+    for call in (check_structure, describe, inspect, TsFile):
         with pytest.raises(UnsupportedError, match=f"TsFile {name} is not read"):
             call(changed(tmp_path, V4, {0: head}))
 
@@ -70,7 +70,7 @@ def test_other_versions_are_named(tmp_path: Path, head: bytes, name: str) -> Non
 def test_an_encrypted_file_is_named(tmp_path: Path) -> None:
     at = V4.read_bytes().index(b"encryptLevel") + len("encryptLevel") + 1
     path = changed(tmp_path, V4, {at: b"1"})
-    for call in (check_structure, describe, TsFile):
+    for call in (check_structure, describe, inspect, TsFile):
         with pytest.raises(UnsupportedError, match="the file is encrypted"):
             call(path)
 

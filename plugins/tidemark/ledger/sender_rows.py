@@ -1,0 +1,142 @@
+"""What a sender has to come back to: files whose digest was never made at the source, files in quarantine at the link.
+
+Every function works in the caller's transaction. Tables: sql/0006_sender_care.sql.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from tidemark.ledger.database import now
+
+HELD, RELEASED, DROPPED = "held", "released", "dropped"
+_CHUNK = 400  # values in one IN list
+
+
+class Sent(NamedTuple):
+    """What was acknowledged of a path. `verified`: its digest was made at the source. `whole`: the TsFile came; else grown
+    mods alone, which prove nothing of the TsFile."""
+
+    path: str
+    generation: int
+    verified: bool
+    whole: bool
+
+
+class Held(NamedTuple):
+    """A row of `link_quarantine`. Sizes in bytes, times in seconds since 1970."""
+
+    quarantine_id: int
+    link: str
+    path: str
+    size: int
+    mtime: int
+    mods_size: int
+    run_id: str
+    at: float
+    reason: str
+    state: str = HELD
+
+    @property
+    def name(self) -> str:
+        """As the operator calls it; those of a receiver have bare numbers."""
+        return f"s{self.quarantine_id}"
+
+
+_HELD = ", ".join(Held._fields)
+
+
+def note_sent(connection: Connection, link: str, sent: Sequence[Sent]) -> None:
+    """Remember those that are not verified at the source; forget those that are now."""
+    weak = [s for s in sent if not s.verified]
+    known = unverified_of(connection, link, [s.path for s in sent]) if any_unverified(connection, link) else frozenset()
+    settled(connection, link, [s.path for s in sent if s.verified and s.whole and s.path in known])
+    grown = [s for s in sent if s.verified and not s.whole and s.path in known]
+    at = now(connection)
+    rows = [{"link": link, "path": s.path, "generation": s.generation, "at": at} for s in (*weak, *grown)]
+    if rows:
+        connection.execute(
+            sa.text(
+                "INSERT INTO unverified (link, path, generation, since) VALUES (:link, :path, :generation, :at)"
+                " ON CONFLICT (link, path) DO UPDATE SET generation = excluded.generation, since = excluded.since"
+            ),
+            rows,
+        )
+
+
+def settled(connection: Connection, link: str, paths: Iterable[str]) -> None:
+    """These are proved, or gone."""
+    rows = [{"link": link, "path": path} for path in paths]
+    if rows:
+        connection.execute(sa.text("DELETE FROM unverified WHERE link = :link AND path = :path"), rows)
+
+
+def any_unverified(connection: Connection, link: str) -> bool:
+    found = connection.execute(sa.text("SELECT 1 FROM unverified WHERE link = :link LIMIT 1"), {"link": link})
+    return found.scalar() is not None
+
+
+def count_unverified(connection: Connection) -> Mapping[str, int]:
+    """{link: files at the receiver that are not verified at the source}."""
+    return {r[0]: int(r[1]) for r in connection.execute(sa.text("SELECT link, COUNT(*) FROM unverified GROUP BY link"))}
+
+
+def unverified_of(connection: Connection, link: str, paths: Sequence[str]) -> frozenset[str]:
+    """Those of `paths` that are not verified at the source."""
+    sql = "SELECT path FROM unverified WHERE link = :link AND path IN :paths"
+    return frozenset(path for (path,) in _in_chunks(connection, sql, link, paths))
+
+
+def hold(connection: Connection, held: Held) -> str:
+    """Put a file into the link's quarantine (`quarantine_id` and `at` are made here); its name there."""
+    end_held(connection, held.link, [held.path])
+    names = [name for name in Held._fields if name != "quarantine_id"]
+    insert = f"INSERT INTO link_quarantine ({', '.join(names)}) VALUES ({', '.join(':' + n for n in names)})"
+    values = {**{name: getattr(held, name) for name in names}, "at": now(connection)}
+    made = connection.execute(sa.text(f"{insert} RETURNING quarantine_id"), values).scalar_one()
+    return held._replace(quarantine_id=int(made)).name
+
+
+def held(connection: Connection) -> list[Held]:
+    """What waits for the operator, at any link."""
+    sql = sa.text(f"SELECT {_HELD} FROM link_quarantine WHERE state = 'held' ORDER BY quarantine_id")
+    return [Held(*row) for row in connection.execute(sql)]
+
+
+def kept(connection: Connection, link: str) -> list[Held]:
+    """What no run of the link sends: held, or given up."""
+    sql = f"SELECT {_HELD} FROM link_quarantine WHERE link = :link AND state IN ('held', 'dropped') ORDER BY quarantine_id"
+    return [Held(*row) for row in connection.execute(sa.text(sql), {"link": link})]
+
+
+def held_as(connection: Connection, quarantine_id: int) -> Held | None:
+    """One row, in whatever state."""
+    sql = sa.text(f"SELECT {_HELD} FROM link_quarantine WHERE quarantine_id = :id")
+    row = connection.execute(sql, {"id": quarantine_id}).one_or_none()
+    return None if row is None else Held(*row)
+
+
+def decide(connection: Connection, quarantine_id: int, state: str) -> None:
+    """The operator's decision: RELEASED (the next run sends it) or DROPPED (none does)."""
+    sql = "UPDATE link_quarantine SET state = :state WHERE quarantine_id = :id"
+    connection.execute(sa.text(sql), {"id": quarantine_id, "state": state})
+
+
+def end_held(connection: Connection, link: str, paths: Iterable[str]) -> None:
+    """They are sent after all, have another content or are gone."""
+    sql = "SELECT DISTINCT path FROM link_quarantine WHERE link = :link AND state <> 'over'"
+    known = {row[0] for row in connection.execute(sa.text(sql), {"link": link})}
+    rows = [{"link": link, "path": path} for path in paths if path in known]
+    if rows:
+        sql = "UPDATE link_quarantine SET state = 'over' WHERE link = :link AND path = :path AND state <> 'over'"
+        connection.execute(sa.text(sql), rows)
+
+
+def _in_chunks(connection: Connection, sql: str, link: str, paths: Sequence[str]) -> Iterator[Sequence[str]]:
+    statement = sa.text(sql).bindparams(sa.bindparam("paths", expanding=True))
+    for at in range(0, len(paths), _CHUNK):
+        yield from connection.execute(statement, {"link": link, "paths": list(paths[at : at + _CHUNK])})

@@ -1,0 +1,59 @@
+"""Rows of a listing: which folders to list, which names can be said, how rows travel.
+
+At both ends (see `far_program`): Python 3.6.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import sys
+from collections.abc import Sequence
+
+_UTF8 = sys.getfilesystemencoding().lower().replace("-", "") == "utf8"
+
+
+def outermost(folders: Sequence[str]) -> list[str]:
+    """`folders` without those that lie below another of them."""
+    kept: list[str] = []
+    above: set[str] = set()  # the kept ones without a slash at the end
+    for folder in sorted(set(folders)):
+        if kept[:1] == [""] and not folder.startswith("/"):
+            continue
+        if not any(char == "/" and folder[:at] in above for at, char in enumerate(folder)):
+            kept.append(folder)
+            above.add(folder.rstrip("/"))
+    return kept
+
+
+def pack_rows(rows: list[tuple[str, int, int, int]]) -> bytes:
+    """The names, each ended by a NUL, then all sizes, mtimes, inodes as little-endian int64."""
+    names, sizes, mtimes, inodes = zip(*rows)  # noqa: B905 Python 3.6
+    numbers = array.array("q", sizes + mtimes + inodes)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return "\0".join(names).encode() + b"\0" + numbers.tobytes()
+
+
+def show(name: bytes) -> str:
+    return name.decode("utf-8", "backslashreplace")
+
+
+def readable(
+    rows: list[tuple[str, int, int, int]], prefix: str, odd: list[tuple[str, str]]
+) -> list[tuple[str, int, int, int]]:
+    """The rows whose names are UTF-8, whatever encoding the process believes in."""
+    if _UTF8:
+        try:
+            "".join([row[0] for row in rows]).encode()
+            return rows
+        except UnicodeEncodeError:
+            pass  # one by one: which is it?
+    kept = []
+    for row in rows:
+        name = os.fsencode(row[0])
+        try:
+            kept.append((name.decode(), row[1], row[2], row[3]))
+        except UnicodeDecodeError:
+            odd.append((prefix + show(name), "name is not UTF-8"))
+    return kept

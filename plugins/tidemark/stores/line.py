@@ -1,0 +1,319 @@
+"""The connections of a transfer: how many, how much is asked of each and when, which one is given up.
+
+For the hand's thread alone; what happens on connections comes to it through the queue `came`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from tidemark.errors import TidemarkError, UnreachableError
+from tidemark.stores.allowance import Allowance
+from tidemark.stores.bandwidth import TokenBucket
+from tidemark.stores.carrier import Asking, Came, Carrier, Opened, open_another
+from tidemark.stores.far_program import DATA
+from tidemark.stores.far_session import FarSession
+from tidemark.stores.far_stream import RANGE
+from tidemark.stores.file_deadline import FileDeadlines
+from tidemark.stores.packets import Frame
+from tidemark.stores.python_store import PythonStore
+from tidemark.stores.retrying import pause_after
+from tidemark.stores.schedule import FEW, SHORT_ROUND_TRIP, Schedule, chunk_bytes, next_connections
+from tidemark.stores.ssh import SshConnection
+from tidemark.stores.transfer_items import SendOptions
+
+FRAME, FRAMES = 1 << 20, 6  # bytes of a frame and buffers a connection, where one connection fills the line
+FAR_FRAME, FAR_FRAMES = 1 << 18, 3  # and where there may be many
+AHEAD = 8 << 20  # bytes asked of a single connection ahead of what came; less where many share the end of the work
+FILES_AHEAD = 2000  # and files, however small
+REQUESTS_AHEAD = 1 << 19  # and bytes of the asking itself: a far end that is not read from soon reads no more
+FIRST_CHUNK = 1 << 18  # on a long line, as long as its speed is not known
+JUDGE_SECONDS = 1.0  # between two looks at how long files take
+STEP_SECONDS = 0.25  # between two decisions about the number of connections
+OPENING_AT_ONCE = 8  # sshd's MaxStartups refuses at random from ten on (its default)
+
+
+class Line:
+    """`make` gives the carrier for a connection with python3 at its end.
+
+    `sends`: what is asked goes onto its line, where a cut loses it; so that is never more than a block.
+    """
+
+    def __init__(
+        self,
+        store: PythonStore,
+        schedule: Schedule,
+        files: dict[int, Asking],
+        bucket: TokenBucket,
+        make: Callable[..., Carrier] = Carrier,
+        sends: bool = False,
+    ) -> None:
+        self.came: queue.SimpleQueue[Came] = queue.SimpleQueue()
+        self.carriers: list[Carrier] = []
+        self.round_trip = store.connection.line()[0]
+        self._store = store
+        self._schedule = schedule
+        self._files = files
+        self._bucket = bucket
+        self._make = make
+        self._sends = sends
+        self._door = threading.Lock()  # between us and who opens connections
+        self._over = False
+        self._opening = 0
+        self._allowance = Allowance(1)
+        self._files_ahead = 1
+        self.deadlines = FileDeadlines(0.0)
+        self._under_way: set[int] = set()  # files asked for
+        self._judged = 0.0  # when somebody last looked how long they take
+        self._count = 0
+        self._rate: dict[int, float] = {}  # of each, bytes a second
+        self._marks: dict[int, int] = {}  # its bytes at the last step
+        self._losses = 0
+        self._stepped = 0.0
+        self._last_words = ""  # of a far end that was lost
+        self._slow: frozenset[int] = frozenset()
+
+    def start(self, options: SendOptions) -> None:
+        """Take the connections there are. Raises UnreachableError."""
+        self._block, self._digest = options.block_bytes, options.digest_at_source
+        session = self._store.pool.take()
+        self._allowance = Allowance(max(1, options.connections) if self.long else 1)
+        longest = max((len(file.path) for file in self._files.values()), default=0)
+        self._files_ahead = max(1, min(FILES_AHEAD, REQUESTS_AHEAD // (RANGE.size + longest)))
+        self._stepped = time.monotonic()
+        self._join(self._store.connection, session, own=False)
+        while self._store.further and len(self.carriers) < self._allowance.most:
+            connection, other = self._store.further.pop()
+            if other.open:
+                self._join(connection, other, own=True)
+            else:
+                connection.drop()
+        if self.long:
+            self._open(min(self._allowance.most, 2) - len(self.carriers))
+
+    @property
+    def name(self) -> str:
+        return self._store.url
+
+    @property
+    def long(self) -> bool:
+        return self.round_trip >= SHORT_ROUND_TRIP
+
+    @property
+    def frame(self) -> int:
+        return FAR_FRAME if self.long else FRAME
+
+    def top_up(self, carrier: Carrier, stopped: Callable[[], bool]) -> None:
+        """Ask of `carrier` until enough is on its way."""
+        rate = self._rate.get(carrier.number, 0.0)
+        ahead = max(AHEAD / len(self.carriers) ** (1 if len(self.carriers) <= FEW else 2), 2 * rate * self.round_trip)
+        if self._bucket.rate:
+            ahead = min(ahead, self._bucket.rate / 2)  # whoever asks waits for the bucket, and should not for long
+        if self._sends:
+            ahead = min(ahead, self._block)
+        while not stopped() and not carrier.ended:
+            chunk = self._chunk(rate)
+            if self._schedule.outstanding(carrier.number) + chunk > max(ahead, 2 * chunk):
+                return
+            if self._schedule.outstanding_spans(carrier.number) >= self._files_ahead:
+                return
+            spans = self._schedule.next(carrier.number, chunk, self._slow)
+            if not spans:
+                return
+            self._under_way.update(span.number for span in spans)
+            try:
+                carrier.ask(spans, self._files)
+            except UnreachableError:
+                self.lost(carrier)
+                return
+            self._bucket.take(sum(span.length for span in spans))
+
+    def opened(self, opened: Opened, stopped: Callable[[], bool]) -> None:
+        """Raises what must end the transfer: HostKeyError."""
+        self._opening -= 1
+        if opened.error is not None:
+            raise opened.error
+        there, now = len(self.carriers) + self._opening, time.monotonic()
+        if opened.session is None:
+            self._allowance.refused(there, now + pause_after(self._allowance.failures + 1))
+            return
+        self._allowance.let_in(there + 1, now + pause_after(1))
+        self._join(opened.connection, opened.session, own=True)
+        self.top_up(self.carriers[-1], stopped)
+
+    def lost(self, carrier: Carrier) -> None:
+        """Give a connection up; what it was asked for waits again."""
+        carrier.ended = True
+        self._last_words = carrier.session.pipe.last_words() or self._last_words
+        carrier.close()
+        if carrier in self.carriers:
+            self.carriers.remove(carrier)
+        self._schedule.lost(carrier.number)
+
+    def tick(self, stopped: Callable[[], bool]) -> list[Carrier]:
+        """Look for silent connections, and once a step at the speed; the connections that were given up.
+
+        Raises UnreachableError when no connection is left.
+        """
+        given_up = []
+        now = time.monotonic()
+        silent = {c: c.silent(now, self._schedule.outstanding(c.number) > 0) for c in self.carriers}
+        for carrier, seconds in silent.items():
+            if seconds > self._store.connection.limits.stall and not carrier.excused():
+                carrier.connection.drop()  # the line is silent, not the session alone
+                self.lost(carrier)
+                given_up.append(carrier)
+        self._slow = frozenset(c.number for c, seconds in silent.items() if seconds > max(0.3, 4 * self.round_trip))
+        if not self.carriers and not self._opening:
+            name = self._store.connection.login.name
+            raise UnreachableError(
+                f"{name} closed the connection, or nothing came for too long"
+                + (f"; its program said: {self._last_words}" if self._last_words else ""),
+                hint="check the network and sshd there; the next try goes on from what is here",
+                subject=self._store.connection.login.host,
+            )
+        if self.long and now - self._stepped >= max(STEP_SECONDS, 2 * self.round_trip):
+            self._step(now)
+            for carrier in list(self.carriers):
+                self.top_up(carrier, stopped)
+        return given_up
+
+    def overdue(self) -> list[tuple[int, TidemarkError]]:
+        """Files that are under way for longer than a file may be."""
+        now = time.monotonic()
+        found: list[tuple[int, TidemarkError]] = []
+        if now - self._judged < JUDGE_SECONDS:
+            return found
+        self._judged = now
+        for number in list(self._under_way):
+            path, size = self._files[number].path.decode(), self._files[number].wanted
+            if not self._schedule.waits_for(number):
+                self._under_way.discard(number)
+                self.deadlines.end(path)
+                continue
+            self.deadlines.begin(path, now)
+            error = self.deadlines.over(path, size, now, len(self.carriers))
+            if error is not None:
+                found.append((number, error))
+        return found
+
+    def idle(self, since: float) -> None:
+        """Nothing came since then. Raises UnreachableError when nothing is asked of anybody either, for too long."""
+        asked = any(self._schedule.outstanding(carrier.number) or carrier.busy for carrier in self.carriers)
+        if not asked and time.monotonic() - since > self._store.connection.limits.stall:
+            raise UnreachableError(
+                f"{self.name}: nothing moves any more",
+                hint="run again; it goes on from what is here",
+                subject=self._store.connection.login.host,
+            )
+
+    def finish(self) -> None:
+        """Give the sessions that are at the end of their answers back to the store, close the others."""
+        ending = []
+        for carrier in list(self.carriers):
+            if self._schedule.outstanding(carrier.number):
+                carrier.close()
+                continue
+            with contextlib.suppress(TidemarkError):
+                carrier.end()
+                ending.append(carrier)
+        self.carriers.clear()
+        with self._door:
+            self._over = True  # whoever is still opening closes again
+        deadline = time.monotonic() + 1.0 + 4 * self.round_trip
+        while ending and time.monotonic() < deadline:
+            try:
+                came = self.came.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            if isinstance(came, Opened):
+                self._keep(came)
+            elif (answering := came[0]) is not None and answering in ending:
+                frame = came[1]
+                if frame is not None and frame.kind == DATA:  # of a file that was given up
+                    answering.give_back(frame)
+                else:
+                    self._end(answering, frame)
+                    ending.remove(answering)
+        for carrier in ending:
+            carrier.close()
+        self._drain()
+
+    def abandon(self) -> None:
+        with self._door:
+            self._over = True
+        for carrier in self.carriers:
+            carrier.close()
+        self.carriers.clear()
+        self._drain()
+
+    def _drain(self) -> None:
+        """What was opened and not looked at any more."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                came = self.came.get_nowait()
+                if isinstance(came, Opened):
+                    self._keep(came)
+
+    def _keep(self, opened: Opened) -> None:
+        if opened.session is not None:
+            self._store.further.append((opened.connection, opened.session))
+
+    def _end(self, carrier: Carrier, frame: Frame | None) -> None:
+        if frame is None:
+            carrier.close()
+        elif carrier.own:
+            self._store.further.append((carrier.connection, carrier.session))
+        else:
+            self._store.pool.give(carrier.session)
+
+    def _chunk(self, rate: float) -> int:
+        block = self._block // 4 if self._sends else self._block
+        most = min(block, int(self._bucket.rate / 8) or block)
+        if not self.long:
+            return most
+        if not rate:
+            return min(FIRST_CHUNK, most)
+        return min(most, chunk_bytes(rate, len(self.carriers), self._schedule.waiting_bytes, self._block))
+
+    def _join(self, connection: SshConnection, session: FarSession, own: bool) -> None:
+        self._count += 1
+        carrier = self._make(self._count, connection, session, own, self.came)
+        carrier.start(self.frame, FAR_FRAMES if self.long else FRAMES, self._digest)
+        self.carriers.append(carrier)
+
+    def _open(self, count: int) -> None:
+        for _ in range(min(count, OPENING_AT_ONCE - self._opening)):
+            self._opening += 1
+            threading.Thread(target=self._open_one, name="tidemark-open", daemon=True).start()
+
+    def _open_one(self) -> None:
+        opened = open_another(self._store.connection, self._store.root)
+        with self._door:
+            if not self._over:
+                self.came.put(opened)
+                return
+        opened.connection.drop()
+
+    def _step(self, now: float) -> None:
+        seconds = now - self._stepped
+        self._stepped = now
+        total = 0.0
+        for carrier in self.carriers:
+            came = carrier.bytes - self._marks.get(carrier.number, 0)
+            self._marks[carrier.number] = carrier.bytes
+            total += came / seconds
+            before = self._rate.get(carrier.number, came / seconds)
+            self._rate[carrier.number] = (before + came / seconds) / 2
+        losses = sum(c.connection.line()[1] for c in self.carriers)
+        lossy, self._losses = losses > self._losses, max(losses, self._losses)
+        left = self._schedule.waiting_bytes / total if total else 60.0
+        now_open = len(self.carriers) + self._opening  # one whose handshake loses packets takes its time
+        window = total * self.round_trip / max(1, len(self.carriers))
+        wanted = next_connections(now_open, self._allowance.at(now), self.round_trip, lossy, window, left)
+        if wanted > now_open:
+            self._open(wanted - now_open)

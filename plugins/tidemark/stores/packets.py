@@ -1,0 +1,321 @@
+"""paramiko's packet layer with another way in and out for AES-GCM: few copies, bytes decrypted where they belong.
+
+paramiko goes on doing what must be right: handshake, keys, host key, login, channels, rekeying. Replaced is how packets are
+read: cut from one large receive buffer, decrypted in place; those of a channel with a `BulkSink` never leave the loop.
+That costs half of paramiko's CPU time (research/transfer.md §1.2, transfer-pull.md). It touches private attributes, so it is
+made for the versions of paramiko in KNOWN alone, and only where their shape is the one it was written for.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from paramiko.message import Message
+from paramiko.packet import NeedRekeyException, Packetizer
+from paramiko.ssh_exception import SSHException
+
+from tidemark.stores.far_program import DATA, HEAD
+from tidemark.stores.lean_paramiko import paramiko
+
+KNOWN = ("5.1.0",)
+MARGIN = 16  # bytes before a slab's frames: a packet's header lands on them while it is decrypted
+PACKET_ROOM = 1 << 18  # no packet is larger
+_RECEIVE = 1 << 19
+_WINDOW_STEP = 1 << 22  # bytes taken before the far end hears that it may send as many more
+_CHANNEL_DATA, _CHANNEL_WINDOW_ADJUST, _CHANNEL_EOF, _CHANNEL_CLOSE = 94, b"\x5d", 96, 97
+_PACKET_HEAD = struct.Struct(">BBII")  # padding, type; of channel data: channel, bytes
+_PRIVATE = (
+    *("iv_in", "aead_in", "block_engine_in", "compress_engine_in", "remainder", "sequence_number_in", "received_bytes"),
+    *("iv_out", "aead_out", "block_engine_out", "compress_engine_out", "sequence_number_out", "sent_bytes", "write_lock"),
+)
+_PRIVATE_CALLS = ("write_all", "_check_keepalive", "_trigger_rekey", "need_rekey", "handshake_timed_out", "read_message")
+
+
+class Frame(NamedTuple):
+    """A frame of the far program. `slab` is given back by `BulkSink.free.put` when nothing of it is needed any more."""
+
+    kind: int
+    words: memoryview
+    data: memoryview
+    slab: bytearray
+
+
+class BulkSink:
+    """Takes the bytes of one channel, cuts them into frames, hands them to `deliver` (in the connection's thread).
+
+    `deliver(None)`: nothing more will come. Where all slabs are in use it waits, and so does the far end.
+    """
+
+    def __init__(self, channel: paramiko.Channel, room: int, slabs: int, deliver: Callable[[Frame | None], None]) -> None:
+        self.channel = channel
+        self.number = int(channel.chanid)
+        self.deliver = deliver
+        self.room = room + MARGIN + PACKET_ROOM
+        self.free: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
+        for _ in range(slabs):
+            self.free.put(bytearray(self.room))
+        self.slab = self.free.get()
+        self.start = self.end = MARGIN  # of the frame that is coming in
+        self.need = MARGIN + HEAD.size
+        self.received = 0  # since the beginning
+        self.owed = 0  # bytes of window to give back
+        self.waiting = False  # for a slab: it is us who are slow
+        self.over = False
+
+    def cut(self) -> None:
+        """The slab holds `need` bytes: hand out the frame once it is whole; what follows it moves to a new slab."""
+        while self.end >= self.need and not self.over:
+            kind, words, size = HEAD.unpack_from(self.slab, self.start)
+            body = self.start + HEAD.size
+            whole = body + words + size
+            if self.end < whole:
+                if whole + PACKET_ROOM > len(self.slab):
+                    raise SSHException("a frame of the far end is larger than agreed")
+                self.need = whole
+                return
+            slab, rest = self.slab, self.slab[whole : self.end]
+            view = memoryview(slab)
+            self.over = self.over or kind != DATA
+            self.slab = slab if self.over else self._next_slab()
+            if not self.over:
+                self.slab[MARGIN : MARGIN + len(rest)] = rest
+                self.start, self.end, self.need = MARGIN, MARGIN + len(rest), MARGIN + HEAD.size
+            self.deliver(Frame(kind, view[body : body + words], view[body + words : whole], slab))
+
+    def abandon(self) -> None:
+        """Nobody takes frames any more: what still comes is let go, and a connection that waits for a slab is freed."""
+        self.over = True
+        self.deliver = _let_go
+        self.free.put(self.slab)
+
+    def lost(self) -> None:
+        if not self.over:
+            self.over = True
+            self.deliver(None)
+
+    def _next_slab(self) -> bytearray:
+        self.waiting = True
+        while True:
+            try:
+                slab = self.free.get(timeout=1.0)
+                break
+            except queue.Empty:
+                if self.channel.transport.packetizer.closed:
+                    raise EOFError from None
+        self.waiting = False
+        return slab
+
+
+def _let_go(_frame: Frame | None) -> None:
+    """For a sink that was abandoned."""
+
+
+class BulkPacketizer(Packetizer):  # type: ignore[misc]
+    """Give it to `paramiko.Transport` as `packetizer_class`; set `sink` before the far end begins to send."""
+
+    REKEY_BYTES, REKEY_PACKETS = 1 << 35, 1 << 31  # half of what AES allows a key (RFC 4344: 2^32 blocks, 64 GiB)
+
+    # paramiko's, by their mangled names
+    _Packetizer__iv_in: bytes
+    _Packetizer__sequence_number_in: int
+    _Packetizer__remainder: bytes
+    _Packetizer__iv_out: bytes
+    _Packetizer__sequence_number_out: int
+    _Packetizer__sent_bytes: int
+    _Packetizer__sent_packets: int
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock)
+        self.sink: BulkSink | None = None
+        self._sock = sock
+        self._buffer = bytearray(_RECEIVE)
+        self._view = memoryview(self._buffer)
+        self._from = self._to = 0
+        self._plain = bytearray(PACKET_ROOM)
+
+    @property
+    def fast_out(self) -> bool:
+        return bool(self._Packetizer__aead_out) and self._Packetizer__compress_engine_out is None
+
+    @contextmanager
+    def writing(self) -> Iterator[Callable[[memoryview, memoryview, memoryview], None]]:
+        """Nobody else writes meanwhile. Yields what encrypts one packet: its plain text, its length field, where it goes."""
+        with self._Packetizer__write_lock:
+            if not self.fast_out:
+                raise SSHException("the cipher is not AES-GCM any more")
+            engine, iv = self._Packetizer__block_engine_out, self._Packetizer__iv_out
+            fixed, count = iv[:4], int.from_bytes(iv[4:], "big")
+
+            def encrypt(plain: memoryview, length: memoryview, out: memoryview) -> None:
+                nonlocal count
+                engine.encrypt_into(fixed + count.to_bytes(8, "big"), plain, length, out)
+                count += 1
+
+            try:
+                yield encrypt
+            finally:
+                self._Packetizer__iv_out = fixed + count.to_bytes(8, "big")
+
+    def write_packets(self, out: memoryview, packets: int) -> None:
+        """Hand encrypted packets to the kernel, while `writing`."""
+        self._Packetizer__sequence_number_out = (self._Packetizer__sequence_number_out + packets) & 0xFFFFFFFF
+        self.write_all(out)
+        self._Packetizer__sent_bytes += len(out)
+        self._Packetizer__sent_packets += packets
+        if not self.need_rekey() and (
+            self._Packetizer__sent_bytes >= self.REKEY_BYTES or self._Packetizer__sent_packets >= self.REKEY_PACKETS
+        ):
+            self._Packetizer__received_bytes_overflow = self._Packetizer__received_packets_overflow = 0
+            self._trigger_rekey()
+
+    @property
+    def fast(self) -> bool:
+        """The cipher is one that is read in place."""
+        return bool(self._Packetizer__aead_in) and self._Packetizer__compress_engine_in is None
+
+    def read_message(self) -> Any:
+        try:
+            if not self.fast:
+                self._give_back()
+                return super().read_message()
+            return self._read_gcm()
+        except NeedRekeyException:
+            raise
+        except BaseException:
+            if self.sink is not None:
+                self.sink.lost()
+            raise
+
+    def _read_gcm(self) -> Any:
+        """The next message that is not bulk data, as (type, Message)."""
+        decrypt, iv = self._Packetizer__block_engine_in.decrypt_into, self._Packetizer__iv_in
+        fixed, count, view = iv[:4], int.from_bytes(iv[4:], "big"), self._view
+        try:
+            while True:
+                if self._to - self._from < 4:
+                    self._fill(4)
+                length = int.from_bytes(view[self._from : self._from + 4], "big")
+                if not 16 <= length <= PACKET_ROOM - 64:
+                    raise SSHException("a packet's length is broken")
+                if self._to - self._from < length + 20:
+                    self._fill(length + 20)
+                at, sink = self._from, self.sink
+                slab, end = (sink.slab, sink.end) if sink is not None else (self._plain, 10)
+                kept = bytes(slab[end - 10 : end])
+                decrypt(
+                    fixed + count.to_bytes(8, "big"),
+                    view[at + 4 : at + length + 20],
+                    view[at : at + 4],
+                    memoryview(slab)[end - 10 : end - 10 + length],
+                )
+                self._from = at + length + 20
+                count += 1
+                self._count_packet(length + 20)
+                padding, kind, channel, size = _PACKET_HEAD.unpack_from(slab, end - 10)
+                if sink is not None and kind == _CHANNEL_DATA and channel == sink.number:
+                    slab[end - 10 : end] = kept
+                    self._feed(sink, size)
+                    continue
+                payload = bytes(slab[end - 8 : end - 10 + length - padding])
+                slab[end - 10 : end] = kept
+                return self._message(kind, payload)
+        finally:
+            self._Packetizer__iv_in = fixed + count.to_bytes(8, "big")
+
+    def _feed(self, sink: BulkSink, size: int) -> None:
+        sink.end += size
+        sink.received += size
+        sink.owed += size
+        if sink.end >= sink.need:
+            sink.cut()
+            if sink.over:
+                self.sink = None
+        if sink.owed < _WINDOW_STEP and not sink.over:
+            return
+        if self.need_rekey():  # asked for while this packet was counted
+            raise NeedRekeyException
+        transport = sink.channel.transport
+        if transport.clear_to_send.is_set():
+            message = Message()
+            message.add_byte(_CHANNEL_WINDOW_ADJUST)
+            message.add_int(sink.channel.remote_chanid)
+            message.add_int(sink.owed)
+            sink.owed = 0
+            transport._send_message(message)
+
+    def _message(self, kind: int, payload: bytes) -> tuple[int, Message]:
+        message = Message(payload)
+        message.seqno = (self._Packetizer__sequence_number_in - 1) & 0xFFFFFFFF
+        sink = self.sink
+        if sink is not None and kind in (_CHANNEL_EOF, _CHANNEL_CLOSE) and int.from_bytes(payload[:4], "big") == sink.number:
+            self.sink = None
+            sink.lost()
+        return kind, message
+
+    def _count_packet(self, size: int) -> None:
+        self._Packetizer__sequence_number_in = (self._Packetizer__sequence_number_in + 1) & 0xFFFFFFFF
+        self._Packetizer__received_bytes += size
+        self._Packetizer__received_packets += 1
+        if not self.need_rekey() and (
+            self._Packetizer__received_bytes >= self.REKEY_BYTES or self._Packetizer__received_packets >= self.REKEY_PACKETS
+        ):
+            self._Packetizer__received_bytes_overflow = self._Packetizer__received_packets_overflow = 0
+            self._trigger_rekey()
+
+    def _fill(self, count: int) -> None:
+        """Have `count` unread bytes in the buffer."""
+        if self._to - self._from >= count:
+            return
+        left, over = self._to - self._from, self._Packetizer__remainder
+        if len(self._buffer) - self._from < count + len(over) or not left or over:
+            self._buffer[:left] = self._buffer[self._from : self._to]
+            self._from, self._to = 0, left
+        if over:  # read with the server's banner
+            self._buffer[left : left + len(over)] = over
+            self._to += len(over)
+            self._Packetizer__remainder = b""
+        while self._to - self._from < count:
+            if self.handshake_timed_out():
+                raise EOFError
+            try:
+                got = self._sock.recv_into(self._view[self._to :])
+            except TimeoutError:
+                if self.closed:
+                    raise EOFError from None
+                if self._to == self._from and self.need_rekey():
+                    raise NeedRekeyException from None
+                self._check_keepalive()
+                continue
+            except OSError:
+                if self.closed:
+                    raise EOFError from None
+                raise
+            if not got:
+                raise EOFError
+            self._to += got
+
+    def _give_back(self) -> None:
+        """The cipher changed to one that is not ours: paramiko reads on from where we are."""
+        if self._to > self._from:
+            self._Packetizer__remainder = bytes(self._view[self._from : self._to]) + self._Packetizer__remainder
+            self._from = self._to = 0
+
+
+def packetizer_class() -> type[Packetizer]:
+    """Ours where paramiko is a version it was made for and still looks like it, else paramiko's own."""
+    plain = Packetizer(socket.socket())
+    plain.close()
+    fits = (
+        paramiko.__version__ in KNOWN
+        and all(hasattr(plain, f"_Packetizer__{name}") for name in _PRIVATE)
+        and all(callable(getattr(plain, name, None)) for name in _PRIVATE_CALLS)
+        and hasattr(AESGCM, "decrypt_into")
+        and hasattr(AESGCM, "encrypt_into")
+    )
+    return BulkPacketizer if fits else Packetizer

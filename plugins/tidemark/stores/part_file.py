@@ -1,0 +1,298 @@
+"""The parts of files while they come: what comes is written, read back, journaled; a large file's digest runs along.
+
+A small file is one write. Of a large one every piece is read back from the part: pieces in order by the hash of the file so
+far, which the sender's record must equal (nothing is hashed twice), others by their own, and the hash of the file catches
+up from the part. One thread writes, another reads back; several processes may write to one part, each with a hash of its
+own. That hash is one of the part as long as its times show that nobody else wrote to it (`durable.Proof`); where they do
+not, `finish` reads all of it back. At the far end of a push: Python 3.6; a pull goes on from this in `proving`.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from tidemark.stores import durable
+from tidemark.stores.block_journal import Block, Identity, header, journal_at, part_at
+from tidemark.stores.disk import Disk
+from tidemark.stores.far_stream import BARE, BLOCK, PREFIX
+from tidemark.stores.part_lease import PartLease
+
+_WRITE = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = _WRITE | os.O_CREAT | os.O_EXCL
+_BACK = 1 << 18  # bytes read back at once: they stay in the processor's cache
+LOOKS = 3  # times that a part is read back because somebody wrote to it meanwhile
+SYNC_BYTES = 64 << 20  # so much of a large file is made durable while more comes: a power loss costs at most this
+
+
+class Differs(Exception):
+    """A piece's digest is not the one its record has."""
+
+    def __init__(self, offset: int, length: int) -> None:
+        super().__init__(offset, length)
+        self.offset = offset
+        self.length = length
+
+
+class Resumed:
+    """What an earlier try left in the part, digested again: the file's hash up to `prefix`, and blocks behind it."""
+
+    def __init__(self) -> None:
+        self.prefix = 0
+        self.running: Any = hashlib.sha256()
+        self.blocks: list[Block] = []
+        self.seen: Any = None  # the part's `durable.Proof` when it was digested
+
+    def known(self) -> list[Block]:
+        first = [Block(0, self.prefix, self.running.copy().hexdigest())] if self.prefix else []
+        return first + self.blocks
+
+    def spans(self) -> list[tuple[int, int]]:
+        return spans_of(self.known())
+
+
+def spans_of(blocks: Sequence[Block]) -> list[tuple[int, int]]:
+    return [(block.offset, block.end) for block in blocks]
+
+
+def begin_part(disk: Disk, path: str, identity: Identity, resumed: Resumed) -> None:
+    """Make part and journal for `PartFile`. With nothing to go on from the part is a new file: nobody else has it open.
+
+    ESTALE when somebody else makes them at this moment.
+    """
+    place = disk.locate(path)
+    durable.remove_quietly(journal_at(place))
+    known = resumed.known()
+    if not known:
+        os.close(_new(part_at(place)))
+    # CRASH WINDOW: a part without a journal: the rerun begins it anew.
+    paper = _new(journal_at(place))
+    try:
+        os.write(paper, header(identity) + b"".join(block.line() for block in known))
+    finally:
+        os.close(paper)
+
+
+class PartFile:
+    """The `.part` of one large file that `begin_part` made. ENOENT where there is none, ESTALE for another source's."""
+
+    def __init__(self, disk: Disk, path: str, identity: Identity, resumed: Resumed | None) -> None:
+        self.place = place = disk.locate(path)
+        resumed = resumed or Resumed()
+        self.size = identity.wanted
+        self.touched = False  # by somebody else, while it was ours
+        self.lost: OSError | None = None  # what the disk said of bytes that it lost
+        self.running = resumed.running
+        self.hashed = resumed.prefix  # the hash covers the file up to here
+        self.later = {block.offset: block.end for block in resumed.blocks}  # whole pieces behind it
+        self.synced = self.got = sum(end - offset for offset, end in resumed.spans())
+        self._handle = os.open(part_at(place), _WRITE)
+        self._paper = -1
+        self._lease = None  # type: Any
+        try:
+            self._paper = os.open(journal_at(place), _WRITE | os.O_APPEND)
+            begun = header(identity)
+            if os.pread(self._paper, len(begun), 0) != begun:
+                raise OSError(errno.ESTALE, "was begun for another source")
+            self._lease = PartLease(self._handle)
+            self.proof = self._stat()  # after our last write; after `finish` of the whole
+            self.touched = not self._lease.held or (resumed.seen is not None and resumed.seen != self.proof)
+        except BaseException:
+            self.close()
+            raise
+
+    def finish(self) -> bytes:
+        """The digest of the whole file, all of whose pieces are in the part, whoever wrote them. Raises OSError."""
+        for _ in range(LOOKS):
+            if self.lost is not None:
+                raise self.lost
+            before = self._cut_stat()
+            if self.touched or before != self.proof:
+                self.running, self.hashed, self.touched = hashlib.sha256(), 0, False
+            self._hash_back(self.running, self.hashed, self.size)
+            self.hashed, self.proof = self.size, before
+            if self._stayed(before):
+                return bytes(self.running.digest())
+        raise OSError(errno.EBUSY, "is written to by somebody else")
+
+    def write(self, offset: int, data: memoryview) -> None:
+        """One piece, which `check` of another thread follows. Raises OSError of the disk."""
+        self._put(data, offset)
+        self.got += len(data)
+
+    def check(self, offset: int, length: int, kind: int, digest: bytes) -> None:
+        """Read a piece back, compare, journal it. Raises Differs, and OSError of the disk."""
+        end = offset + length
+        if end <= self.hashed or self.later.get(offset, 0) >= end:
+            self.touched = True  # came before and was written over: `finish` will read all of it
+            return
+        block = self._checked(offset, end, kind, digest)
+        # CRASH WINDOW: bytes in the part, the journal does not know: the rerun asks for this piece again.
+        os.write(self._paper, block.line())
+        if self.hashed < end:
+            self.later[offset] = max(end, self.later.get(offset, 0))
+        self._catch_up()
+
+    def sync_due(self) -> int:
+        """A handle to sync when much has come since the last time, for another thread; else -1. It closes it."""
+        if self.got - self.synced < SYNC_BYTES:
+            return -1
+        self.synced = self.got
+        return os.dup(self._handle)
+
+    def look(self) -> None:
+        """Asked now and then, even if nothing comes: whoever wants to open the part waits for it."""
+        self.touched = not self._lease.look() or self.touched
+
+    def condemn(self, error: OSError) -> None:
+        """The disk lost bytes of it, as a sync said: no other sync would say so again, so it must never get its name."""
+        self.lost = error
+        durable.remove_quietly(journal_at(self.place))
+
+    def close(self) -> None:
+        if self._lease is not None:
+            self._lease.end()
+        for handle in (self._handle, self._paper):
+            if handle >= 0:
+                os.close(handle)
+        self._handle = self._paper = -1
+
+    def _stat(self) -> durable.Proof:
+        return durable.Proof.of(os.fstat(self._handle))
+
+    def _stayed(self, before: durable.Proof) -> bool:
+        """Whether what was read back is what there is; where no lease held from the first byte on, by the times."""
+        if self._lease.held and not self._lease.look():
+            self.touched = True
+            return False
+        self._lease.end()
+        return self._stat() == before
+
+    def _cut_stat(self) -> durable.Proof:
+        """Once what somebody wrote behind the file's end is cut off, which no digest would tell of."""
+        seen = self._stat()
+        if seen.size > self.size:
+            os.ftruncate(self._handle, self.size)
+            self.touched = True
+            return self._stat()
+        return seen
+
+    def _put(self, data: memoryview, offset: int) -> None:
+        if offset + len(data) > self.size:
+            raise OSError(errno.EINVAL, "bytes came that lie behind its end")
+        self.look()
+        self.touched = self.touched or self._stat() != self.proof
+        _write(self._handle, data, offset)
+        self.proof = self._stat()
+
+    def _checked(self, offset: int, end: int, kind: int, digest: bytes) -> Block:
+        if offset <= self.hashed and kind != BLOCK:
+            total = self.running.copy()
+            self._hash_back(total, self.hashed, end)
+            if kind == PREFIX and total.digest() != digest:
+                raise Differs(offset, end - offset)
+            self.running, self.hashed = total, end
+            return Block(0, end, total.hexdigest())
+        if kind == PREFIX:  # its sender sends in order, so all before it should have come from there
+            raise Differs(offset, end - offset)
+        own = hashlib.sha256()
+        self._hash_back(own, offset, end)
+        if kind != BARE and own.digest() != digest:
+            raise Differs(offset, end - offset)
+        return Block(offset, end - offset, own.hexdigest())
+
+    def _catch_up(self) -> None:
+        """Take whole pieces that now follow the hashed part into the hash."""
+        while self.later:
+            reach = [(o, e) for o, e in self.later.items() if o <= self.hashed]
+            if not reach:
+                return
+            for offset, end in sorted(reach):
+                del self.later[offset]
+                if end > self.hashed:
+                    self._hash_back(self.running, self.hashed, end)
+                    self.hashed = end
+
+    def _hash_back(self, total: Any, offset: int, end: int) -> None:
+        while offset < end:
+            piece = os.pread(self._handle, min(_BACK, end - offset), offset)
+            if not piece:
+                raise OSError(errno.EIO, "lost bytes that were written")
+            total.update(piece)
+            offset += len(piece)
+
+
+def write_small(place: bytes, data: memoryview) -> durable.Proof:
+    """A small file's `.part`, whole; durable only once it is sealed."""
+    try:
+        handle = os.open(place, _NEW, 0o644)
+    except FileExistsError:  # of an earlier try; never the same file, which may be getting its name just now
+        handle = _new(place)
+    try:
+        _write(handle, data, 0)
+        return durable.Proof.of(os.fstat(handle))
+    finally:
+        os.close(handle)
+
+
+def digest_of(place: bytes) -> tuple[bytes, durable.Proof] | None:
+    """SHA-256 of a part that nobody wrote to meanwhile, and its proof; None of one that somebody did."""
+    handle = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        before, total, offset = durable.Proof.of(os.fstat(handle)), hashlib.sha256(), 0
+        while True:
+            piece = os.pread(handle, _BACK, offset)
+            if not piece:
+                break
+            total.update(piece)
+            offset += len(piece)
+        return (total.digest(), before) if durable.Proof.of(os.fstat(handle)) == before else None
+    finally:
+        os.close(handle)
+
+
+def still(places: Sequence[bytes], proof: durable.Proof, digest: bytes) -> bool:
+    """The first of `places` that is there is the very file whose bytes were proven.
+
+    Other times alone may be the doing of a network disk, or of a backup: then its bytes say.
+    """
+    for place in places:
+        try:
+            info = os.lstat(place)
+        except FileNotFoundError:
+            continue
+        if proof.shown_by(info):
+            return True
+        found = durable.Proof.of(info)
+        return found[:2] == proof[:2] and digest_of(place) == (digest, found)
+    return False
+
+
+def named(place: bytes, proof: durable.Proof, digest: bytes) -> bool:
+    """`still`, of a file that got its name just now, which moves its ctime."""
+    try:
+        info = os.lstat(place)
+    except FileNotFoundError:
+        return False
+    if proof.shown_by(info, renamed=True):
+        return True
+    found = durable.Proof.of(info)
+    return found[:2] == proof[:2] and digest_of(place) == (digest, found)
+
+
+def _new(place: bytes) -> int:
+    """A handle of a file that is no older one. ESTALE when somebody else makes one there at this moment."""
+    durable.remove_quietly(place)
+    try:
+        return os.open(place, _NEW, 0o644)
+    except FileExistsError as error:
+        raise OSError(errno.ESTALE, "is being written by somebody else") from error
+
+
+def _write(handle: int, data: memoryview, offset: int) -> None:
+    while data:
+        done = os.pwrite(handle, data, offset)
+        data, offset = data[done:], offset + done

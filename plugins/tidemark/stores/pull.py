@@ -1,0 +1,348 @@
+"""Bring files from a far end that has python3 to a disk of this machine, as fast as the wire.
+
+The hand (`transfer_round`) writes what comes, a thread reads large files back and proves them (`proving`), another gives
+final names (`sealing`). A piece whose bytes differ in the part is asked for again, it alone, `retries` times a file.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from queue import Empty
+
+from tidemark.errors import TidemarkError
+from tidemark.stores.block_journal import Identity, journal_of, part_at
+from tidemark.stores.carrier import Carrier
+from tidemark.stores.disk import Disk
+from tidemark.stores.durable import make_folder, make_folders
+from tidemark.stores.far_stream import ANY, BARE, same_edition
+from tidemark.stores.line import Line
+from tidemark.stores.local import LocalStore
+from tidemark.stores.looking import same_at
+from tidemark.stores.packets import Frame
+from tidemark.stores.part_file import Differs, Resumed, begin_part, write_small
+from tidemark.stores.protocol import Entry, Range
+from tidemark.stores.proving import ProvenPart, Prover
+from tidemark.stores.python_store import PythonStore
+from tidemark.stores.resuming import claims, whole_blocks
+from tidemark.stores.schedule import complement
+from tidemark.stores.sealing import Sealer, Whole
+from tidemark.stores.transfer_items import SendItem, TryAgain, Wire, changed
+from tidemark.stores.transfer_proof import differs, identity
+from tidemark.stores.transfer_round import PAUSE, Round
+from tidemark.stores.translation import os_error
+
+MOST_UNPROVEN = 32  # files that are written and held open until they are read back
+TOLD_AT_ONCE, TELL_SECONDS = 4 << 20, 0.05  # bytes that came are told in steps of so many, or so often
+
+
+class _Stopping(Exception):
+    """Who looks at parts is to stop."""
+
+
+@dataclass
+class _Large:
+    """A file of more than one piece."""
+
+    identity: Identity
+    resumed: Resumed  # what its part begins with
+    confirm: bool  # its times cannot show a change: digested again at the source before it is sealed
+    edition: int | None = None  # what the source's times said, by its own clock, when its first piece was read
+    syncs_failed: int = 0  # of the disk, before its first byte
+    repeated: int = 0  # pieces asked for again
+    part: ProvenPart | None = None  # once its first piece came
+
+
+class Pull(Round):
+    def __init__(self, wire: Wire, source: PythonStore, target: LocalStore, items: Sequence[SendItem]) -> None:
+        super().__init__(wire, items, source.where, target.where)
+        self.source = source
+        self.target = target
+        self.line = Line(source, self.schedule, self.asking, wire.bucket)
+        self._large: dict[int, _Large] = {}  # under way
+        self._folders: dict[str, bytes] = {}  # made; their places, with a slash
+        self._beside: dict[str, dict[str, None]] = {}  # folder → those in it that files go to; until one of them is made
+        for item in items:
+            folder = item.target_path.rpartition("/")[0]
+            self._beside.setdefault(folder.rpartition("/")[0], {})[folder] = None
+        self._at_edge = 0
+        self._sealer = Sealer(wire, target.disk, target.where, self._told.put)
+        self._prover = Prover(lambda: self.line.came.put((None, None)))
+        self._leases_at = 0.0  # when the parts' leases were looked at
+        self._unproven: set[int] = set()  # all written, not all read back
+        self._untold = 0  # bytes that came, and when the caller was told last
+        self._told_at = 0.0
+
+    def take(self, carrier: Carrier, frame: Frame) -> None:
+        carrier.bytes += len(frame.data)
+        at, large, data, files, proven = 0, self._large, frame.data, self._files, self.wire.options.digest_at_source
+        for number, offset, length, trouble, kind, note, digest in self._records(frame):
+            piece = data[at : at + length]
+            at += length
+            size = files[number].size if number < len(files) else -1
+            odd = len(piece) != length or offset + length > size or (not length and size) or (proven and kind == BARE)
+            if size < 0 or (odd and not trouble):
+                raise self._not_asked()
+            if trouble:
+                self.schedule.refused(carrier.number, number)
+                if self.schedule.waits_for(number):
+                    self._source_trouble(number, trouble, note)
+            elif number in large:
+                self.schedule.arrived(carrier.number, number, offset, length)
+                if self._same(number, note):
+                    self._piece((number, offset), piece, (kind, digest))
+            else:
+                self._small(carrier, number, piece, (kind, digest))
+        if at != len(data):
+            raise self._not_asked()
+        self._tell_bytes(at, TOLD_AT_ONCE)
+        if self._order.ready:
+            self._sealer.put(self._order.take())
+
+    def _tell_bytes(self, size: int, least: int) -> None:
+        """To the caller's thread, which needs to wake for a few at a time alone."""
+        self._untold += size
+        now = time.monotonic()
+        if self._untold >= least or now - self._told_at >= TELL_SECONDS:
+            self._told.put(self._untold)
+            self._untold, self._told_at = 0, now
+
+    def sealed(self) -> bool:
+        self._take_looked()
+        now = time.monotonic()
+        if now - self._leases_at >= PAUSE:
+            self._leases_at = now
+            for large in self._large.values():
+                if large.part is not None:
+                    large.part.look()
+        return not self._unproven
+
+    def enough(self) -> bool:
+        """More than a block is on its way, so that a line is never idle: past the edge one block is taken of it at most."""
+        if not self._edge.is_set():
+            self._at_edge = self.arrived_bytes
+            return False
+        return self.arrived_bytes - self._at_edge + self.line.frame > self.wire.options.block_bytes
+
+    def close(self) -> None:
+        self._tell_bytes(0, 0)
+        self._prover.finish()
+        self._take_looked()
+        for large in self._large.values():
+            _close(large)
+        try:
+            self._sealer.put(self._order.take())
+            self._sealer.finish()
+        except Exception as bug:
+            self._bug = self._bug or bug
+
+    def _small(self, carrier: Carrier, number: int, data: memoryview, proof: tuple[int, bytes]) -> None:
+        """A whole file."""
+        size = len(data)
+        if not self.schedule.arrived(carrier.number, number, 0, size):
+            return  # of a file that has its outcome
+        item = self._files[number]
+        if size != item.size:
+            raise self._not_asked()
+        self.wire.spend([(item.target_path, size)])
+        own = sha256(data)
+        if proof[0] != BARE and own.digest() != proof[1]:
+            self._lose(number, TryAgain(differs(item, "target", 0, size)))
+            return
+        syncs_failed = self._sealer.syncs_failed
+        try:
+            place = self._place(item.target_path)
+            seen = write_small(part_at(place), data)
+        except OSError as error:
+            self._not_kept(number, None, error)
+            return
+        self._whole(number, Whole(item, place, own.hexdigest(), False, proof=seen, syncs_failed=syncs_failed))
+
+    def _same(self, number: int, edition: int) -> bool:
+        """Whether this piece is of the file that the others are of; where times cannot tell, a digest will."""
+        large = self._large[number]
+        same, sure = same_edition(edition if large.edition is None else large.edition, edition)
+        if not same and large.identity.mtime != ANY:
+            self._lose(number, changed(self._files[number]))
+            return False
+        large.edition, large.confirm = edition, large.confirm or not sure
+        return True
+
+    def _piece(self, place: tuple[int, int], data: memoryview, proof: tuple[int, bytes]) -> None:
+        number, offset = place
+        item, large = self._files[number], self._large[number]
+        self.wire.spend([(item.target_path, len(data))])
+        try:
+            part = self._part(item, large)
+            part.put(offset, data, *proof)
+            self.arrived_bytes += len(data)
+            handle = part.sync_due()
+            if handle >= 0:
+                self._sealer.sync(handle, part)
+        except OSError as error:
+            self._not_kept(number, None, error)
+            return
+        if part.complete:
+            self.schedule.complete(number)
+            self._unproven.add(number)
+        self._prover.look(number, part)
+        while len(self._unproven) > MOST_UNPROVEN:  # and the far end waits for us
+            self._looked(*self._prover.looked.get())
+
+    def _take_looked(self) -> None:
+        with suppress(Empty):
+            while True:
+                self._looked(*self._prover.looked.get_nowait())
+
+    def _looked(self, number: int, trouble: Exception | None) -> None:
+        """What reading a part back found."""
+        large = self._large.get(number)
+        if large is None or large.part is None:
+            return
+        if trouble is None:
+            self._whole_large(number, large.part)
+        elif isinstance(trouble, Differs):
+            self._repeat(number, trouble)
+        elif isinstance(trouble, OSError):
+            self._not_kept(number, large.part, trouble)
+        else:
+            raise trouble
+
+    def _repeat(self, number: int, other: Differs) -> None:
+        """Ask for the piece again whose bytes differ in the part."""
+        item, large = self._files[number], self._large[number]
+        assert large.part is not None
+        large.repeated += 1
+        if large.repeated > self.wire.options.retries:
+            self._fail(number, differs(item, "target", other.offset, other.length))
+            return
+        offset, end = large.part.again(other.offset, other.offset + other.length)
+        self._unproven.discard(number)
+        self.schedule.repeat(number, offset, end)
+        for carrier in list(self.line.carriers):
+            self.line.top_up(carrier, self._stop.is_set)
+
+    def _not_kept(self, number: int, part: ProvenPart | None, error: OSError) -> None:
+        said = os_error(error, self.target.where, self._files[number].target_path)
+        if (part is not None and part.lost is not None) or error.errno == errno.ESTALE:
+            self._lose(number, TryAgain(said))
+        else:
+            self._fail(number, said)
+
+    def _part(self, item: SendItem, large: _Large) -> ProvenPart:
+        if large.part is None:
+            self._place(item.target_path)
+            disk, path = self.target.disk, item.target_path
+            large.syncs_failed = self._sealer.syncs_failed
+            begin_part(disk, path, large.identity, large.resumed)
+            large.part = ProvenPart(disk, path, large.identity, large.resumed, lambda: self.line.came.put((None, None)))
+        return large.part
+
+    def _place(self, path: str) -> bytes:
+        """Where a file goes; its folder is there, and no symlink."""
+        folder, _, name = path.rpartition("/")
+        above = self._folders.get(folder)
+        if above is None:
+            self._make_beside(folder)
+            place = self.target.disk.locate(path)
+            above = place[: len(place) - len(name.encode())]
+            make_folder(above.rstrip(b"/") or b"/")
+            self._sealer.disks.watch(above)
+            self._folders[folder] = above
+        return above + name.encode()
+
+    def _make_beside(self, folder: str) -> None:
+        """Make it together with those beside it that files go to, so that what lies above is synced once for all of them.
+
+        What is in the way of another one is the trouble of the files that go there.
+        """
+        places = []
+        for other in self._beside.pop(folder.rpartition("/")[0], {}):
+            with suppress(OSError):  # a symlink is on the way
+                places.append(self.target.disk.locate(other))
+        with suppress(FileExistsError, NotADirectoryError):
+            make_folders(places)
+
+    def _whole_large(self, number: int, part: ProvenPart) -> None:
+        item, large = self._files[number], self._large.pop(number)
+        self._unproven.discard(number)
+        digest = part.sha256()
+        part.close()
+        confirm = self._confirming(item, digest) if large.confirm else None
+        place = self._place(item.target_path)
+        whole = Whole(item, place, digest, True, confirm, proof=part.proof, syncs_failed=large.syncs_failed)
+        self._whole(number, whole)
+
+    def _confirming(self, item: SendItem, digest: str) -> Callable[[], None]:
+        def confirm() -> None:
+            if self.source.digests([Range(item.source_path, 0, item.size)]) != [digest]:
+                raise changed(item)
+
+        return confirm
+
+    def _lose(self, number: int, again: TryAgain) -> None:
+        """What lies in its part is not what the source has: no journal for it."""
+        self.target.disk.remove([journal_of(self._files[number].target_path)])
+        super()._lose(number, again)
+
+    def _drop(self, number: int) -> None:
+        super()._drop(number)
+        self._unproven.discard(number)
+        if number in self._large:
+            _close(self._large.pop(number))
+
+    # before the first byte
+
+    def look_at(self, files: dict[int, Entry]) -> dict[int, list[tuple[int, int]]]:
+        gaps: dict[int, list[tuple[int, int]]] = {}
+        disk = Disk(self.target.where.root)  # one that no other thread uses
+        with disk.telling(self._unless_stopping), suppress(_Stopping):
+            for number, entry in files.items():
+                item = self._files[number]
+                known = identity(item, entry)
+                try:
+                    self._unless_stopping()
+                    resumed, edition = self._resumed(disk, item, known)
+                except TidemarkError as error:
+                    self._unless_stopping()  # else it may be our own cut
+                    self._fail(number, error)
+                except OSError as error:
+                    self._not_kept(number, None, error)
+                else:
+                    self._large[number] = _Large(known, resumed, entry.size != item.size, edition)
+                    gaps[number] = complement(item.size, resumed.spans())
+        return gaps
+
+    def _unless_stopping(self) -> None:
+        if self.stopping:
+            raise _Stopping
+
+    def _resumed(self, disk: Disk, item: SendItem, known: Identity) -> tuple[Resumed, int | None]:
+        """What an earlier try left that the source still has, and the edition it was compared with."""
+        resumed = whole_blocks(disk, item.target_path, known)
+        if resumed.known():
+            edition = self.source.editions([item.source_path])[0]
+            if edition is not None and same_at(self.source, item.source_path, claims(resumed)):
+                return resumed, edition
+        return Resumed(), None
+
+    def ready(self, number: int) -> None:
+        """One that is all there from an earlier try is read back, too."""
+        item, large = self._files[number], self._large[number]
+        if not self.schedule.waits_for(number):
+            try:
+                part = self._part(item, large)
+            except OSError as error:
+                self._not_kept(number, None, error)
+                return
+            self._unproven.add(number)
+            self._prover.look(number, part)
+
+
+def _close(large: _Large) -> None:
+    if large.part is not None:
+        large.part.close()

@@ -1,0 +1,83 @@
+"""What the source says of files whose bytes came: their digests made there, or that it has not changed meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tidemark.stores.far_stream import editions, same_edition
+from tidemark.stores.local import LocalStore
+from tidemark.stores.protocol import Range, Store
+from tidemark.stores.relay_job import Job
+from tidemark.stores.transfer_items import TryAgain, Wire, changed
+from tidemark.stores.transfer_proof import identity, unsure
+from tidemark.stores.translation import translated
+
+CLOCKS_APART = 300  # seconds between the clocks of two machines, at most
+
+
+def source_digests(wire: Wire, jobs: Sequence[Job], started: float) -> list[str | TryAgain]:
+    """For each the digest of what the source holds now; "" where it did not change and who read it need not read it again.
+
+    `started`: when the entries were looked at, by this machine's clock.
+    """
+    times = editions_at(wire.source, jobs)  # before the digests: what changes behind this look shows in them
+    told = [_as_it_was(job, now) for job, now in zip(jobs, times, strict=True)]
+    asked = [
+        job for job, (same, sure) in zip(jobs, told, strict=True) if same and (not sure or _to_digest(wire, job, started))
+    ]
+    ranges = [Range(job.item.source_path, 0, job.item.size) for job in asked if job.beside is None]
+    made = iter(_made_there(wire, ranges))
+    digests = {job: job.beside.digest() if job.beside is not None else next(made) for job in asked}
+    after = dict(zip(jobs, wire.source.stat_many([job.item.source_path for job in jobs]), strict=True))
+    found: list[str | TryAgain] = []
+    for job, (unchanged, _) in zip(jobs, told, strict=True):
+        entry, digest = after[job], digests.get(job, "")
+        same = unchanged and entry is not None and identity(job.item, entry) == job.identity and entry.size >= job.item.size
+        found.append(digest if same and digest is not None else changed(job.item))
+    return found
+
+
+def _made_there(wire: Wire, ranges: Sequence[Range]) -> Iterator[str | None]:
+    """Where nobody digests at the source the bytes cross again, under the same cap."""
+    if not ranges or wire.proven_at_source or not wire.bucket.pace:
+        yield from wire.source.digests(ranges) if ranges else ()
+        return
+    paced: list[Range] = []
+    for one in [*ranges, None]:
+        size = sum(length or 0 for _, _, length in paced)
+        if paced and (one is None or size + (one.length or 0) > wire.bucket.pace):
+            wire.bucket.take(size)
+            yield from wire.source.digests(paced)
+            paced = []
+        if one is not None:
+            paced.append(one)
+
+
+def editions_at(source: Store, jobs: Sequence[Job]) -> list[int | None]:
+    """What the times of each file say of it (`far_stream.edition`), where the source is a disk of this machine: who sets
+    an mtime back moves the ctime. None where there is nothing more to see than `identity`."""
+    if not jobs or not isinstance(source, LocalStore):
+        return [None] * len(jobs)
+    with translated(source.where, jobs[0].item.source_path, reading=True):
+        return editions(source.disk, [job.item.source_path for job in jobs])
+
+
+def _as_it_was(job: Job, now: int | None) -> tuple[bool, bool]:
+    """Whether it may be the file that was begun with; whether the times can tell."""
+    if job.edition is None or now is None or job.entry.size != job.item.size:
+        return True, True  # `identity` and `unsure` speak alone
+    return same_edition(job.edition, now)
+
+
+def may_be_written(wire: Wire, job: Job, started: float) -> bool:
+    """A file nobody digests for us, so young that a change right now might not show in its mtime of whole seconds: its
+    first byte is to be asked RACY_SECONDS after the look at it, whatever the clock over there says."""
+    return not wire.proven_at_source and not job.small and job.entry.mtime >= started - CLOCKS_APART
+
+
+def _to_digest(wire: Wire, job: Job, started: float) -> bool:
+    if wire.digests_far:
+        return wire.options.digest_at_source
+    if not wire.proven_at_source and not job.small:
+        return False  # only reading all of it again would tell; see `may_be_written`
+    return job.running is None or unsure(job.item, job.entry, started)

@@ -1,0 +1,98 @@
+"""Rounds until every file has its outcome: what may work again is tried again, from what is there.
+
+A round that brought nothing costs one of the tries, and a pause; one that brought something gives them back. A file whose
+bytes differ or which changed meanwhile has as many tries of its own. An error that is not of the network may be one file's
+alone: the files are then tried by halves, until it is known whose. Source: DESIGN §9, one level retries one failure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from tidemark.errors import DiskFullError, TidemarkError
+from tidemark.stores.retrying import SOON, Patience
+from tidemark.stores.transfer_items import Failed, SendItem, Sent, TryAgain, Wire
+
+Outcome = Sent | Failed | tuple[SendItem, TryAgain]
+
+
+class Round(Protocol):
+    """`outcomes` once; `error` then says what ended it early, `kept_bytes` what a next round need not send again."""
+
+    error: TidemarkError | None
+
+    @property
+    def kept_bytes(self) -> int: ...
+
+    def outcomes(self) -> Iterator[Outcome]: ...
+
+
+def run_rounds(
+    wire: Wire, items: Sequence[SendItem], make: Callable[[Sequence[SendItem]], Round]
+) -> Iterator[Sent | Failed]:
+    """An outcome for each of `items`, fewer when asked to stop."""
+    groups = deque([list(items)])
+    while groups:
+        group = _Group(wire, groups.popleft(), make)
+        yield from group.run()
+        if wire.stopped():
+            return
+        if isinstance(group.error, (*SOON, DiskFullError)):
+            for left in groups:
+                yield from _failed(wire, left, group.error)
+            return
+        if len(group.waiting) > 1:
+            half = len(group.waiting) // 2
+            left = list(group.waiting.values())
+            groups.extendleft([left[half:], left[:half]])
+
+
+class _Group:
+    def __init__(self, wire: Wire, items: Sequence[SendItem], make: Callable[[Sequence[SendItem]], Round]) -> None:
+        self.waiting = {item.target_path: item for item in items}
+        self.error: TidemarkError | None = None
+        self._wire = wire
+        self._make = make
+        self._tries = wire.options.retries + 1
+        self._tried: Counter[str] = Counter()  # failed tries of the file itself, by target path
+        self._patience = Patience(self._tries)
+
+    def run(self) -> Iterator[Sent | Failed]:
+        """Leaves those `waiting` whose `error` may be one file's alone."""
+        while self.waiting and not self._wire.stopped():
+            one = self._make(list(self.waiting.values()))
+            before, tried = len(self.waiting), self._tried.total()
+            yield from self._outcomes(one)
+            self.error = one.error
+            if (before, tried, None) == (len(self.waiting), self._tried.total(), self.error) and not self._wire.stopped():
+                raise RuntimeError("a round ended without a word")  # a bug, which must not become an endless loop
+            if self.error is not None and not isinstance(self.error, SOON):
+                if len(self.waiting) > 1 and not isinstance(self.error, DiskFullError):
+                    return
+                break
+            if len(self.waiting) < before or one.kept_bytes:
+                self._patience.progress()
+            elif self.waiting and not self._wire.stopped() and not self._patience.failed() and self.error is not None:
+                break
+        if self.error is not None:
+            yield from _failed(self._wire, self.waiting.values(), self.error)
+            self.waiting.clear()
+
+    def _outcomes(self, one: Round) -> Iterator[Sent | Failed]:
+        for outcome in one.outcomes():
+            told = self._tried_again(*outcome) if isinstance(outcome, tuple) else outcome
+            if told is not None:
+                del self.waiting[told.item.target_path]
+                yield told
+
+    def _tried_again(self, item: SendItem, again: TryAgain) -> Failed | None:
+        """Failed, once it was tried often enough."""
+        self._tried[item.target_path] += 1
+        return self._wire.failed(item, again.error) if self._tried[item.target_path] >= self._tries else None
+
+
+def _failed(wire: Wire, items: Iterable[SendItem], error: TidemarkError) -> Iterator[Failed]:
+    for item in items:
+        yield wire.failed(item, error)

@@ -1,0 +1,233 @@
+"""Give final names while more comes: a thread that makes arrived parts durable in batches and says so.
+
+What waits when it looks is one batch: one sync of the disk for many small files, then the names, then the folders. So a
+slow disk makes batches large, and a fast one adds no delay.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tidemark.errors import CorruptionError, TidemarkError
+from tidemark.stores import durable
+from tidemark.stores.block_journal import journal_of, part_at
+from tidemark.stores.disk import Disk
+from tidemark.stores.far_sealing import BATCH, GATHER_SECONDS
+from tidemark.stores.part_file import PartFile, named, still
+from tidemark.stores.transfer_items import Failed, SendItem, Sent, TryAgain, Wire
+from tidemark.stores.translation import Where, os_error
+
+Outcome = Sent | Failed | tuple[SendItem, TryAgain]
+
+
+class Whole(NamedTuple):
+    """A part whose bytes were checked. `confirm` is asked before it is sealed and raises TryAgain, or another error."""
+
+    item: SendItem
+    place: bytes  # of the final name, on the disk
+    sha256: str
+    large: bool
+    confirm: Callable[[], None] | None = None
+    number: int = 0
+    proof: durable.Proof | None = None  # what its part's stat shows as long as these are its bytes
+    syncs_failed: int = 0  # `Sealer.syncs_failed` before its first byte was written
+
+    def pair(self) -> tuple[bytes, bytes]:
+        """The places of its part and of its name."""
+        return part_at(self.place), self.place
+
+
+@dataclass
+class NamesInOrder:
+    """Whole files on their way to be sealed: one whose name others go on from (`….tsfile.resource`) comes behind those."""
+
+    ready: list[Whole] = field(default_factory=list)
+    _above: dict[int, int] = field(default_factory=dict)  # companions under way: the file they belong to
+    _behind: Counter[int] = field(default_factory=Counter)  # files with companions under way: how many
+    _held: dict[int, Whole] = field(default_factory=dict)  # whole, but its companions are not
+
+    @classmethod
+    def of(cls, files: Sequence[SendItem]) -> NamesInOrder:
+        order = cls()
+        numbers = {item.target_path: number for number, item in enumerate(files)}
+        for number, item in enumerate(files):
+            base = numbers.get(item.target_path.rpartition(".")[0])
+            if base is not None:
+                order._above[number] = base
+                order._behind[base] += 1
+        return order
+
+    def whole(self, number: int, whole: Whole) -> None:
+        if self._behind and self._behind[number]:
+            self._held[number] = whole
+            return
+        self.ready.append(whole)
+        if self._above:
+            self.settled(number)
+
+    def settled(self, number: int) -> None:
+        """The file is ready or failed: what is behind it may follow."""
+        above = self._above.pop(number, None)
+        if above is None:
+            return
+        self._behind[above] -= 1
+        if not self._behind[above] and above in self._held:
+            self.whole(above, self._held.pop(above))
+
+    def take(self) -> list[Whole]:
+        ready, self.ready = self.ready, []
+        return ready
+
+
+class Sealer:
+    """`put` from one thread; outcomes go to `tell`, in the order put where nothing is to be confirmed and nothing fails."""
+
+    def __init__(self, wire: Wire, disk: Disk, where: Where, tell: Callable[[list[Outcome]], None]) -> None:
+        self._wire = wire
+        self._disk = disk
+        self._where = where
+        self._tell = tell
+        self.syncs_failed = 0  # of the disk; what was written before one is brought again, and files are synced singly after
+        self.disks = durable.Disks()
+        self._lost: dict[bytes, OSError] = {}  # parts that the disk lost bytes of, by place
+        self._bug: BaseException | None = None
+        self._queue: queue.SimpleQueue[list[Whole] | tuple[int, PartFile] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="tidemark-seal", daemon=True)
+        self._thread.start()
+
+    def put(self, wholes: list[Whole]) -> None:
+        self._queue.put(wholes)
+
+    def sync(self, handle: int, part: PartFile) -> None:
+        """fsync and close `handle`: bytes of a large file under way."""
+        self._queue.put((handle, part))
+
+    def finish(self) -> None:
+        """Returns when all that was put is sealed or failed. Raises what nobody expected."""
+        self._queue.put(None)
+        self._thread.join()
+        self.disks.close()
+        if self._bug is not None:
+            raise self._bug
+
+    def _run(self) -> None:
+        try:
+            over = False
+            while not over:
+                batch, over = self._next_batch()
+                if batch:
+                    self._seal_all(batch)
+        except BaseException as bug:
+            self._bug = bug
+
+    def _next_batch(self) -> tuple[list[Whole], bool]:
+        batch: list[Whole] = []
+        got, deadline = self._queue.get(), 0.0
+        while True:
+            if got is None:
+                return batch, True
+            if isinstance(got, tuple):
+                self._sync(*got)
+            else:
+                batch += got
+            if len(batch) >= BATCH:
+                return batch, False
+            deadline = deadline or time.monotonic() + GATHER_SECONDS
+            try:
+                got = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                return batch, False
+
+    def _sync(self, handle: int, part: PartFile) -> None:
+        try:
+            os.fsync(handle)
+        except OSError as error:
+            part.condemn(error)
+            self._lost[part.place] = error
+        finally:
+            os.close(handle)
+
+    def _seal_all(self, batch: Sequence[Whole]) -> None:
+        kept = [whole for whole in batch if not self._in_doubt(whole)]
+        sure = [whole for whole in kept if whole.confirm is None or self._confirmed(whole, whole.confirm)]
+        if not sure:
+            return
+        try:
+            self._tell(self._seal(sure))
+        except durable.SyncFailed as error:
+            self._not_durable(sure, error)
+        except OSError as error:
+            if len(sure) > 1:  # one of them is the trouble: each alone
+                for whole in sure:
+                    self._seal_all([whole._replace(confirm=None)])
+            else:
+                item = sure[0].item
+                self._tell([self._wire.failed(item, os_error(error, self._where, item.target_path))])
+
+    def _seal(self, batch: Sequence[Whole]) -> list[Outcome]:
+        # CRASH WINDOW: whole parts without final names, or some with; the rerun seals them or finds them there.
+        pairs = [whole.pair() for whole in batch]
+        durable.make_durable(pairs, self.syncs_failed > 0, self.disks)
+        same = [whole for whole, pair in zip(batch, pairs, strict=True) if _still(whole, pair)]
+        if len(same) < len(batch):
+            pairs = [whole.pair() for whole in same]
+        for number in reversed(durable.give_names(pairs, lambda number: _named(same[number]), self.disks)):
+            del same[number]
+        # CRASH WINDOW: final names there, journals left over; `already_there` of the rerun removes them.
+        self._disk.remove([journal_of(whole.item.target_path) for whole in same if whole.large])
+        outcomes: list[Outcome] = [self._wire.sent(whole.item, whole.sha256) for whole in same]
+        if len(same) < len(batch):
+            outcomes += [(whole.item, TryAgain(_touched(whole.item))) for whole in batch if whole not in same]
+        return outcomes
+
+    def _in_doubt(self, whole: Whole) -> bool:
+        """The disk may have lost bytes of it: they are not looked at but brought again."""
+        error = self._lost.get(whole.place)
+        if error is None and whole.syncs_failed == self.syncs_failed:
+            return False
+        durable.remove_quietly(part_at(whole.place))
+        lost = error or OSError(errno.EIO, "the disk lost bytes that were written at that time")
+        self._tell([(whole.item, TryAgain(os_error(lost, self._where, whole.item.target_path)))])
+        return True
+
+    def _not_durable(self, batch: Sequence[Whole], error: durable.SyncFailed) -> None:
+        """`error.parts` are brought again; after a sync of the whole disk all that was written to it before."""
+        self.syncs_failed += error.disk
+        self._lost.update((whole.place, error) for whole in batch if part_at(whole.place) in error.parts)
+        self._seal_all([whole._replace(confirm=None) for whole in batch])
+
+    def _confirmed(self, whole: Whole, confirm: Callable[[], None]) -> bool:
+        try:
+            confirm()
+        except TryAgain as again:
+            self._tell([(whole.item, again)])
+            return False
+        except TidemarkError as error:
+            self._tell([(whole.item, TryAgain(error))])
+            return False
+        return True
+
+
+def _still(whole: Whole, pair: tuple[bytes, bytes]) -> bool:
+    """The part is the very file whose bytes were proven, or has its name from a try that failed behind that."""
+    return whole.proof is None or still(pair, whole.proof, bytes.fromhex(whole.sha256))
+
+
+def _named(whole: Whole) -> bool:
+    return whole.proof is None or named(whole.place, whole.proof, bytes.fromhex(whole.sha256))
+
+
+def _touched(item: SendItem) -> CorruptionError:
+    return CorruptionError(
+        f"{item.target_path}: somebody else wrote to its part, or put another one there, before it got its name",
+        hint="does another process bring files to this folder? The next try brings it again",
+        subject=item.target_path,
+    )

@@ -1,0 +1,170 @@
+"""Parts of many files written over an SFTP session: opened, written, made durable and closed in one stream of requests.
+
+Every status is read; what fails is the file's whose request it was. Nothing waits for an answer but `settle`, and who hands
+on more than may be lost when the line is cut.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from tidemark.stores.sftp_bulk import BulkWire
+from tidemark.stores.sftp_wire import (
+    CLOSE,
+    CREATE,
+    EXCLUSIVE,
+    EXTENDED,
+    FOR_READ,
+    FOR_WRITE,
+    FSETSTAT,
+    FSYNC,
+    NO_ATTRIBUTES,
+    OPEN,
+    READ,
+    REMOVE,
+    WRITE,
+    Reply,
+    size_attribute,
+    text,
+)
+
+_NEW = FOR_READ | FOR_WRITE | CREATE | EXCLUSIVE
+
+
+class Part:
+    """A file being written. `fresh`: a new file; else one that exists, cut to `offset` and written on."""
+
+    def __init__(self, place: str, offset: int, fresh: bool) -> None:
+        self.place = place
+        self.offset = offset
+        self.fresh = fresh
+        self.written = offset  # the server said so
+        self.trouble: OSError | None = None
+        self.waits_for = 0  # answers
+        self.read_back = b""  # of a file that is read at its end
+        self._handle = b""
+        self._held: list[Callable[[], None]] = []  # what is to be asked once it is open
+        self._tried = False
+
+
+class PartStream:
+    """`most`: bytes that may be on their way, not known to be kept."""
+
+    def __init__(self, wire: BulkWire, most: int) -> None:
+        self._wire = wire
+        self._most = most
+        self._on_way = 0
+        self._syncs = FSYNC in wire.extensions
+
+    def open(self, place: str, offset: int = 0, fresh: bool = True) -> Part:
+        part = Part(place, offset, fresh)
+        self._open(part)
+        return part
+
+    def write(self, part: Part, data: bytes | memoryview) -> None:
+        """The next bytes. They are on their way, or copied, when the call returns."""
+        step = self._wire.write_size
+        for start in range(0, len(data), step):
+            piece = data[start : start + step]
+            offset, part.offset = part.offset, part.offset + len(piece)
+            self._on_way += len(piece)
+            if part._handle:
+                self._post_write(part, offset, piece)
+            else:
+                kept = bytes(piece)
+                self._then(part, lambda offset=offset, kept=kept: self._post_write(part, offset, kept))  # type: ignore[misc]
+            while self._on_way > self._most:
+                self._wire.step()
+
+    def sync(self, part: Part) -> None:
+        """Make durable what was written so far."""
+        if self._syncs:
+            self._then(part, lambda: self._post(part, EXTENDED, text(FSYNC) + text(part._handle), self._checked))
+
+    def end(self, part: Part, read_back: bool = False) -> None:
+        """Make it durable, with `read_back` read it again, which is for files of one READ; close it."""
+        self.sync(part)
+        if read_back:
+            ask = struct.pack(">QI", 0, self._wire.read_size)
+            self._then(part, lambda: self._post(part, READ, text(part._handle) + ask, self._came_back))
+        self.close(part)
+
+    def close(self, part: Part) -> None:
+        self._then(part, lambda: self._post(part, CLOSE, text(part._handle), self._checked))
+
+    def settle(self, parts: list[Part]) -> None:
+        """Returns when all that was asked for these is answered."""
+        for part in parts:
+            while part.waits_for:
+                self._wire.step()
+
+    def _open(self, part: Part) -> None:
+        flags = _NEW if part.fresh else FOR_READ | FOR_WRITE
+        self._post(part, OPEN, text(part.place) + struct.pack(">I", flags) + NO_ATTRIBUTES, self._opened)
+
+    def _opened(self, part: Part, reply: Reply) -> None:
+        failed = reply.failure()
+        if failed is not None and part.fresh and not part._tried and failed.errno not in (errno.ENOENT, errno.EACCES):
+            part._tried = True  # there is one of an earlier try, or a symlink: it goes away, nothing is written into it
+            self._post(part, REMOVE, text(part.place), lambda part, _reply: self._open(part))
+            return
+        if failed is not None:
+            part.trouble = OSError(failed.errno, failed.strerror, part.place)
+        else:
+            part._handle = bytes(reply.string())
+            if not part.fresh:
+                self._post(part, FSETSTAT, text(part._handle) + size_attribute(part.offset), self._checked)
+        held, part._held = part._held, []
+        for act in held:
+            act()
+
+    def _then(self, part: Part, act: Callable[[], None]) -> None:
+        """Once the part is open; where it could not be opened there is nothing to ask."""
+        if part._handle or part.trouble is not None:
+            act()
+        else:
+            part._held.append(act)
+
+    def _post_write(self, part: Part, offset: int, data: bytes | memoryview) -> None:
+        size = len(data)
+        if not part._handle or part.trouble is not None:
+            self._on_way -= size
+            return
+
+        def written(reply: Reply) -> None:
+            part.waits_for -= 1
+            self._on_way -= size
+            part.written += size
+            self._note(part, reply.failure())
+
+        part.waits_for += 1
+        self._wire.post_data(WRITE, text(part._handle) + struct.pack(">Q", offset), data, written)
+
+    def _post(self, part: Part, kind: int, payload: bytes, then: Callable[[Part, Reply], Any]) -> None:
+        if kind not in (OPEN, REMOVE) and not part._handle:
+            return
+
+        def answered(reply: Reply) -> None:
+            part.waits_for -= 1
+            then(part, reply)
+
+        part.waits_for += 1
+        self._wire.post(kind, payload, answered)
+
+    def _checked(self, part: Part, reply: Reply) -> None:
+        self._note(part, reply.failure())
+
+    def _came_back(self, part: Part, reply: Reply) -> None:
+        self._note(part, reply.failure((1,)))
+        if part.trouble is None and reply.failure((1,)) is None and not reply.is_status(1):
+            data = reply.string()
+            part.read_back = bytes(data)
+            self._wire.release(data)
+
+    @staticmethod
+    def _note(part: Part, failed: OSError | None) -> None:
+        if failed is not None and part.trouble is None:
+            part.trouble = OSError(failed.errno, failed.strerror, part.place)

@@ -1,0 +1,135 @@
+"""Parts and journals of a relay at the far end of an SFTP session: requests of many files are on their way at once.
+
+A small file is opened, written, made durable, read back and closed without waiting for it; the proof of a large one is made
+by the store (read back, or by a tool there).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Protocol
+
+from tidemark.errors import TidemarkError
+from tidemark.stores.part_file import SYNC_BYTES
+from tidemark.stores.protocol import Range
+from tidemark.stores.relay_job import Job
+from tidemark.stores.sftp_bulk import BulkWire
+from tidemark.stores.sftp_parts import Part, PartStream
+from tidemark.stores.transfer_proof import taken_away
+
+
+class Taking(Protocol):
+    """What the store does for it."""
+
+    def place(self, path: str) -> str: ...
+
+    def make_folders(self, folders: Sequence[str]) -> None: ...
+
+    def told(self, error: OSError, path: str) -> TidemarkError:
+        """What an error of the server means."""
+        ...
+
+    def digests(self, ranges: Sequence[Range]) -> Sequence[str | None]: ...
+
+    def name_durable(self, renames: Sequence[tuple[str, str, int]]) -> list[int]:
+        """Rename parts that are durable already, (part, final, size); the numbers of those that were not there so."""
+        ...
+
+    def remove(self, paths: Sequence[str]) -> None: ...
+
+
+class SftpTarget:
+    """`reads_back`: small files are proved by reading them; else by the store's digests."""
+
+    def __init__(self, store: Taking, wire: BulkWire, block_bytes: int, reads_back: bool) -> None:
+        self._store = store
+        self._reads_back = reads_back
+        self._whole_read = wire.read_size
+        self._stream = PartStream(wire, max(1, block_bytes // 4))
+        self._parts: dict[int, Part] = {}
+        self._papers: dict[int, Part] = {}
+        self._synced: dict[int, int] = {}
+        self._at: dict[int, int] = {}  # the end of each one's last claim
+        self._claimed: list[tuple[Part, int, int]] = []  # (part, offset, end)
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(end - offset for part, offset, end in self._claimed if part.written >= end)
+
+    def expect(self, jobs: Sequence[Job]) -> None:
+        self._store.make_folders(sorted({job.item.target_path.rpartition("/")[0] for job in jobs}))
+
+    def begin(self, job: Job, known: bytes) -> None:
+        self._parts[job.number] = self._stream.open(self._store.place(job.part), job.at, fresh=not job.at)
+        if job.small:
+            if not job.item.size:
+                self._end(job)
+            return
+        self._synced[job.number] = self._at[job.number] = job.at
+        journal = job.journal()
+        kept = len(journal) if job.at and known.startswith(journal) else 0
+        self._papers[job.number] = self._stream.open(self._store.place(job.paper), kept, fresh=not kept)
+        if not kept:
+            self._stream.write(self._papers[job.number], journal)
+        if not job.left:
+            self._end(job)
+
+    def write(self, job: Job, data: bytes | memoryview) -> None:
+        part = self._parts[job.number]
+        self._stream.write(part, data)
+        if part.trouble is not None and not job.small:  # else nobody would notice before the last byte
+            raise self._store.told(part.trouble, job.part)
+        if job.small and part.offset == job.item.size:
+            self._end(job)
+
+    def claim(self, job: Job) -> None:
+        # CRASH WINDOW: a line about bytes that did not arrive: the rerun compares digests, and sends them again.
+        self._stream.write(self._papers[job.number], job.claims[-1].line())
+        self._claimed.append((self._parts[job.number], self._at[job.number], job.at))
+        self._at[job.number] = job.at
+        if not job.left:
+            self._end(job)
+        elif job.at - self._synced[job.number] >= SYNC_BYTES:
+            self._synced[job.number] = job.at
+            self._stream.sync(self._parts[job.number])
+
+    def proven(self, jobs: Sequence[Job]) -> list[str | TidemarkError | None]:
+        parts = [self._parts.pop(job.number) for job in jobs]
+        papers = [self._papers.pop(job.number) for job in jobs if not job.small]
+        self._stream.settle([*parts, *papers])
+        asked = [job for job, part in zip(jobs, parts, strict=True) if part.trouble is None and not self._in_stream(job)]
+        made = dict(zip(asked, self._store.digests([Range(job.part) for job in asked]), strict=True))
+        found: list[str | TidemarkError | None] = []
+        for job, part in zip(jobs, parts, strict=True):
+            if part.trouble is not None:
+                found.append(self._store.told(part.trouble, job.part))
+            else:
+                found.append(made[job] if job in made else hashlib.sha256(part.read_back).hexdigest())
+        return found
+
+    def give_names(self, jobs: Sequence[Job]) -> dict[Job, TidemarkError]:
+        # CRASH WINDOW: durable parts without final names, or some with: the rerun finds the rest and seals them.
+        lost = self._store.name_durable([(job.part, job.item.target_path, job.item.size) for job in jobs])
+        # CRASH WINDOW: final names there, journals left over; `already_there` of the rerun removes them.
+        self._store.remove([job.paper for number, job in enumerate(jobs) if not job.small and number not in lost])
+        return {jobs[number]: taken_away(jobs[number].item) for number in lost}
+
+    def abandon(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            for open_now in (self._parts, self._papers):
+                part = open_now.pop(job.number, None)
+                if part is not None:
+                    self._stream.close(part)
+
+    def close(self) -> None:
+        """Its handles were closed as they were abandoned."""
+
+    def _in_stream(self, job: Job) -> bool:
+        """Its proof is on its way behind its bytes."""
+        return self._reads_back and job.small and job.item.size <= self._whole_read
+
+    def _end(self, job: Job) -> None:
+        self._stream.end(self._parts[job.number], self._in_stream(job))
+        if not job.small:
+            self._stream.close(self._papers[job.number])

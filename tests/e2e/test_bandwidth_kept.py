@@ -1,0 +1,122 @@
+"""A link's cap holds over any ten seconds, over all its connections, both ways, on every tier: counted on the wire."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.store_ends import QUICK, address
+from tests.services.sshd import Sshd
+from tests.services.wire import Wire
+from tidemark.stores.local import LocalStore
+from tidemark.stores.protocol import Tier
+from tidemark.stores.sftp import open_sftp
+from tidemark.stores.transfer import SendItem, SendOptions, Sent, send
+
+pytestmark = pytest.mark.real("sshd")
+
+CAP = 2e6  # bytes a second: any machine and any line can do more
+WINDOW = 10.0  # seconds
+
+
+@contextmanager
+def counted(wire: Wire) -> Iterator[list[tuple[float, int]]]:
+    """(seconds, bytes that passed until then), about every 20 ms."""
+    over = threading.Event()
+    seen: list[tuple[float, int]] = []
+
+    def look() -> None:
+        while not over.wait(0.02):
+            seen.append((time.monotonic(), wire.came))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    yield seen
+    over.set()
+    looking.join()
+
+
+def in_windows(seen: list[tuple[float, int]]) -> list[float]:
+    """Bytes a second in every window, from a second after the first file's bytes to the last ones."""
+    first = next(at for at, count in seen if count > seen[0][1] + CAP / 4) + 1.0
+    total = seen[-1][1]
+    rates = []
+    for at, count in seen:
+        later = next(((then, passed) for then, passed in seen if then >= at + WINDOW), None)
+        if at >= first and later is not None and later[1] < total - CAP / 2:
+            rates.append((later[1] - count) / (later[0] - at))
+    return rates
+
+
+@pytest.mark.parametrize(
+    ("tier", "way", "connections"),
+    [
+        (Tier.PYTHON, "pull", 1),
+        *(
+            pytest.param(tier, way, many, marks=pytest.mark.full)
+            for tier, way, many in [
+                (Tier.PYTHON, "push", 1),
+                (Tier.PYTHON, "pull", 4),
+                (Tier.PYTHON, "push", 4),
+                (Tier.POSIX, "pull", 1),
+                (Tier.POSIX, "push", 1),
+                (Tier.SFTP, "pull", 1),
+                (Tier.SFTP, "push", 1),
+            ]
+        ),
+    ],
+)
+def test_the_cap_is_kept_within_a_twentieth(
+    sshd: Sshd, tmp_path: Path, tier: Tier, way: str, connections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if connections > 1:
+        monkeypatch.setattr("tidemark.stores.line.SHORT_ROUND_TRIP", 0.0)
+        monkeypatch.setattr("tidemark.stores.schedule.SHORT_ROUND_TRIP", 0.0)
+    far, near = sshd.new_folder("far"), tmp_path / "near"
+    near.mkdir()
+    begin = far if way == "pull" else near
+    # Small files on the lower tiers: see below.
+    sizes = [9_000_000, 9_000_000, *[20_000] * 400] if tier is Tier.PYTHON else [26_000_000]
+    for number, size in enumerate(sizes):
+        (begin / f"{number}").write_bytes(bytes(size))
+    items = [SendItem(f"{number}", f"l/{number}", size) for number, size in enumerate(sizes)]
+    with Wire(sshd.port, upwards=way == "push") as wire:
+        store = open_sftp(address(sshd, far, wire.port), tier, QUICK)
+        ends = (store, LocalStore(str(near))) if way == "pull" else (LocalStore(str(near)), store)
+        with counted(wire) as seen:
+            outcomes = list(send(*ends, items, SendOptions(bandwidth=CAP, connections=connections)))
+        assert all(isinstance(one, Sent) for one in outcomes)
+        rates = in_windows(seen)
+        assert rates and max(rates) <= 1.05 * CAP, f"{max(rates):.0f}"
+        assert tier is not Tier.PYTHON or min(rates) >= 0.95 * CAP, f"{min(rates):.0f}"  # others wait for their tools
+        assert connections == 1 or wire.most_at_once > 1
+        store.close()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("way", ["pull", "push"])
+@pytest.mark.parametrize("tier", [Tier.POSIX, Tier.SFTP])
+def test_bundles_of_small_files_keep_the_cap_on_the_lower_tiers(sshd: Sshd, tmp_path: Path, tier: Tier, way: str) -> None:
+    """They are written, synced and digested between two readings, so they may be slower than the cap. A bundle is asked for
+    at once, `tar` headers and the line's frames on top: in ten seconds one more than its share may cross (seen: 6 %)."""
+    far, near = sshd.new_folder("far"), tmp_path / "near"
+    near.mkdir()
+    begin = far if way == "pull" else near
+    items = []
+    for number in range(1300):
+        (begin / f"{number}").write_bytes(bytes(20_000))
+        items.append(SendItem(f"{number}", f"l/{number}", 20_000))
+    with Wire(sshd.port, upwards=way == "push") as wire:
+        store = open_sftp(address(sshd, far, wire.port), tier, QUICK)
+        ends = (store, LocalStore(str(near))) if way == "pull" else (LocalStore(str(near)), store)
+        with counted(wire) as seen:
+            outcomes = list(send(*ends, items, SendOptions(bandwidth=CAP)))
+        assert all(isinstance(one, Sent) for one in outcomes) and len(outcomes) == len(items)
+        rates = in_windows(seen)
+        assert max(rates, default=0) <= 1.1 * CAP, f"{max(rates):.0f}"
+        store.close()

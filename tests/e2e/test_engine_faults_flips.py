@@ -1,0 +1,77 @@
+"""Bytes that flip on the target's disk: what flips once is sent again, what keeps flipping gets no final name.
+
+With python3 at the far end a small file is one write, and sealed at once: what is proved is what was handed to the disk. Of
+a large one the part is read back before it gets its name; the lower tiers read back all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.engine_world import MB, World, world_on_a_bad_disk
+from tests.e2e.sending_process import moved_apart
+from tests.services import bad_disk
+from tests.services.sshd import Sshd
+from tidemark.errors import CorruptionError
+from tidemark.stores.protocol import Tier
+from tidemark.stores.transfer import Failed, SendOptions, Sent, send
+
+pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses", "compiler")]
+WAYS = pytest.mark.parametrize("way", ["pull", "push"])
+LOWER = [pytest.param(tier, marks=pytest.mark.full) for tier in (Tier.POSIX, Tier.SFTP)]
+
+
+@pytest.mark.parametrize("tier", [Tier.PYTHON, *LOWER])
+def test_a_target_that_keeps_flipping_bytes_gets_no_final_name(
+    start_sshd: Callable[..., Sshd], tmp_path: Path, tier: Tier
+) -> None:
+    world = world_on_a_bad_disk(start_sshd, tmp_path, "push", tier, flip="bad")
+    bad = [world.put("bad.large", 6 * MB), *([] if tier is Tier.PYTHON else [world.put("bad.small", 50_000)])]
+    good = [world.put("good.small", 50_000), world.put("good.large", 6 * MB)]
+    outcomes = world.move([*bad, *good], SendOptions(retries=2))
+    for item in bad:
+        one = outcomes[item]
+        assert isinstance(one, Failed) and isinstance(one.error, CorruptionError), one
+        assert item.source_path in one.error.message and one.error.hint
+        assert not (world.centre / item.target_path).exists()
+        assert one.wire_bytes > item.size  # what differs was sent again
+    assert all(isinstance(outcomes[item], Sent) and world.is_whole(item) for item in good)
+
+
+def test_our_own_disk_that_keeps_flipping_bytes_gets_no_final_name(sshd: Sshd, tmp_path: Path) -> None:
+    world = World.of(sshd, tmp_path, "pull")
+    bad = [world.put("bad.large", 6 * MB), world.put("bad.other", 3 * MB)]
+    good = [world.put("good.small", 50_000), world.put("good.large", 6 * MB)]
+    told = moved_apart(world, [*bad, *good], bad_disk.environment(world.centre, flip="bad"), retries=2)
+    for item in bad:
+        error = told[item.source_path]
+        assert error and error[0] == "CorruptionError" and item.source_path in error[1] and error[2], error
+        assert not (world.centre / item.target_path).exists()
+    assert all(told[item.source_path] is None and world.is_whole(item) for item in good)
+
+
+@WAYS
+@pytest.mark.parametrize("at", [0, 3 * MB + 17, 15 * MB])
+def test_bytes_that_flip_in_the_part_between_two_blocks_are_sent_again(
+    sshd: Sshd, tmp_path: Path, way: str, at: int
+) -> None:
+    world = World.of(sshd, tmp_path, way)
+    item = world.put("large", 24 * MB)
+    part = world.centre / "landing" / "large.part"
+    flipped: list[int] = []
+
+    def flip(_count: int) -> None:
+        if not flipped and part.exists() and part.stat().st_size > at + MB:
+            with part.open("r+b") as file:
+                file.seek(at)
+                byte = file.read(1)
+                file.seek(at)
+                file.write(bytes([byte[0] ^ 1]))
+            flipped.append(at)
+
+    with world.ends() as (source, target):
+        (one,) = send(source, target, [item], SendOptions(bandwidth=60e6), flip)
+    assert flipped and world.arrived({item: one})

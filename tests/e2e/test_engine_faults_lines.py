@@ -1,0 +1,124 @@
+"""Lines between two ends that are slow, fine-grained or end in an odd order: every file arrives once and whole."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.engine_world import MB, World
+from tests.e2e.store_ends import FASTEST_FIRST, QUICK
+from tests.services.sshd import FarEnd, Sshd
+from tests.services.wire import Wire
+from tidemark.errors import UnreachableError
+from tidemark.stores import line
+from tidemark.stores.protocol import Tier
+from tidemark.stores.transfer import Failed, SendOptions, Sent, send
+
+pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
+WAYS = pytest.mark.parametrize("way", ["pull", "push"])
+
+
+@pytest.mark.parametrize("tier", FASTEST_FIRST)
+@WAYS
+def test_bytes_that_come_one_by_one(sshd: Sshd, tmp_path: Path, way: str, tier: Tier) -> None:
+    """Greeting, keys, requests, answers and the first files: no read brings more than a byte."""
+    world = World.of(sshd, tmp_path, way, tier)
+    items = [world.put(f"{n}", size) for n, size in enumerate([0, 1, 20_000, *[3000] * 10, 2 * MB + 3])]
+    with Wire(sshd.port, upwards=way == "push") as wire:
+        wire.singly(60_000)
+        world.port = wire.port
+        assert world.arrived(world.move(items))
+
+
+@pytest.mark.parametrize("tier", FASTEST_FIRST)
+@WAYS
+def test_a_reader_that_is_slow(sshd: Sshd, tmp_path: Path, way: str, tier: Tier) -> None:
+    """The smallest window there is, always full: who writes waits all the time, and nobody takes that for a stall."""
+    world = World.of(sshd, tmp_path, way, tier)
+    items = [world.put(f"{n}", size) for n, size in enumerate([*[500] * 40, MB + 7])]
+    with Wire(sshd.port, upwards=way == "push") as wire:
+        wire.read_slowly(1400, 700_000)
+        world.port = wire.port
+        outcomes = world.move(items)
+    assert world.arrived(outcomes)
+    assert sum(one.wire_bytes for one in outcomes.values()) == sum(item.size for item in items)
+
+
+@WAYS
+@pytest.mark.parametrize("seed", range(3))
+def test_a_connection_that_ends_at_the_server_after_those_that_came_later(
+    sshd: Sshd, tmp_path: Path, way: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The far program of a connection that is lost still works at what it was sent, while another one makes up for it."""
+    monkeypatch.setattr(line, "SHORT_ROUND_TRIP", 0.0)  # several connections
+    world = World.of(sshd, tmp_path, way)
+    items = [world.put(f"{n}", size) for n, size in enumerate([9 * MB, 5 * MB + 1, *[30_000] * 60])]
+    with Wire(sshd.port, upwards=way == "push") as wire:
+        wire.pace(30e6)
+        wire.cut_the_server_late(1.0)
+        wire.cut_after(MB * (1 + 2 * seed), times=3)
+        world.port = wire.port
+        outcomes = world.move(items, SendOptions(connections=4))
+        assert wire.cuts == 3
+    assert world.arrived(outcomes)
+    time.sleep(0.2)
+    assert world.arrived(outcomes)  # what came late changed nothing
+
+
+@WAYS
+def test_a_server_that_is_started_again_in_the_middle(start_sshd: Callable[..., Sshd], tmp_path: Path, way: str) -> None:
+    server = start_sshd(FarEnd.SHELL)
+    world = World.of(server, tmp_path, way)
+    world.limits = QUICK
+    items = [world.put(f"{n}", size) for n, size in enumerate([12 * MB, *[100_000] * 60])]
+    crossed: list[int] = []
+    over = threading.Event()
+
+    def down_and_up() -> None:
+        server.stop()
+        server.restart()
+        over.wait()  # it would end with the thread that started it
+
+    def again(count: int) -> None:
+        if sum(crossed) < 6 * MB <= sum(crossed) + count:
+            threading.Thread(target=down_and_up).start()
+        crossed.append(count)
+
+    try:
+        with world.ends() as (source, target):
+            first = list(send(source, target, items, SendOptions(retries=50, bandwidth=20e6), again))
+    finally:
+        over.set()
+    assert world.arrived({one.item: one for one in first}) and len(first) == len(items)
+    assert sum(one.wire_bytes for one in first) <= sum(item.size for item in items) + 8 * MB
+
+
+@WAYS
+def test_a_server_that_goes_away_for_good_is_told_with_what_to_do(
+    start_sshd: Callable[..., Sshd], tmp_path: Path, way: str
+) -> None:
+    server = start_sshd(FarEnd.SHELL)
+    world = World.of(server, tmp_path, way)
+    world.limits = QUICK
+    items = [world.put(f"{n}", 2 * MB) for n in range(8)]
+    crossed: list[int] = []
+
+    def away(count: int) -> None:
+        crossed.append(count)
+        if sum(crossed) >= 5 * MB:
+            server.stop()
+
+    with world.ends() as (source, target):
+        told = list(send(source, target, items, SendOptions(retries=1, bandwidth=20e6), away))
+    failed = [one for one in told if isinstance(one, Failed)]
+    assert len(told) == len(items) and failed
+    assert all(isinstance(one.error, UnreachableError) and one.error.hint for one in failed)
+    assert f":{server.port}" in failed[0].error.message
+    server.restart()
+    again = world.move(items)
+    assert world.arrived(again)
+    assert all(one.wire_bytes == 0 for one in again.values() if one.item in {o.item for o in told if isinstance(o, Sent)})

@@ -1,0 +1,105 @@
+"""A far end that answers what it was not asked: nothing of it gets a final name, and an error says so."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.store_ends import BLOCK, QUICK, address, write
+from tests.services.sshd import Sshd
+from tidemark.errors import PermanentError
+from tidemark.stores import far_source
+from tidemark.stores.local import LocalStore
+from tidemark.stores.sftp import open_sftp
+from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
+
+pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
+
+SMALL, LARGE = 1000, 3 << 20
+LIES = {  # what is said of a piece: number, offset, bytes, kind
+    "fewer bytes": "(number, 0, 10, kind)",
+    "behind an offset": "(number, offset + 7, size, kind)",
+    "without a digest": "(number, offset, size, BARE)",
+    "of another file": "(number + 99, offset, size, kind)",
+    "far behind its end": "(number, offset + (1 << 50), size, BLOCK)",
+    "farther than any disk": "(number, 1 << 63, size, BLOCK)",
+    "over its end": "(number, offset + 5, size, BLOCK)",
+    "no bytes": "(number, offset, 0, kind)",
+}
+
+
+def lie(monkeypatch: pytest.MonkeyPatch, module: str, more: str) -> None:
+    """The far end's `module` has `more` behind it."""
+    whole = far_source._bare
+    monkeypatch.setattr(far_source, "_bare", lambda name: whole(name) + (more if name == module else ""))
+
+
+def brought(sshd: Sshd, site: Path, centre: Path, items: list[SendItem]) -> list[Sent | Failed]:
+    store = open_sftp(address(sshd, site), limits=QUICK)
+    try:
+        return list(send(store, LocalStore(str(centre)), items, SendOptions(block_bytes=BLOCK, retries=1)))
+    finally:
+        store.close()
+
+
+def refused(outcomes: list[Sent | Failed], said: str = "not asked") -> bool:
+    (outcome,) = outcomes
+    assert isinstance(outcome, Failed), outcome
+    return isinstance(outcome.error, PermanentError) and said in outcome.error.message and bool(outcome.error.hint)
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+@pytest.mark.parametrize("what", LIES)
+def test_a_piece_that_was_not_asked(
+    sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, size: int
+) -> None:
+    lie(
+        monkeypatch,
+        "far_stream",
+        "\ndef _record(self, number, offset, size, kind, total, of):"
+        "\n    start = self.filled"
+        "\n    self.filled += size"
+        f"\n    said = {LIES[what]}"
+        "\n    if said[3] != PREFIX or not offset:"
+        "\n        total = hashlib.sha256(self.buffer[start:start + said[2]]).digest()"
+        "\n    self.records.append(RECORD.pack(said[0], said[1], said[2], 0, said[3], of, total))"
+        "\n    if self.filled == len(self.buffer):"
+        "\n        self.flush()"
+        "\nRanges._record = _record\n",
+    )
+    site = sshd.new_folder("far")
+    assert refused(brought(sshd, site, tmp_path, write(site, size)))
+    assert not list(tmp_path.rglob("*.tsfile"))
+
+
+def test_torn_records(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lie(
+        monkeypatch,
+        "far_stream",
+        "\ndef flush(self):\n    self.send(b'torn', self.buffer[:0])\n    self.records = []\nRanges.flush = flush\n",
+    )
+    site = sshd.new_folder("far")
+    assert refused(brought(sshd, site, tmp_path, write(site, SMALL)))
+
+
+@pytest.mark.parametrize("said", ["number + 99, offset, length", "number, offset, length - 1"])
+def test_an_answer_to_a_push_that_was_not_asked(
+    sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    lie(
+        monkeypatch,
+        "far_receive",
+        "\n_honest = Receiver._answer\ndef _answer(self, answers):"
+        "\n    told = []"
+        "\n    for number, offset, length, trouble, kind, size, digest in map(RECORD.unpack, answers):"
+        f"\n        told.append(RECORD.pack({said}, trouble, kind, size, digest))"
+        "\n    _honest(self, told)"
+        "\nReceiver._answer = _answer\n",
+    )
+    items, far = write(tmp_path, SMALL), sshd.new_folder("far")
+    store = open_sftp(address(sshd, far), limits=QUICK)
+    assert refused(list(send(LocalStore(str(tmp_path)), store, items, SendOptions(retries=1))))
+    store.close()
+    assert not os.path.lexists(far / items[0].target_path)

@@ -1,0 +1,231 @@
+"""A pull from a real sshd while bytes rot in the part, the source changes, or a thread of ours breaks."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.services.sshd import Sshd
+from tidemark.stores import durable, part_file, pull, resuming, retrying
+from tidemark.stores.block_journal import Block, Identity, header
+from tidemark.stores.local import LocalStore
+from tidemark.stores.opening import StoreAddress, open_store
+from tidemark.stores.protocol import Store
+from tidemark.stores.proving import ProvenPart
+from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
+
+pytestmark = pytest.mark.real("sshd")
+
+MB = 1 << 20
+OLD = 1_600_000_000
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrying, "FIRST_PAUSE", 0.05)
+
+
+@pytest.fixture
+def site(sshd: Sshd) -> Path:
+    return sshd.new_folder("site")
+
+
+@pytest.fixture
+def source(sshd: Sshd, site: Path) -> Iterator[Store]:
+    store = open_store(StoreAddress(sshd.url(site), sshd.host_key, str(sshd.key)))
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> LocalStore:
+    return LocalStore(str(tmp_path))
+
+
+def put(site: Path, name: str, size: int) -> SendItem:
+    (site / name).write_bytes(os.urandom(size))
+    os.utime(site / name, (OLD, OLD))
+    return SendItem(name, name, size)
+
+
+def meanwhile(act: Callable[[], bool]) -> threading.Thread:
+    """Until it says that it did it, or ten seconds are over."""
+
+    def run() -> None:
+        end = time.monotonic() + 10
+        while time.monotonic() < end and not act():
+            time.sleep(0.002)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("digest", [True, False], ids=["both ends", "target only"])
+def test_a_byte_that_rots_in_the_part_while_more_comes_never_gets_the_name(
+    site: Path, source: Store, target: LocalStore, tmp_path: Path, digest: bool
+) -> None:
+    item, flipped = put(site, "f.tsfile", 12 * MB), []
+
+    def flip() -> bool:
+        part = tmp_path / "f.tsfile.part"
+        if not part.exists() or part.stat().st_size < 3 * MB:
+            return False
+        with part.open("r+b") as file:
+            byte = file.read(1)[0]
+            file.seek(0)
+            file.write(bytes([byte ^ 1]))
+        flipped.append(byte)
+        return True
+
+    thread = meanwhile(flip)
+    crossed: list[int] = []
+    options = SendOptions(bandwidth=8e6, block_bytes=MB, digest_at_source=digest)
+    (outcome,) = send(source, target, [item], options, crossed.append)
+    thread.join()
+    assert flipped and isinstance(outcome, Sent)
+    assert (tmp_path / "f.tsfile").read_bytes() == (site / "f.tsfile").read_bytes()
+    if digest:
+        assert sum(crossed) == 12 * MB + 1_000_000, "the piece alone was sent again"
+
+
+def test_a_byte_that_rots_again_and_again_fails_after_the_tries(
+    site: Path, source: Store, target: LocalStore, tmp_path: Path
+) -> None:
+    item, over = put(site, "f.tsfile", 4 * MB), threading.Event()
+    part = tmp_path / "f.tsfile.part"
+
+    def flip() -> bool:
+        if part.exists() and part.stat().st_size > MB:
+            with part.open("r+b") as file:
+                byte = file.read(1)[0]
+                file.seek(0)
+                file.write(bytes([byte ^ 1 if byte == (site / "f.tsfile").read_bytes()[0] else byte]))
+        return over.is_set()
+
+    thread = meanwhile(flip)
+    (outcome,) = send(source, target, [item], SendOptions(block_bytes=MB, retries=1))
+    over.set()
+    thread.join()
+    assert isinstance(outcome, Failed) or (tmp_path / "f.tsfile").read_bytes() == (site / "f.tsfile").read_bytes()
+    if isinstance(outcome, Failed):
+        assert not (tmp_path / "f.tsfile").exists()
+
+
+def test_a_source_rewritten_while_it_is_read_is_never_mixed(
+    site: Path, source: Store, target: LocalStore, tmp_path: Path
+) -> None:
+    """Its mtime set back to what it was: the ctime shows it, and a digest at the source tells."""
+    item = put(site, "f.tsfile", 8 * MB)
+    other = os.urandom(8 * MB)
+
+    def rewrite() -> bool:
+        part = tmp_path / "f.tsfile.part"
+        if not part.exists() or part.stat().st_size < 2 * MB:
+            return False
+        with (site / "f.tsfile").open("r+b") as file:
+            file.write(other)
+        os.utime(site / "f.tsfile", (OLD, OLD))
+        return True
+
+    thread = meanwhile(rewrite)
+    (outcome,) = send(source, target, [item], SendOptions(bandwidth=8e6, block_bytes=MB))
+    thread.join()
+    assert isinstance(outcome, Sent), outcome
+    assert (tmp_path / "f.tsfile").read_bytes() == other
+
+
+@pytest.mark.parametrize("most", [0, 1, 32])
+def test_files_that_wait_to_be_read_back_are_few(
+    site: Path, source: Store, target: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Each is held open: where reading is slower than the line, the line waits."""
+    monkeypatch.setattr(pull, "MOST_UNPROVEN", most)
+    items, read, held = [put(site, f"{n}.tsfile", 2 * MB) for n in range(20)], ProvenPart.prove, []
+
+    def prove(part: ProvenPart, buffer: memoryview) -> bool:
+        time.sleep(0.01)
+        held.append(
+            sum(_opened(fd).endswith(".part") and str(tmp_path) in _opened(fd) for fd in Path("/proc/self/fd").iterdir())
+        )
+        return read(part, buffer)
+
+    monkeypatch.setattr(ProvenPart, "prove", prove)
+    assert all(isinstance(outcome, Sent) for outcome in send(source, target, items, SendOptions()))
+    assert all((tmp_path / item.target_path).read_bytes() == (site / item.source_path).read_bytes() for item in items)
+    assert max(held) <= most + 4  # one that comes, one that goes to be read, the thread that syncs
+
+
+def _opened(descriptor: Path) -> str:
+    try:
+        return str(descriptor.readlink())
+    except OSError:
+        return ""
+
+
+@pytest.mark.timeout(60)
+def test_a_bug_where_names_are_given_is_raised(
+    site: Path, source: Store, target: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items = [put(site, f"{n}.tsfile", 1000) for n in range(3)]
+
+    def bug(*_: object, **__: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(durable, "make_durable", bug)
+    with pytest.raises(RuntimeError, match="a bug"):
+        list(send(source, target, items, SendOptions(retries=2)))
+
+
+@pytest.mark.parametrize("size", [1000, 3 * MB])
+def test_a_part_that_another_begins_at_the_same_moment_is_brought_again(
+    site: Path, source: Store, target: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    taken: list[bytes] = []
+    new = part_file._new
+
+    def taken_once(place: bytes) -> int:
+        if not taken:
+            taken.append(place)
+            raise OSError(errno.ESTALE, "is being written by somebody else")
+        return new(place)
+
+    monkeypatch.setattr(part_file, "_new", taken_once)
+    (tmp_path / "f.tsfile.part").write_bytes(b"of a run before")
+    (outcome,) = send(source, target, [put(site, "f.tsfile", size)], SendOptions(block_bytes=MB, retries=1))
+    assert isinstance(outcome, Sent) and taken
+    assert (tmp_path / "f.tsfile").read_bytes() == (site / "f.tsfile").read_bytes()
+
+
+def test_who_is_to_stop_does_not_read_through_what_earlier_tries_left(
+    site: Path, source: Store, target: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parts stay as they are, and no file has an outcome."""
+    items = [put(site, f"{number}.tsfile", 4 * MB) for number in range(6)]
+    for item in items:
+        found = (site / item.source_path).stat()
+        content = (site / item.source_path).read_bytes()[: 3 * MB]
+        (tmp_path / f"{item.target_path}.part").write_bytes(content)
+        block = Block(0, 3 * MB, hashlib.sha256(content).hexdigest())
+        known = Identity(item.size, int(found.st_mtime), found.st_ino)
+        (tmp_path / f"{item.target_path}.part.blocks").write_bytes(header(known) + block.line())
+    before = {place.name: place.read_bytes() for place in tmp_path.iterdir()}
+    read, stop = os.pread, threading.Event()
+
+    def slow(handle: int, size: int, offset: int) -> bytes:
+        stop.set()
+        time.sleep(0.3)
+        return read(handle, size, offset)
+
+    monkeypatch.setattr(resuming.os, "pread", slow)
+    started = time.monotonic()
+    outcomes = list(send(source, target, items, SendOptions(block_bytes=MB, should_stop=stop.is_set)))
+    assert outcomes == [] and time.monotonic() - started < 2.5, "3.6 s of reads, and more where it is cut and begins again"
+    assert {place.name: place.read_bytes() for place in tmp_path.iterdir()} == before

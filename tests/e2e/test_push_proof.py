@@ -1,0 +1,123 @@
+"""What a push tells as sent is what the source had and what the far disk holds, whatever happens on the way there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.store_ends import QUICK, address, same, write
+from tests.services.sshd import Sshd
+from tidemark.stores import far_stream, line, retrying
+from tidemark.stores.block_journal import part_of
+from tidemark.stores.local import LocalStore
+from tidemark.stores.python_store import PythonStore
+from tidemark.stores.sftp import open_sftp
+from tidemark.stores.transfer import SendItem, SendOptions, Sent, send
+
+pytestmark = pytest.mark.real("sshd")
+MB = 1 << 20
+LONG_AGO = 1_600_000_000
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> LocalStore:
+    (tmp_path / "site").mkdir()
+    return LocalStore(str(tmp_path / "site"))
+
+
+@pytest.fixture
+def centre(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PythonStore]:
+    monkeypatch.setattr(retrying, "FIRST_PAUSE", 0.05)
+    (tmp_path / "centre").mkdir()
+    store = open_sftp(address(sshd, tmp_path / "centre"), limits=QUICK)
+    assert isinstance(store, PythonStore)
+    yield store
+    store.close()
+
+
+def old(site: LocalStore, *sizes: int) -> list[SendItem]:
+    """Files whose times show every change."""
+    items = write(Path(site.where.root), *sizes)
+    for item in items:
+        os.utime(Path(site.where.root) / item.source_path, (LONG_AGO, LONG_AGO))
+    return items
+
+
+def arrived(site: LocalStore, centre: PythonStore, items: list[SendItem]) -> bool:
+    return same(items, Path(site.where.root), Path(centre.root))
+
+
+def test_a_byte_that_flips_on_the_far_disk_while_more_comes_costs_its_block(site: LocalStore, centre: PythonStore) -> None:
+    (item,) = old(site, 12 * MB)
+    part = Path(centre.root) / part_of(item.target_path)
+    flipped: list[int] = []
+    crossed: list[int] = []
+
+    def on_bytes(count: int) -> None:
+        crossed.append(count)
+        if not flipped and sum(crossed) > 6 * MB:
+            with contextlib.suppress(FileNotFoundError), part.open("r+b") as file:
+                file.seek(2 * MB + 17)
+                byte = file.read(1)
+                file.seek(2 * MB + 17)
+                flipped.append(file.write(bytes([byte[0] ^ 1])))
+
+    (sent,) = send(site, centre, [item], SendOptions(block_bytes=MB, bandwidth=24e6), on_bytes)
+    assert flipped and isinstance(sent, Sent) and arrived(site, centre, [item])
+    assert sum(crossed) <= 12 * MB + MB
+    assert [path.name for path in Path(centre.root).rglob("*") if path.is_file()] == ["0.tsfile"]
+
+
+@pytest.mark.parametrize("size", [100_000, 3 * MB])
+def test_a_source_that_changes_while_its_last_bytes_are_read_is_never_mixed(
+    site: LocalStore, centre: PythonStore, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (item,) = old(site, size)
+    place = Path(site.where.root) / item.source_path
+    fill, changed = far_stream._fill, []
+
+    def then_changed(handle: int, view: memoryview) -> bool:
+        filled = fill(handle, view)
+        if not changed and os.lseek(handle, 0, os.SEEK_CUR) == size:
+            changed.append(place.write_bytes(os.urandom(size)))
+        return filled
+
+    monkeypatch.setattr(far_stream, "_fill", then_changed)
+    (sent,) = send(site, centre, [item], SendOptions(block_bytes=MB))
+    assert changed and isinstance(sent, Sent) and arrived(site, centre, [item])
+
+
+def test_pieces_of_two_editions_are_never_put_together(
+    site: LocalStore, centre: PythonStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two chunks, within one second, size and inode the same: its times in nanoseconds tell."""
+    (item,) = old(site, 6 * MB)
+    place = Path(site.where.root) / item.source_path
+    crossed: list[int] = []
+
+    def on_bytes(count: int) -> None:
+        if not crossed:
+            with place.open("r+b") as file:
+                file.write(os.urandom(6 * MB))
+            os.utime(place, ns=(LONG_AGO * 10**9, LONG_AGO * 10**9 + 7))
+        crossed.append(count)
+
+    (sent,) = send(site, centre, [item], SendOptions(block_bytes=MB, bandwidth=8e6), on_bytes)
+    assert isinstance(sent, Sent) and arrived(site, centre, [item])
+    assert sum(crossed) > 6 * MB
+
+
+def test_small_files_asked_of_several_connections_arrive_whole(
+    site: LocalStore, centre: PythonStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a long line what is slow is asked of another connection, too; who comes second writes over nobody's bytes."""
+    monkeypatch.setattr(line, "SHORT_ROUND_TRIP", 0.0)
+    items = old(site, *[40_000] * 300, 2 * MB)
+    outcomes = list(send(site, centre, items, SendOptions(connections=4)))
+    assert len(outcomes) == len(items) and all(isinstance(one, Sent) for one in outcomes)
+    assert arrived(site, centre, items)
+    assert not list(Path(centre.root).rglob("*.part*"))

@@ -1,0 +1,31 @@
+"""Addresses of stores: what is wrong with one is said without its password."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemark.errors import UsageError
+from tidemark.stores.opening import StoreAddress, open_store, without_password
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://me:hunter2@host/x",
+        "sftp://me:hunter2@/x",
+        "sftp://me:hunter2@host:port/x",
+        "sftp://me:hunter2@host/a/../b",
+        "sftp://me:hun/hunter2@host/x",
+        "sftp://me:a@hunter2@host:99999/x",
+    ],
+)
+def test_an_error_repeats_no_password(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        open_store(StoreAddress(url))
+    shown = f"{caught.value} {caught.value.as_json()} {caught.value.__cause__!r}"
+    assert "hun" not in shown and "me:***@" in shown
+
+
+@pytest.mark.parametrize("url", ["sftp://me@host:22/x", "sftp://host/x:y", "file:///a:b@c", "nonsense"])
+def test_an_address_without_one_is_shown_as_it_is(url: str) -> None:
+    assert without_password(url) == url

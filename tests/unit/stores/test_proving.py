@@ -1,0 +1,261 @@
+"""A part read back behind its writer: what gets a digest is the file, whoever wrote to it and when."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tidemark.stores.block_journal import Identity, decode, journal_at, part_at
+from tidemark.stores.disk import Disk
+from tidemark.stores.far_stream import BARE, BLOCK, NOTHING, PREFIX
+from tidemark.stores.part_file import Differs, Resumed, begin_part
+from tidemark.stores.proving import ProvenPart, Prover
+from tidemark.stores.resuming import whole_blocks
+
+PIECE = 1000
+BUFFER = memoryview(bytearray(700))
+CONTENT = bytes(range(256)) * 20
+IDENTITY = Identity(len(CONTENT), 1_600_000_000, 7)
+PATH = "f.tsfile"
+
+
+def sha(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+class Target:
+    def __init__(self, root: Path) -> None:
+        self.disk = Disk(str(root))
+        self.place = Path(os.fsdecode(part_at(self.disk.locate(PATH))))
+        self.begin(Resumed())
+
+    def begin(self, resumed: Resumed) -> None:
+        begin_part(self.disk, PATH, IDENTITY, resumed)
+        self.part = ProvenPart(self.disk, PATH, IDENTITY, resumed)
+
+    def put(self, offset: int, kind: int = PREFIX, data: bytes | None = None) -> None:
+        right = CONTENT[offset : offset + PIECE]
+        digest = {PREFIX: sha(CONTENT[: offset + len(right)]), BLOCK: sha(right), BARE: NOTHING}[kind]
+        self.part.put(offset, memoryview(right if data is None else data), kind, digest)
+
+    def flip(self, at: int) -> None:
+        def act() -> None:
+            with self.place.open("r+b") as file:
+                file.seek(at)
+                file.write(bytes([CONTENT[at] ^ 1]))
+
+        self.meddle(act)
+
+    def meddle(self, act: Callable[[], object]) -> None:
+        """What somebody else does with the part, who is let in by the looks of whoever writes it."""
+        somebody = threading.Thread(target=act)
+        somebody.start()
+        while somebody.is_alive():
+            self.part.look()
+            somebody.join(0.001)
+
+    def journaled(self) -> list[tuple[int, int]]:
+        journal = decode(Path(os.fsdecode(journal_at(self.disk.locate(PATH)))).read_bytes())
+        assert journal is not None
+        return [(block.offset, block.end) for block in journal.blocks]
+
+    def proven(self) -> bool:
+        assert self.part.prove(BUFFER)
+        assert self.part.sha256() == hashlib.sha256(self.place.read_bytes()).hexdigest()
+        return self.place.read_bytes() == CONTENT
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Iterator[Target]:
+    made = Target(tmp_path)
+    yield made
+    made.part.close()
+
+
+OFFSETS = range(0, len(CONTENT), PIECE)
+
+
+@pytest.mark.parametrize("kind", [PREFIX, BLOCK, BARE])
+def test_pieces_in_order(target: Target, kind: int) -> None:
+    for offset in OFFSETS:
+        assert not target.part.prove(BUFFER)
+        target.put(offset, kind)
+    assert target.proven()
+
+
+@pytest.mark.parametrize("kind", [BLOCK, BARE])
+def test_pieces_in_any_order_and_some_twice(target: Target, kind: int) -> None:
+    for offset in (3000, 0, 5000, 3000, 1000, 4000, 0, 2000):
+        target.put(offset, kind)
+        target.part.prove(BUFFER) if offset != 2000 else None
+    assert target.proven()
+
+
+def flipped(offset: int) -> bytes:
+    right = CONTENT[offset : offset + PIECE]
+    return bytes([right[0] ^ 1]) + right[1:]
+
+
+@pytest.mark.parametrize("kind", [PREFIX, BLOCK])
+def test_a_piece_that_the_disk_keeps_otherwise_is_put_again_it_alone(target: Target, kind: int) -> None:
+    target.put(0, kind)
+    target.put(1000, kind, flipped(1000))
+    with pytest.raises(Differs) as found:
+        target.part.prove(BUFFER)
+    assert (found.value.offset, found.value.length) == (1000, PIECE)
+    for offset in (2000, 3000, 4000, 5000):
+        target.put(offset, kind)
+    assert not target.part.prove(BUFFER), "waits for that piece"
+    target.part.again(1000, 2000)
+    assert not target.part.complete
+    target.put(1000, BLOCK)
+    assert target.proven()
+
+
+@pytest.mark.parametrize("kind", [PREFIX, BLOCK])
+def test_a_byte_flipped_behind_the_reader_is_found_before_the_name(target: Target, kind: int) -> None:
+    for offset in OFFSETS:
+        target.part.prove(BUFFER)
+        target.put(offset, kind)
+        if offset == 4000:
+            target.flip(1500)
+    with pytest.raises(Differs) as found:
+        target.part.prove(BUFFER)
+    assert (found.value.offset, found.value.length) == (1000, PIECE)
+    target.part.again(1000, 2000)
+    target.put(1000, BLOCK)
+    assert target.proven()
+
+
+def test_a_bad_piece_is_told_once_while_the_good_one_is_on_its_way(target: Target) -> None:
+    target.put(2000, BLOCK, flipped(2000))
+    with pytest.raises(Differs):
+        target.part.prove(BUFFER)
+    assert target.part.again(2000, 3000) == (2000, 3000)
+    for offset in (4000, 0, 3000, 1000, 5000):
+        target.put(offset, BLOCK)
+        assert not target.part.prove(BUFFER), "nobody looks at what is to come again"
+    target.put(2000, BLOCK)
+    assert target.proven()
+
+
+def test_what_is_put_again_has_whole_pieces(target: Target) -> None:
+    """Or bytes of a piece that it cut would be looked at by no digest any more."""
+    target.put(1000, BLOCK)
+    target.part.put(1500, memoryview(CONTENT[1500:2500]), BLOCK, sha(CONTENT[1500:2500]))
+    target.put(4000, BLOCK)
+    assert target.part.again(1200, 1300) == (1000, 2500)
+    for offset in OFFSETS:
+        target.put(offset, BLOCK)
+    assert target.proven()
+
+
+@pytest.mark.parametrize("kind", [PREFIX, BLOCK, BARE])
+def test_a_piece_over_what_was_read_back_does_not_replace_it(target: Target, kind: int) -> None:
+    target.put(0)
+    target.part.prove(BUFFER)
+    digest = {PREFIX: sha(CONTENT[:1500]), BLOCK: sha(CONTENT[500:1500]), BARE: NOTHING}[kind]
+    target.part.put(500, memoryview(bytes(500) + CONTENT[1000:1500]), kind, digest)
+    target.part.put(1500, memoryview(CONTENT[1500:]), PREFIX, sha(CONTENT))
+    assert target.proven()
+
+
+def test_bytes_behind_the_end_are_refused(target: Target) -> None:
+    for offset, length in ((len(CONTENT) + 1000, 4), (len(CONTENT) - 2, 4)):
+        with pytest.raises(OSError, match="behind its end") as found:
+            target.part.put(offset, memoryview(b"evil"[:length]), BLOCK, sha(b"evil"))
+        assert found.value.errno == errno.EINVAL
+    for offset in OFFSETS:
+        target.put(offset)
+    assert target.proven()
+
+
+@pytest.mark.parametrize("meanwhile", [True, False])
+def test_what_somebody_wrote_behind_the_end_is_cut_off(target: Target, meanwhile: bool) -> None:
+    for offset in OFFSETS:
+        if offset == 4000 or not meanwhile:
+            target.meddle(lambda: os.truncate(target.place, len(CONTENT) + 7))
+        target.put(offset)
+    assert target.proven()
+
+
+def test_without_a_digest_of_the_source_all_of_it_comes_again(target: Target) -> None:
+    for offset in OFFSETS:
+        target.part.prove(BUFFER)
+        target.put(offset, BARE)
+    target.flip(1500)
+    with pytest.raises(OSError) as found:
+        target.part.prove(BUFFER)
+    assert found.value.errno == errno.ESTALE
+
+
+def test_a_byte_flipped_between_two_tries_is_found(target: Target) -> None:
+    for offset in OFFSETS:
+        target.put(offset)
+    target.part.close()
+    resumed = whole_blocks(target.disk, PATH, IDENTITY)
+    assert resumed.prefix == len(CONTENT)
+    target.flip(1500)  # after it was looked through, before it is gone on with
+    target.begin(resumed)
+    with pytest.raises(Differs):
+        target.part.prove(BUFFER)
+
+
+def test_claims_are_journaled_when_written_and_what_has_none_when_read_back(target: Target) -> None:
+    target.put(0)
+    target.put(1000, BLOCK)
+    target.put(2000, BARE)
+    assert target.journaled() == [(0, 1000), (1000, 2000)]
+    target.part.prove(BUFFER)
+    assert target.journaled()[-1] == (0, 3000)
+    target.part.close()
+    assert whole_blocks(target.disk, PATH, IDENTITY).prefix == 3000
+
+
+def test_who_writes_on_and_on_is_told_of(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    for offset in OFFSETS:
+        target.put(offset)
+    read = os.preadv
+
+    def preadv(handle: int, views: list[memoryview], offset: int) -> int:
+        os.utime(target.place, (time.time(), time.time()))
+        return read(handle, views, offset)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    with pytest.raises(OSError) as found:
+        target.part.prove(BUFFER)
+    assert found.value.errno == errno.EBUSY
+
+
+def test_a_lost_sync_is_told_and_takes_the_journal(target: Target) -> None:
+    for offset in OFFSETS:
+        target.put(offset)
+    target.part.condemn(OSError(errno.EIO, "lost"))
+    with pytest.raises(OSError, match="lost"):
+        target.part.prove(BUFFER)
+    assert whole_blocks(target.disk, PATH, IDENTITY).known() == []
+
+
+def test_a_closed_part_is_let_go(target: Target) -> None:
+    target.put(0)
+    target.part.close()
+    assert not target.part.prove(BUFFER)
+
+
+def test_the_thread_says_what_it_found(target: Target) -> None:
+    signs: list[int] = []
+    prover = Prover(lambda: signs.append(1))
+    for offset in OFFSETS:
+        target.put(offset)
+        prover.look(3, target.part)
+    prover.finish()
+    looked = prover.looked.get_nowait()
+    assert (looked.number, looked.trouble) == (3, None) and signs
+    assert target.place.read_bytes() == CONTENT
