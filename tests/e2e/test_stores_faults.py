@@ -345,5 +345,6 @@ def test_a_sender_killed_with_9_resends_a_block_at_most(sshd: Sshd, tmp_path: Pa
     crossed += sum(int(line) for line in out if line.isdigit())
     assert out[-1] == "end" and sum(line.startswith("Sent") for line in out) == len(items)
     assert same(items, begin, end)
-    assert whole <= crossed <= whole + 4 * (262_144 + 262_144)  # the block under way, and what was read but not yet counted
+    # A death may hide one block that landed and was not told, or cost the block under way and what was read but not counted.
+    assert whole - 4 * 262_144 <= crossed <= whole + 4 * (262_144 + 262_144)
     assert not list(end.rglob("*.part*"))
