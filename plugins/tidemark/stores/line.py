@@ -13,18 +13,16 @@ from collections.abc import Callable
 
 from tidemark.errors import TidemarkError, UnreachableError
 from tidemark.stores.allowance import Allowance
-from tidemark.stores.bandwidth import TokenBucket
 from tidemark.stores.carrier import Asking, Came, Carrier, Opened, open_another
 from tidemark.stores.far_program import DATA
 from tidemark.stores.far_session import FarSession
 from tidemark.stores.far_stream import RANGE
-from tidemark.stores.file_deadline import FileDeadlines
 from tidemark.stores.packets import Frame
 from tidemark.stores.python_store import PythonStore
 from tidemark.stores.retrying import pause_after
 from tidemark.stores.schedule import FEW, SHORT_ROUND_TRIP, Schedule, chunk_bytes, next_connections
 from tidemark.stores.ssh import SshConnection
-from tidemark.stores.transfer_items import SendOptions
+from tidemark.stores.transfer_items import SendOptions, Wire
 
 FRAME, FRAMES = 1 << 20, 6  # bytes of a frame and buffers a connection, where one connection fills the line
 FAR_FRAME, FAR_FRAMES = 1 << 18, 3  # and where there may be many
@@ -48,7 +46,7 @@ class Line:
         store: PythonStore,
         schedule: Schedule,
         files: dict[int, Asking],
-        bucket: TokenBucket,
+        wire: Wire,
         make: Callable[..., Carrier] = Carrier,
         sends: bool = False,
     ) -> None:
@@ -58,7 +56,7 @@ class Line:
         self._store = store
         self._schedule = schedule
         self._files = files
-        self._bucket = bucket
+        self._bucket = wire.bucket
         self._make = make
         self._sends = sends
         self._door = threading.Lock()  # between us and who opens connections
@@ -66,7 +64,7 @@ class Line:
         self._opening = 0
         self._allowance = Allowance(1)
         self._files_ahead = 1
-        self.deadlines = FileDeadlines(0.0)
+        self._deadlines = wire.deadlines
         self._under_way: set[int] = set()  # files asked for
         self._judged = 0.0  # when somebody last looked how long they take
         self._count = 0
@@ -193,10 +191,10 @@ class Line:
             path, size = self._files[number].path.decode(), self._files[number].wanted
             if not self._schedule.waits_for(number):
                 self._under_way.discard(number)
-                self.deadlines.end(path)
+                self._deadlines.end(path)
                 continue
-            self.deadlines.begin(path, now)
-            error = self.deadlines.over(path, size, now, len(self.carriers))
+            self._deadlines.begin(path, now)
+            error = self._deadlines.over(path, size, now, len(self.carriers))
             if error is not None:
                 found.append((number, error))
         return found

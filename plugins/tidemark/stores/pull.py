@@ -62,7 +62,7 @@ class Pull(Round):
         super().__init__(wire, items, source.where, target.where)
         self.source = source
         self.target = target
-        self.line = Line(source, self.schedule, self.asking, wire.bucket)
+        self.line = Line(source, self.schedule, self.asking, wire)
         self._large: dict[int, _Large] = {}  # under way
         self._folders: dict[str, bytes] = {}  # made; their places, with a slash
         self._beside: dict[str, dict[str, None]] = {}  # folder → those in it that files go to; until one of them is made
@@ -124,9 +124,9 @@ class Pull(Round):
     def enough(self) -> bool:
         """More than a block is on its way, so that a line is never idle: past the edge one block is taken of it at most."""
         if not self._edge.is_set():
-            self._at_edge = self.arrived_bytes
+            self._at_edge = self.kept_bytes
             return False
-        return self.arrived_bytes - self._at_edge + self.line.frame > self.wire.options.block_bytes
+        return self.kept_bytes - self._at_edge + self.line.frame > self.wire.options.block_bytes
 
     def close(self) -> None:
         self._tell_bytes(0, 0)
@@ -179,7 +179,7 @@ class Pull(Round):
         try:
             part = self._part(item, large)
             part.put(offset, data, *proof)
-            self.arrived_bytes += len(data)
+            self.kept_bytes += len(data)
             handle = part.sync_due()
             if handle >= 0:
                 self._sealer.sync(handle, part)

@@ -66,7 +66,7 @@ class Push(Round):
         self.target = target
         root, reserve = source.where.root, wire.options.reserve
         feed = Feed(root, reserve, self._describe, self._read, self._asked, self._crossed, self._broke)
-        self.line = Line(target, self.schedule, self.asking, wire.bucket, lambda *what: PushCarrier(feed, *what), sends=True)
+        self.line = Line(target, self.schedule, self.asking, wire, lambda *what: PushCarrier(feed, *what), sends=True)
         self._large: dict[int, _Pieces] = {}  # all of the round
         self._first: dict[int, int] = {}  # small file: the connection that was asked for it first
         self._editions: dict[int, int] = {}  # of large files, when they were looked at or first read
@@ -157,7 +157,7 @@ class Push(Round):
             self._sealing.by[number] = carrier.number
             self._whole(number, Whole(item, b"", digest.hex(), False, number=number))
             return
-        self.arrived_bytes += length
+        self.kept_bytes += length
         if self.schedule.whole(number):
             self.schedule.complete(number)
             self._order.whole(number, Whole(item, b"", "", True, number=number))

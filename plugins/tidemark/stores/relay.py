@@ -29,6 +29,8 @@ BESIDES = {Tier.POSIX: 1024, Tier.SFTP: 256}  # bytes that cross with a small fi
 class Relay:
     """One round, see `rounds`."""
 
+    halves = True
+
     def __init__(self, wire: Wire, items: Sequence[SendItem]) -> None:
         self.error: TidemarkError | None = None
         self._wire = wire

@@ -1,8 +1,9 @@
 """Rounds until every file has its outcome: what may work again is tried again, from what is there.
 
 A round that brought nothing costs one of the tries, and a pause; one that brought something gives them back. A file whose
-bytes differ or which changed meanwhile has as many tries of its own. An error that is not of the network may be one file's
-alone: the files are then tried by halves, until it is known whose. Source: DESIGN §9, one level retries one failure.
+bytes differ or which changed meanwhile has as many tries of its own, and each file has its time (`file_deadline`). An error
+that is not of the network may be one file's alone: files whose path is none fail first, and of a round that cannot tell
+the rest are tried by halves, until it is known whose. Source: DESIGN §9, one level retries one failure.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
-from tidemark.errors import DiskFullError, TidemarkError
+from tidemark.errors import CorruptionError, DiskFullError, TidemarkError, UnreachableError
+from tidemark.stores.landing import check_path
 from tidemark.stores.retrying import SOON, Patience
 from tidemark.stores.transfer_items import Failed, SendItem, Sent, TryAgain, Wire
 
@@ -19,9 +21,13 @@ Outcome = Sent | Failed | tuple[SendItem, TryAgain]
 
 
 class Round(Protocol):
-    """`outcomes` once; `error` then says what ended it early, `kept_bytes` what a next round need not send again."""
+    """`outcomes` once; `error` then says what ended it early, `kept_bytes` how much of large files a next one need not send.
+
+    `halves`: an error that is not of the network may be one file's, of which the round cannot tell.
+    """
 
     error: TidemarkError | None
+    halves: bool
 
     @property
     def kept_bytes(self) -> int: ...
@@ -66,19 +72,28 @@ class _Group:
             before, tried = len(self.waiting), self._tried.total()
             yield from self._outcomes(one)
             self.error = one.error
-            if (before, tried, None) == (len(self.waiting), self._tried.total(), self.error) and not self._wire.stopped():
-                raise RuntimeError("a round ended without a word")  # a bug, which must not become an endless loop
             if self.error is not None and not isinstance(self.error, SOON):
-                if len(self.waiting) > 1 and not isinstance(self.error, DiskFullError):
+                if odd := {item: error for item in self.waiting.values() if (error := _no_path(item)) is not None}:
+                    yield from self._odd(odd)
+                    continue  # the others are none the worse for them
+                if one.halves and len(self.waiting) > 1 and not isinstance(self.error, DiskFullError):
                     return
                 break
-            if len(self.waiting) < before or one.kept_bytes:
+            if len(self.waiting) < before or (self.error is not None and one.kept_bytes):
                 self._patience.progress()
-            elif self.waiting and not self._wire.stopped() and not self._patience.failed() and self.error is not None:
+            elif self.waiting and not self._wire.stopped() and not self._patience.failed():
+                if self.error is None and self._tried.total() > tried:
+                    continue  # its files have tries of their own
+                self.error = self.error or _nowhere(self._wire)
                 break
         if self.error is not None:
             yield from _failed(self._wire, self.waiting.values(), self.error)
             self.waiting.clear()
+
+    def _odd(self, odd: dict[SendItem, TidemarkError]) -> Iterator[Failed]:
+        for item, error in odd.items():
+            del self.waiting[item.target_path]
+            yield self._wire.failed(item, error)
 
     def _outcomes(self, one: Round) -> Iterator[Sent | Failed]:
         for outcome in one.outcomes():
@@ -96,3 +111,21 @@ class _Group:
 def _failed(wire: Wire, items: Iterable[SendItem], error: TidemarkError) -> Iterator[Failed]:
     for item in items:
         yield wire.failed(item, error)
+
+
+def _no_path(item: SendItem) -> TidemarkError | None:
+    """Why one of its paths is none (`landing.check_path`)."""
+    try:
+        check_path(item.source_path)
+        check_path(item.target_path)
+    except CorruptionError as error:
+        return error
+    return None
+
+
+def _nowhere(wire: Wire) -> UnreachableError:
+    return UnreachableError(
+        f"the transfer from {wire.source.url} to {wire.target.url} ended several times without a file and without an error",
+        hint="run again; if it stays so, report it with the log of this run",
+        subject=wire.source.url,
+    )

@@ -33,9 +33,9 @@ def send(
     options = options or SendOptions()
     wire = Wire(plain(source), plain(target), options, on_bytes)
     if {wire.source.properties.tier, wire.target.properties.tier} == {Tier.PYTHON, Tier.LOCAL}:
-        from tidemark.stores.streaming import can_stream, stream_all
+        from tidemark.stores.streaming import can_stream, stream
 
         if can_stream(wire):
-            yield from stream_all(wire, items)
+            yield from run_rounds(wire, items, lambda left: stream(wire, left))
             return
     yield from run_rounds(wire, items, lambda left: Relay(wire, left))

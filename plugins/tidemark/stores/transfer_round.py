@@ -41,11 +41,13 @@ class Round:
     """`items` are told as Sent, Failed or (item, TryAgain), unless the round ends before. For the files between two
     stores of which one is at the far end of `line`; who inherits says what a frame means and how parts get their names."""
 
+    halves = False
+
     def __init__(self, wire: Wire, items: Sequence[SendItem], source: Where, target: Where) -> None:
         self.wire = wire
         self.items = items
         self.error: TidemarkError | None = None  # that ended the round
-        self.arrived_bytes = 0  # of large files, that were checked and kept: the next try does not send them again
+        self.kept_bytes = 0  # of large files, that were checked and kept
         self.schedule = Schedule()
         self.asking: dict[int, Asking] = {}
         self.line: Line
