@@ -74,8 +74,9 @@ class _Group:
             self.error = one.error
             if self.error is not None and not isinstance(self.error, SOON):
                 if odd := {item: error for item in self.waiting.values() if (error := _no_path(item)) is not None}:
+                    self.error = None  # the others are none the worse for them
                     yield from self._odd(odd)
-                    continue  # the others are none the worse for them
+                    continue
                 if one.halves and len(self.waiting) > 1 and not isinstance(self.error, DiskFullError):
                     return
                 break
@@ -86,7 +87,7 @@ class _Group:
                     continue  # its files have tries of their own
                 self.error = self.error or _nowhere(self._wire)
                 break
-        if self.error is not None:
+        if self.error is not None and not (isinstance(self.error, SOON) and self._wire.stopped()):  # it may be our own cut
             yield from _failed(self._wire, self.waiting.values(), self.error)
             self.waiting.clear()
 
