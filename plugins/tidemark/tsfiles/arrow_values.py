@@ -33,7 +33,7 @@ _WIDEST = np.iinfo(np.int64).max // 1000
 
 
 def arrow_type(kind: DataType | None, unit: str) -> pa.DataType:
-    """The Arrow type of a column; None is canonical text. `unit`: ms, us, ns make instants of times, empty leaves numbers."""
+    """The Arrow type of a column; None is canonical text. `unit`: ms, us, ns make instants of times, empty: numbers."""
     if kind is None:
         return pa.string()
     return INSTANT if unit and kind == DataType.TIMESTAMP else ARROW_TYPES[kind]

@@ -21,15 +21,17 @@ from tidemark.tsfiles.names import SUFFIX, parse_name, parse_place
 from tidemark.tsfiles.sealed import MODS_SUFFIXES, SHORTEST
 
 Rank = tuple[int, int, int, int, int, int]
+NO_DATABASE = "default"
+"""The database in names of table-model devices whose file lies in no folder that names one."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """`path` is absolute; `database` is that of its folder, empty where the layout names none; `mods` may be empty."""
+    """`path` is absolute; `database`: that of its folder, else NO_DATABASE; `mods` may be empty."""
 
     path: str
     rank: Rank
-    database: str = ""
+    database: str = NO_DATABASE
     mods: str = ""
 
     def deletions(self) -> tuple[Deletion, ...]:
@@ -48,7 +50,7 @@ def find_files(paths: Sequence[str]) -> list[DataFile]:
     found: dict[str, DataFile] = {}
     for path in paths:
         local = local_path(path)
-        for at in sorted(glob.glob(local)) if glob.has_magic(local) and not Path(local).exists() else [local]:
+        for at in [local] if Path(local).exists() else sorted(glob.glob(local)) or [local]:  # noqa: PTH207
             for file in _files_of(at, len(found)):
                 found.setdefault(file.path, file)
     if not found:
@@ -112,4 +114,4 @@ def _data_file(at: str, number: int) -> DataFile:
     else:
         unsequence = int(place.unsequence) if place else 0
         rank = (unsequence, name.version, name.inner, name.cross, name.created, number)
-    return DataFile(at, rank, place.database if place else "", mods)
+    return DataFile(at, rank, place.database if place else NO_DATABASE, mods)

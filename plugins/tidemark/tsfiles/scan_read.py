@@ -15,7 +15,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidemark.errors import UnsupportedError
-from tidemark.tsfiles import canonical
 from tidemark.tsfiles.arrow_values import arrow_array, arrow_type, as_type, instants
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import Column, overlay

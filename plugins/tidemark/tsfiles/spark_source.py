@@ -28,7 +28,7 @@ from tidemark.tsfiles.survey import Survey, survey
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidemark.tsfiles.spark_writer import TsFileWriter
+    from tidemark.tsfiles.spark_writer import TsFileSink
 
 
 def register(spark: SparkSession) -> None:
@@ -37,14 +37,14 @@ def register(spark: SparkSession) -> None:
 
 
 @dataclass
-class Partition(InputPartition):
+class Partition(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
     """What one task reads; None: nothing."""
 
     task: ScanTask | None
 
 
-class TsFileSource(DataSource):
-    """The format `tsfile`. What planning found is kept, since Spark carries this object from one planning step to the next."""
+class TsFileSource(DataSource):  # type: ignore[misc]
+    """The format `tsfile`. What planning found is kept: Spark carries this object from one planning step to the next."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -63,11 +63,11 @@ class TsFileSource(DataSource):
         found, self._survey = self._surveyed(asked), None  # or it would go to every task with the function that reads
         return TsFileReader(asked, found, schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> TsFileWriter:
-        from tidemark.tsfiles.spark_writer import TsFileWriter
+    def writer(self, schema: StructType, overwrite: bool) -> TsFileSink:
+        from tidemark.tsfiles.spark_writer import TsFileSink
         from tidemark.tsfiles.write_options import write_options
 
-        return TsFileWriter(write_options(self.options, to_arrow_schema(schema, timezone="UTC"), overwrite))
+        return TsFileSink(write_options(self.options, to_arrow_schema(schema, timezone="UTC"), overwrite))
 
     def _surveyed(self, asked: ScanOptions) -> Survey:
         if self._survey is None:
@@ -75,7 +75,7 @@ class TsFileSource(DataSource):
         return self._survey
 
 
-class TsFileReader(DataSourceReader):
+class TsFileReader(DataSourceReader):  # type: ignore[misc]
     """Plans on the driver, reads in the workers; what is pickled to the workers is the shape alone."""
 
     def __init__(self, asked: ScanOptions, found: Survey, schema: StructType) -> None:
