@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidemark.tsfiles.bits import unpack
+from tidemark.tsfiles.compiled import kernels
 from tidemark.tsfiles.compression import BadPageError
 from tidemark.tsfiles.wire import Cursor
 
@@ -22,6 +23,8 @@ _HAS_RAW = 0x7FFFFFFE  # and some could not be made integers at all
 
 def runs(cursor: Cursor, count: int) -> NDArray[np.uint64]:
     """`count` values in RLE from the cursor to its end, as unsigned 64 bit patterns of their own width."""
+    if (compiled := kernels()) is not None:
+        return compiled.runs(cursor.take(cursor.left()), count)
     parts: list[NDArray[np.uint64]] = []
     have = 0
     while cursor.left():

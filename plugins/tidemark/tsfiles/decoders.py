@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tidemark.tsfiles.codes import BINARY_TYPES, Compression, DataType, Encoding
 from tidemark.tsfiles.column import VALUE_DTYPES
+from tidemark.tsfiles.compiled import kernels
 from tidemark.tsfiles.compression import BadPageError, can_decompress
 from tidemark.tsfiles.decode_deltas import deltas, float_deltas, zigzag
 from tidemark.tsfiles.decode_runs import boolean_runs, dictionary, float_runs, int_runs
@@ -54,6 +55,8 @@ def _plain_booleans(data: bytes, count: int) -> NDArray[np.bool_]:
 
 def _plain_int32(data: bytes, count: int) -> NDArray[np.int32]:
     """Zigzag varints: the bits of each value are gathered for all values at once."""
+    if (compiled := kernels()) is not None:
+        return compiled.varints(data, count)
     raw = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(raw < 0x80)
     if len(ends) != count or (count and ends[-1] != len(raw) - 1) or (not count and len(raw)):
