@@ -1,13 +1,13 @@
 """What a scan reads, and how it is cut into tasks: pure, from a survey.
 
-A task is a range of whole devices of about `rows` rows; a device with more is cut by time, where its chunks begin. No two
+A task is a range of whole devices of at most about `rows` rows; a device with more is cut by time, where its chunks begin. No two
 tasks hold the same row, so each lays its files over each other by itself and nothing is shuffled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tidemark.errors import NotFoundError, UsageError
 from tidemark.tsfiles.codes import BINARY_TYPES, DataType
@@ -17,6 +17,8 @@ from tidemark.tsfiles.survey import Holding, Survey
 
 TALL = ("device", "measurement", "time", "type", "value")
 ROWS_OF_A_TASK = 2_000_000
+_FEWEST_TASKS = 8  # so that small scans keep several cores busy, too
+_SMALLEST_TASK = 100_000
 
 _WIDER = {
     frozenset({DataType.TEXT, DataType.STRING}): DataType.STRING,
@@ -107,6 +109,8 @@ def is_text(kind: DataType | None) -> bool:
 def tasks_of(survey: Survey, cut: Cut, shape: Shape) -> list[ScanTask]:
     """The tasks of a scan, devices by name; none where nothing is meant. Files without the wanted columns are left out."""
     measurements = shape.measurements
+    everything = sum(held.rows for holdings in survey.devices.values() for held in holdings)
+    cut = replace(cut, rows=min(cut.rows, max(_SMALLEST_TASK, everything // _FEWEST_TASKS)))
     tasks: list[ScanTask] = []
     waiting: dict[str, list[Holding]] = {}
     rows = 0
