@@ -67,7 +67,7 @@ def rle(values: list[int], bits: int, data: st.DataObject) -> bytes:
         width = max(value.bit_length() for value in block)
         body = bytes([width])
         if len(set(block)) == 1:
-            body += uvarint(len(block) << 1) + block[0].to_bytes((width + 7) // 8, "little")
+            body += uvarint(len(block) << 1) + block[0].to_bytes((width + 7) // 8, "little" if bits == 32 else "big")
         else:
             groups = -(-len(block) // 8)
             filled = [*block, *[0] * (groups * 8 - len(block))]

@@ -37,7 +37,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "tm_gorilla_64": (*_PAGE, ctypes.c_void_p),
     "tm_chimp_32": (*_PAGE, ctypes.c_void_p),
     "tm_chimp_64": (*_PAGE, ctypes.c_void_p),
-    "tm_runs": _PAGE,
+    "tm_runs": (*_PAGE, ctypes.c_uint32),
     "tm_varints_32": _PAGE,
     "tm_zigzag": (*_PAGE, ctypes.c_uint32),
     "tm_ascend": (ctypes.c_void_p, ctypes.c_uint64),
@@ -66,9 +66,9 @@ class Kernels:
     def chimp(self, data: bytes, count: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         return self._with_end("CHIMP", "tm_chimp", data, count, dtype)
 
-    def runs(self, data: bytes, count: int) -> NDArray[np.uint64]:
+    def runs(self, data: bytes, count: int, size: int) -> NDArray[np.uint64]:
         out = np.empty(count, np.uint64)
-        self._check("RLE", self._functions["tm_runs"](data, len(data), count, out.ctypes.data))
+        self._check("RLE", self._functions["tm_runs"](data, len(data), count, out.ctypes.data, size))
         return out
 
     def varints(self, data: bytes, count: int) -> NDArray[np.int32]:

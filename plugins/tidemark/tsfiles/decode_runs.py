@@ -1,7 +1,8 @@
 """RLE, and what is built on it: DICTIONARY, and floats kept as scaled integers (RLE and TS_2DIFF).
 
-RLE is: length of a block, bit width, then runs: an even header is a run (count, value in whole bytes, little-endian), an
-odd one is groups of eight bit-packed values with the number of values in the last group.
+RLE is: length of a block, bit width, then runs: an even header is a run (count, value in whole bytes: little-endian for
+types of 32 bits, big-endian for those of 64), an odd one is groups of eight bit-packed values with the number of values in
+the last group.
 Source: `RleDecoder`, `DictionaryDecoder`, `FloatDecoder`, `FloatEncoder` of the TsFile library.
 """
 
@@ -21,10 +22,10 @@ _HAS_UNSCALED = 0x7FFFFFFF  # instead of the number of decimals: some values cou
 _HAS_RAW = 0x7FFFFFFE  # and some could not be made integers at all
 
 
-def runs(cursor: Cursor, count: int) -> NDArray[np.uint64]:
-    """`count` values in RLE from the cursor to its end, as unsigned 64 bit patterns of their own width."""
+def runs(cursor: Cursor, count: int, size: int) -> NDArray[np.uint64]:
+    """`count` values of a type of `size` bytes (4, 8) in RLE from the cursor to its end, as unsigned 64 bit patterns."""
     if (compiled := kernels()) is not None:
-        return compiled.runs(cursor.take(cursor.left()), count)
+        return compiled.runs(cursor.take(cursor.left()), count, size)
     parts: list[NDArray[np.uint64]] = []
     have = 0
     while cursor.left():
@@ -33,7 +34,7 @@ def runs(cursor: Cursor, count: int) -> NDArray[np.uint64]:
         if width > 64:
             raise BadPageError(f"RLE of {width} bits")
         while block.left():
-            part = _one_run(block, width, count - have)
+            part = _one_run(block, width, count - have, size)
             have += len(part)
             parts.append(part)
     if have != count:
@@ -41,13 +42,13 @@ def runs(cursor: Cursor, count: int) -> NDArray[np.uint64]:
     return np.concatenate(parts) if parts else np.empty(0, np.uint64)
 
 
-def _one_run(block: Cursor, width: int, wanted: int) -> NDArray[np.uint64]:
+def _one_run(block: Cursor, width: int, wanted: int, size: int) -> NDArray[np.uint64]:
     header = block.uvarint()
     if header & 1 == 0:
         length = header >> 1
         if length > wanted:
             raise BadPageError(f"an RLE run of {length} values where {wanted} are missing")
-        value = int.from_bytes(block.take((width + 7) // 8), "little")
+        value = int.from_bytes(block.take((width + 7) // 8), "little" if size == 4 else "big")
         return np.full(length, value, np.uint64)
     groups, last = header >> 1, block.u8()
     length = (groups - 1) * 8 + last
@@ -59,11 +60,11 @@ def _one_run(block: Cursor, width: int, wanted: int) -> NDArray[np.uint64]:
 
 def int_runs(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     """INT32, INT64, DATE, TIMESTAMP in RLE."""
-    return _signed(runs(Cursor(data, "RLE"), count), dtype)
+    return _signed(runs(Cursor(data, "RLE"), count, dtype.itemsize), dtype)
 
 
 def boolean_runs(data: bytes, count: int) -> NDArray[np.bool_]:
-    values: NDArray[np.bool_] = runs(Cursor(data, "RLE"), count) != 0
+    values: NDArray[np.bool_] = runs(Cursor(data, "RLE"), count, 4) != 0
     return values
 
 
@@ -76,7 +77,7 @@ def dictionary(data: bytes, count: int) -> NDArray[Any]:
     words = np.empty(size, object)
     for index in range(size):
         words[index] = cursor.take(cursor.varint())
-    numbers = runs(cursor, count)
+    numbers = runs(cursor, count, 4)
     if count and (size == 0 or int(numbers.max()) >= size):
         raise BadPageError("a value is not in the dictionary")
     return words[numbers.astype(np.int64)] if count else np.empty(0, object)
@@ -116,7 +117,7 @@ def float_runs(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     """FLOAT (`dtype` int32) and DOUBLE (int64) in RLE."""
     cursor = Cursor(data, "RLE")
     decimals, unscaled, raw = scaled(cursor, count)
-    return unscale(_signed(runs(cursor, count), dtype), decimals, unscaled, raw)
+    return unscale(_signed(runs(cursor, count, dtype.itemsize), dtype), decimals, unscaled, raw)
 
 
 def _signed(patterns: NDArray[np.uint64], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -19,7 +19,7 @@ from tidemark.tsfiles.compression import BadPageError
 _CHIMP_LEADING = (0, 8, 12, 16, 18, 20, 22, 24)
 
 
-class _Bits:
+class BitReader:
     """Bits from the head of `data`, most significant first."""
 
     __slots__ = ("at", "data", "end")
@@ -49,7 +49,7 @@ def gorilla(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
         return values
     size = dtype.itemsize * 8
     length_bits = 6 if size == 64 else 5
-    bits = _Bits(data)
+    bits = BitReader(data)
     take = bits.take
     value = take(size)
     patterns = [value]
@@ -80,7 +80,7 @@ def chimp(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     size = dtype.itemsize * 8
     index_bits, length_bits = (7, 6) if size == 64 else (6, 5)
     ring = 1 << index_bits
-    take = _Bits(data).take
+    take = BitReader(data).take
     value = take(size)
     patterns = [value]
     leading = -1
@@ -113,7 +113,7 @@ def gorilla_v1(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     size = dtype.itemsize * 8
     leading_bits, length_bits = (6, 7) if size == 64 else (5, 6)
     value = int.from_bytes(data[: dtype.itemsize], "little")
-    take = _Bits(data, dtype.itemsize).take
+    take = BitReader(data, dtype.itemsize).take
     patterns = [value]
     for _ in range(count):
         if take(1):

@@ -164,8 +164,8 @@ static const int CHIMP_LEADING[8] = {0, 8, 12, 16, 18, 20, 22, 24};
 CHIMP(tm_chimp_32, uint32_t, 32, 6, 5)
 CHIMP(tm_chimp_64, uint64_t, 64, 7, 6)
 
-/* RLE: blocks of runs and of groups of eight packed values, as patterns of 64 bits. */
-EXPORT int tm_runs(const uint8_t *data, uint64_t size, uint64_t count, uint64_t *out) {
+/* RLE: blocks of runs and of groups of eight packed values, as patterns of 64 bits; `bytes_of_type` is 4 or 8. */
+EXPORT int tm_runs(const uint8_t *data, uint64_t size, uint64_t count, uint64_t *out, uint32_t bytes_of_type) {
     uint64_t at = 0, have = 0;
     while (at < size) {
         uint32_t length, header;
@@ -182,7 +182,9 @@ EXPORT int tm_runs(const uint8_t *data, uint64_t size, uint64_t count, uint64_t 
                 uint64_t value = 0;
                 if (number > count - have) return WRONG_COUNT;
                 if (bytes > end - at) return CUT_SHORT;
-                for (unsigned i = 0; i < bytes; i++) value |= (uint64_t)data[at + i] << (8 * i);
+                for (unsigned i = 0; i < bytes; i++) {
+                    value |= (uint64_t)data[at + i] << (8 * (bytes_of_type == 8 ? bytes - 1 - i : i));
+                }
                 at += bytes;
                 for (uint64_t i = 0; i < number; i++) out[have++] = value;
                 continue;

@@ -1,7 +1,7 @@
 """What a scan reads, and how it is cut into tasks: pure, from a survey.
 
-A task is a range of whole devices of at most about `rows` rows; a device with more is cut by time, where its chunks begin. No two
-tasks hold the same row, so each lays its files over each other by itself and nothing is shuffled.
+A task is a range of whole devices of about `rows` rows at most; a device with more is cut by time, where its chunks begin.
+No two tasks hold the same row, so each lays its files over each other by itself and nothing is shuffled.
 """
 
 from __future__ import annotations
