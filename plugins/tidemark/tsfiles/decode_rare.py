@@ -1,10 +1,10 @@
-"""RLBE, SPRINTZ and REGULAR: encodings that servers accept and hardly anybody sets. Value by value, in Python.
+"""RLBE and SPRINTZ: encodings that servers accept and hardly anybody sets. Value by value, in Python.
 
-SPRINTZ and REGULAR lose what does not fit their scheme, a SPRINTZ page does not say which predictor wrote it, and FLOAT in
-RLBE is written in two ways: what a page decodes to is compared with its statistics (`settled`), and where that says no the
-page is refused, not guessed.
-Source: `IntRLBEDecoder`, `DoubleRLBEDecoder`, `IntSprintzDecoder`, `DoubleSprintzDecoder`, `LongFire`, `RegularDataDecoder`
-of the TsFile library, as 2.0.1 has them; tried against servers of 2.0.1-beta and 0.12.0.
+SPRINTZ loses what does not fit its scheme and does not say which predictor wrote a page, and FLOAT in RLBE is written in two
+ways: what a page decodes to is compared with its statistics (`settled`), and where that says no the page is refused, not
+guessed.
+Source: `IntRLBEDecoder`, `DoubleRLBEDecoder`, `IntSprintzDecoder`, `DoubleSprintzDecoder`, `LongFire`
+of the TsFile library, as 2.0.1 has them; proved by files of a server of 2.0.1-beta.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidemark.tsfiles.decode_runs import int_runs
 from tidemark.tsfiles.decode_xor import BitReader, gorilla
 from tidemark.tsfiles.wire import Cursor
 
-UNSURE = frozenset({Encoding.SPRINTZ, Encoding.REGULAR, Encoding.RLBE})
+UNSURE = frozenset({Encoding.SPRINTZ, Encoding.RLBE})
 """Encodings whose values are compared with the statistics of their page (`settled`)."""
 
 _SPRINTZ_BLOCK = 8
@@ -138,30 +138,6 @@ def _predicted(first: int, codes: list[int], size: int) -> list[int]:
 
 def _halved(value: int) -> int:
     return -(-value // 2) if value < 0 else value // 2
-
-
-def regular(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """INT32 and INT64 in REGULAR (0.12): blocks of first value and step, and where values are missing a bitmap."""
-    cursor = Cursor(data, "REGULAR")
-    parts = []
-    missing = count
-    while cursor.left():
-        there = None
-        if cursor.u8():
-            bitmap = cursor.take(cursor.i32())
-            there = np.flatnonzero(np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little"))
-        number = cursor.i32()
-        step, first = (cursor.i32(), cursor.i32()) if dtype.itemsize == 4 else cursor.i64_pair()
-        places = np.arange(number) if there is None and 0 <= number <= missing else there
-        if places is None or len(places) > missing or (len(places) and int(places[-1]) >= number):
-            raise BadPageError(f"a REGULAR block of {number} values where {missing} are missing")
-        missing -= len(places)
-        with np.errstate(over="ignore"):
-            parts.append(np.int64(first) + places.astype(np.int64) * np.int64(step))
-    if missing:
-        raise BadPageError(f"REGULAR holds {count - missing} values, not {count}")
-    whole = np.concatenate(parts) if parts else np.empty(0, np.int64)
-    return np.asarray(whole.astype(dtype))
 
 
 def settled(encoding: Encoding, data: bytes, values: NDArray[Any], statistics: bytes) -> NDArray[Any] | None:

@@ -1,6 +1,6 @@
 """Which (type, encoding) Tidemark decodes, and how: every decoder here is exact or absent, none guesses.
 
-Absent (no server that writes them was at hand): DIFF, BITMAP, FREQ, CAMEL; SPRINTZ as tsfile 2.4 and later may write it.
+Absent (no server that writes them was at hand): DIFF, BITMAP, REGULAR, FREQ, CAMEL.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidemark.tsfiles.column import VALUE_DTYPES
 from tidemark.tsfiles.compiled import kernels
 from tidemark.tsfiles.compression import BadPageError, can_decompress
 from tidemark.tsfiles.decode_deltas import deltas, float_deltas, zigzag
-from tidemark.tsfiles.decode_rare import regular, rlbe, sprintz
+from tidemark.tsfiles.decode_rare import rlbe, sprintz
 from tidemark.tsfiles.decode_runs import boolean_runs, dictionary, float_runs, int_runs
 from tidemark.tsfiles.decode_xor import chimp, gorilla, gorilla_v1
 from tidemark.tsfiles.wire import Cursor
@@ -112,7 +112,6 @@ def _table() -> dict[tuple[DataType, Encoding], Decoder]:
         table[kind, Encoding.ZIGZAG] = partial(zigzag, dtype=dtype)
         table[kind, Encoding.GORILLA] = partial(gorilla, dtype=dtype)
         table[kind, Encoding.CHIMP] = partial(chimp, dtype=dtype)
-        table[kind, Encoding.REGULAR] = partial(regular, dtype=dtype)
         table[kind, Encoding.RLBE] = partial(rlbe, dtype=dtype)
         table[kind, Encoding.SPRINTZ] = partial(sprintz, dtype=dtype)
     for kind in _FLOATS:

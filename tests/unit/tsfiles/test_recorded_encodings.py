@@ -1,6 +1,6 @@
-"""Files of a real 2.0.1-beta in every type and encoding it accepts: its own answers, or refused by name.
+"""Files of real servers (2.0.1-beta, 0.12.0) in every type and encoding they accept: its own answers, or refused by name.
 
-`tests/data/encodings` was made by the node of test_iotdb_encodings.py with other random values: `root.calm` small steps,
+`tests/data/encodings` was made by the steps of test_iotdb_encodings.py with other random values: `root.calm` small steps,
 `root.wild` anything the types hold; two files a series; compressions in turn. `expected.json.gz`: series → type, (time,
 printed value).
 """
