@@ -156,14 +156,22 @@ def settled(encoding: Encoding, data: bytes, values: NDArray[Any], statistics: b
 
 
 def _agrees(values: NDArray[Any], statistics: bytes, nearly: bool = False) -> bool:
-    """Whether values have the smallest, largest, first and last value of the statistics; `nearly`: but for rounding."""
+    """Whether values have smallest, largest, first, last value and sum of the statistics; `nearly`: but for rounding.
+
+    A value that was lost shows in the sum where it shows nowhere else. Sums are compared up to the rounding of doubles.
+    """
     letter = {"i4": "i", "i8": "q", "f4": "f", "f8": "d"}[f"{values.dtype.kind}{values.dtype.itemsize}"]
-    form = struct.Struct(f">4{letter}")
+    form = struct.Struct(f">4{letter}{'q' if letter == 'i' else 'd'}")
     if len(statistics) < form.size:
         return False
-    smallest, largest, first, last = form.unpack_from(statistics)
-    told = np.array([smallest, largest, first, last], values.dtype)
+    *told_values, told_sum = form.unpack_from(statistics)
+    told = np.array(told_values, values.dtype)
     mine = np.array([values.min(), values.max(), values[0], values[-1]], values.dtype)
+    with np.errstate(invalid="ignore", over="ignore"):
+        wide = values.astype(np.float64)
+        slack = (1e-3 if nearly else 1e-12) * float(np.abs(wide).sum())
+        if not np.isnan(told_sum) and not abs(float(wide.sum()) - told_sum) <= slack:
+            return False
     known = ~np.isnan(told) if values.dtype.kind == "f" else np.ones(4, np.bool_)  # a NaN says nothing of the others
     if nearly:
         width = float(np.abs(told[known]).max(initial=0.0))
