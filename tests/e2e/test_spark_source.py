@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -13,6 +17,8 @@ import pytest
 from tests.expected import SITES, RealSite
 from tests.services import spark as spark_service
 from tests.services.processes import PartMissing
+from tidemark.errors import UsageError
+from tidemark.flows.java import java_home
 from tidemark.tsfiles.dataset_paper import PAPER, read_paper
 
 pytestmark = [pytest.mark.full, pytest.mark.real("spark")]
@@ -174,3 +180,25 @@ def test_a_folder_of_somebody_else_is_not_written_into(spark: Any, tmp_path: Pat
             "append"
         ).save(str(tmp_path))
     assert [p.name for p in tmp_path.iterdir()] == ["theirs.tsfile"]
+
+
+def test_the_example_of_the_documentation_runs(tmp_path: Path) -> None:
+    """docs/examples/spark_tsfile.py as a user would run it, over the folder of a real node."""
+    try:
+        java = java_home()
+    except UsageError as missing:
+        pytest.skip(missing.message)
+    shutil.copytree(SITES["2.0.1-beta"].root / "data" / "datanode" / "data", tmp_path / "data")
+    script = Path(__file__).resolve().parents[2] / "docs" / "examples" / "spark_tsfile.py"
+    paths = {"PYTHONPATH": str(spark_service.PLUGINS), "JAVA_HOME": str(java)}
+    done = subprocess.run(
+        [sys.executable, script, tmp_path / "data"],
+        env={**os.environ, **paths},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "8112 rows of" in done.stdout
+    assert "3 of them -999" in done.stdout
