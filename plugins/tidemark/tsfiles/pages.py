@@ -79,7 +79,10 @@ class ChunkReader:
     def values(
         self, series: Series, place: ChunkPlace, times: list[tuple[Statistics, Times]], span: Span, label: str
     ) -> Iterator[Column]:
-        """The points of a chunk of a value column, a column a page; `times` are those of the rows, page by page."""
+        """The points of a chunk of a value column, a column a page; `times` are those of the rows, page by page.
+
+        A page without nulls gives the very array of its times, not a copy.
+        """
         header = self._header(series, place, label, VALUE_COLUMN)
         found = list(pages(self._file, header))
         if len(found) not in (0, len(times)):
@@ -89,8 +92,9 @@ class ChunkReader:
                 continue
             with _Located(self._file.path, page.offset, label):
                 present, coded = _rows(header, page, len(of_page))
-                values = _values(header, coded, int(present.sum()), page.statistics or place.statistics, label)
-            yield Column(series.type, of_page[present], values)
+                count = int(np.count_nonzero(present))
+                values = _values(header, coded, count, page.statistics or place.statistics, label)
+            yield Column(series.type, of_page if count == len(of_page) else of_page[present], values)
 
     def _header(self, series: Series, place: ChunkPlace, label: str, column: int) -> ChunkHeader:
         header = read_header(self._file, place.offset, series, self._chunks_end)

@@ -26,6 +26,7 @@ from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.scan_plan import ScanTask, Shape
 
 BATCH_ROWS = 131_072
+_FEWEST_ROWS = 32_768
 _OPEN_FILES = 128
 
 
@@ -160,7 +161,7 @@ def _tall_schema(unit: str) -> pa.Schema:
 def _rows(times: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     """Every time of any column, ascending; nearly always all columns have the same."""
     first = times[0]
-    if all(len(other) == len(first) and np.array_equal(other, first) for other in times[1:]):
+    if all(other is first or np.array_equal(other, first) for other in times[1:]):
         return first
     together: NDArray[np.int64] = np.unique(np.concatenate(times))
     return together
@@ -176,7 +177,7 @@ def _type_names(columns: Sequence[Column], times: NDArray[np.int64]) -> pa.Array
 
 
 def _gathered(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of about BATCH_ROWS."""
+    """The same rows in batches of _FEWEST_ROWS to BATCH_ROWS; what is large enough is not copied."""
     waiting: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
@@ -184,7 +185,7 @@ def _gathered(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[
             part = batch.slice(start, BATCH_ROWS)
             waiting.append(part)
             rows += part.num_rows
-            if rows >= BATCH_ROWS:
+            if rows >= _FEWEST_ROWS:
                 yield from _together(waiting, schema)
                 waiting, rows = [], 0
     yield from _together(waiting, schema)
