@@ -1,8 +1,8 @@
-"""The compiled decoders (`kernels.c`), built once with the machine's C compiler; None where there is none.
+"""The compiled decoders and the encoder of differences (`kernels.c`), built once with the machine's C compiler.
 
 They buy speed alone: what numpy cannot do as arrays (GORILLA, CHIMP, varints) is 50 to 100 times quicker, TS_2DIFF and RLE
-three to ten times. Everything works without them, by the decoders in Python; `TIDEMARK_PURE=1` asks for those. Built at
-the first page that is decoded (a second, once a machine) into the user's cache, under the digest of the source.
+three to ten times. Everything works without them, in numpy and Python; `TIDEMARK_PURE=1` asks for that. Built at the first
+page that is coded (a second, once a machine) into the user's cache, under the digest of the source.
 """
 
 from __future__ import annotations
@@ -30,9 +30,12 @@ _PROBLEMS = {1: "ends in the middle of a value", 2: "does not hold the values an
 _BUILD_SECONDS = 120
 
 _PAGE = (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p)
+_ARRAY = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_void_p)
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "tm_deltas_32": _PAGE,
     "tm_deltas_64": _PAGE,
+    "tm_encode_deltas_32": _ARRAY,
+    "tm_encode_deltas_64": _ARRAY,
     "tm_gorilla_32": (*_PAGE, ctypes.c_void_p),
     "tm_gorilla_64": (*_PAGE, ctypes.c_void_p),
     "tm_chimp_32": (*_PAGE, ctypes.c_void_p),
@@ -51,13 +54,22 @@ class Kernels:
         self._functions = {}
         for name, arguments in _SIGNATURES.items():
             function = getattr(library, name)
-            function.argtypes, function.restype = arguments, ctypes.c_int
+            function.argtypes = arguments
+            function.restype = ctypes.c_uint64 if arguments == _ARRAY else ctypes.c_int
             self._functions[name] = function
 
     def deltas(self, data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
         out = np.empty(count, dtype)
         self._check("TS_2DIFF", self._functions[f"tm_deltas_{dtype.itemsize * 8}"](data, len(data), count, out.ctypes.data))
         return out
+
+    def encode_deltas(self, values: NDArray[Any], block: int) -> bytes:
+        """TS_2DIFF of int32 or int64 values (contiguous): `block` differences a block."""
+        size = values.dtype.itemsize
+        blocks = len(values) // (block + 1) + 1
+        out = np.empty(blocks * (8 + 2 * size) + len(values) * size, np.uint8)
+        written = self._functions[f"tm_encode_deltas_{size * 8}"](values.ctypes.data, len(values), block, out.ctypes.data)
+        return out[:written].tobytes()
 
     def gorilla(self, data: bytes, count: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """The values, and the one after the last: the end mark."""

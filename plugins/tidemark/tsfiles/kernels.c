@@ -1,4 +1,4 @@
-/* Decoders of TsFile pages, value by value, for what numpy cannot do as arrays. Plain C11, the C library's headers alone.
+/* Decoders of TsFile pages, value by value, for what numpy cannot do as arrays. C11 of gcc and clang, the C library's headers alone.
  *
  * Every function takes the bytes of one page (`data`, `size`) and the number of values it must hold (`count`), writes
  * `count` values to `out` and returns 0, or one of the codes below; it never reads beyond `data + size` nor writes beyond
@@ -91,6 +91,43 @@ static inline int uvarint(const uint8_t *data, uint64_t size, uint64_t *at, uint
 
 DELTAS(tm_deltas_32, uint32_t, 32)
 DELTAS(tm_deltas_64, uint64_t, 64)
+
+/* TS_2DIFF the other way: blocks of one value and up to `block` differences. `out` has room for
+ * (8 + 2 * size of a value) bytes a block and the size of a value for each difference; returns the bytes written. */
+#define ENCODE_DELTAS(NAME, UNSIGNED, SIGNED, WIDTH)                                                                    \
+    EXPORT uint64_t NAME(const UNSIGNED *values, uint64_t count, uint32_t block, uint8_t *out) {                        \
+        uint64_t at = 0, done = 0;                                                                                      \
+        while (done < count) {                                                                                          \
+            const uint64_t left = count - done - 1;                                                                     \
+            const uint32_t number = left < block ? (uint32_t)left : block;                                              \
+            const UNSIGNED *first = values + done;                                                                      \
+            SIGNED smallest = number ? (SIGNED)(first[1] - first[0]) : 0;                                               \
+            for (uint32_t i = 1; i < number; i++) {                                                                     \
+                const SIGNED difference = (SIGNED)(first[i + 1] - first[i]);                                            \
+                if (difference < smallest) smallest = difference;                                                       \
+            }                                                                                                           \
+            UNSIGNED any = 0;                                                                                           \
+            for (uint32_t i = 0; i < number; i++) any |= first[i + 1] - first[i] - (UNSIGNED)smallest;                  \
+            const unsigned width = any ? 64 - (unsigned)__builtin_clzll((uint64_t)any) : 0;                             \
+            const uint64_t head[4] = {number, width, (UNSIGNED)smallest, *first};                                       \
+            const unsigned sizes[4] = {4, 4, sizeof(UNSIGNED), sizeof(UNSIGNED)};                                       \
+            for (int part = 0; part < 4; part++) {                                                                      \
+                for (int i = (int)sizes[part] - 1; i >= 0; i--) out[at++] = (uint8_t)(head[part] >> (8 * i));           \
+            }                                                                                                           \
+            unsigned __int128 waiting = 0;                                                                              \
+            unsigned bits = 0;                                                                                          \
+            for (uint32_t i = 0; width && i < number; i++) {                                                            \
+                waiting = (waiting << width) | (UNSIGNED)(first[i + 1] - first[i] - (UNSIGNED)smallest);                \
+                for (bits += width; bits >= 8; bits -= 8) out[at++] = (uint8_t)(waiting >> (bits - 8));                 \
+            }                                                                                                           \
+            if (bits) out[at++] = (uint8_t)(waiting << (8 - bits));                                                     \
+            done += number + 1;                                                                                         \
+        }                                                                                                               \
+        return at;                                                                                                      \
+    }
+
+ENCODE_DELTAS(tm_encode_deltas_32, uint32_t, int32_t, 32)
+ENCODE_DELTAS(tm_encode_deltas_64, uint64_t, int64_t, 64)
 
 /* GORILLA; the value after the last is the end mark, which goes to `end`. */
 #define GORILLA(NAME, UNSIGNED, WIDTH, LENGTH_BITS)                                                                     \
