@@ -35,7 +35,7 @@ class TsFileSink(DataSourceArrowWriter):  # type: ignore[misc]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         context = TaskContext.get()
-        task = f"{context.partitionId():06d}-{context.taskAttemptId()}" if context else "0"
+        task = f"{context.partitionId() if context else 0:06d}-{uuid.uuid4().hex[:12]}"  # no two attempts share a name
         files: list[StagedFile] = []
         waiting: list[pa.RecordBatch] = []
         rows = 0
