@@ -11,11 +11,6 @@ import contextlib
 import ctypes
 import hashlib
 import os
-import pkgutil
-import platform
-import shutil
-import subprocess
-import tempfile
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -117,6 +112,9 @@ def kernels() -> Kernels | None:
     """The compiled decoders; None without a C compiler, without a place for them, or with TIDEMARK_PURE=1."""
     if os.environ.get("TIDEMARK_PURE", "") not in ("", "0"):
         return None
+    import pkgutil  # what only the first page needs is not loaded before: small commands decode none
+    import subprocess
+
     source = pkgutil.get_data("tidemark.tsfiles", "kernels.c")
     if source is None:
         return None
@@ -127,11 +125,17 @@ def kernels() -> Kernels | None:
 
 def _built(source: bytes) -> Path:
     """The library made of `source`. OSError, SubprocessError where it cannot be made."""
+    import platform
+
     name = hashlib.sha256(source + " ".join(_FLAGS).encode()).hexdigest()[:16]
     folder = _cache()
     library = folder / f"kernels-{platform.machine()}-{name}.so"
     if library.exists():
         return library
+    import shutil
+    import subprocess
+    import tempfile
+
     compiler = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
     if compiler is None:
         raise FileNotFoundError("no C compiler")
