@@ -67,7 +67,7 @@ def test_only_what_options_name_is_read(spark: Any) -> None:
     assert sorted(rows) == sorted(row for row in of_device if start <= row[2] < end)
     name = of_device[0][1]
     reader = spark.read.format("tsfile").options(model="tree", devices="root.plant1.**", columns=f"{name},time")
-    frame = reader.load(str(site.root / "data"))
+    frame = reader.load([str(site.root / folder) for folder in site.data])  # several paths
     assert frame.columns == [name, "time"]
     assert frame.count() == sum(row[1] == name and row[0].startswith("root.plant1.") for row in expected)
 
@@ -93,7 +93,7 @@ def test_tables_have_their_tags_and_times_become_instants(spark: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "the files hold models table, tree"),
+        ({}, r"the files hold models table, tree: .* \(hint: \.option\(\"model\", \"table\"\)\)"),
         ({"model": "tree", "colums": "a"}, "no option 'colums'"),
         ({"model": "tree", "columns": "nope"}, "no column nope"),
         ({"model": "tree", "start": "yesterday"}, "'yesterday' is neither"),

@@ -6,6 +6,7 @@ A row of the wide shape is a device and a time at which a column that is asked f
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
@@ -27,6 +28,7 @@ from tidemark.tsfiles.scan_plan import ScanTask, Shape
 
 BATCH_ROWS = 131_072
 _FEWEST_ROWS = 32_768
+_DEVICES_AT_ONCE = 256
 _OPEN_FILES = 128
 
 
@@ -46,10 +48,22 @@ class TaskReader:
             yield from _gathered(self._batches(task, files), self.schema)
 
     def _batches(self, task: ScanTask, files: _OpenFiles) -> Iterator[pa.RecordBatch]:
-        for device, places in task.devices.items():
-            with CpuLimit(self.cpu_seconds):  # not while the batch is with the consumer
-                batches = list(self._of_device(task, device, [files.get(place) for place in places]))
-            yield from batches
+        """The rows device by device; some devices at a time under one limit, which is off while the consumer works."""
+        waiting = iter(task.devices.items())
+        while True:
+            ready: list[pa.RecordBatch] = []
+            rows = devices = 0
+            with CpuLimit(self.cpu_seconds):
+                for device, places in itertools.islice(waiting, _DEVICES_AT_ONCE):
+                    devices += 1
+                    for batch in self._of_device(task, device, [files.get(place) for place in places]):
+                        ready.append(batch)
+                        rows += batch.num_rows
+                    if rows >= _FEWEST_ROWS:
+                        break
+            yield from ready
+            if not devices:
+                return
 
     def _of_device(
         self, task: ScanTask, device: str, layers: Sequence[tuple[TsFile, tuple[Deletion, ...]]]

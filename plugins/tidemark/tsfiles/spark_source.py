@@ -9,16 +9,17 @@ rows of the next (research/spark-tsfile.md, finding 1). What need not be read is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tidemark.errors import UsageError
+from tidemark.errors import TidemarkError, UsageError
 from tidemark.tsfiles.dataset import find_files
 from tidemark.tsfiles.scan_options import ScanOptions, scan_options
 from tidemark.tsfiles.scan_plan import ScanTask, Shape, shape_of, tasks_of
@@ -31,9 +32,28 @@ if TYPE_CHECKING:
     from tidemark.tsfiles.spark_writer import TsFileSink
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
 def register(spark: SparkSession) -> None:
     """Make the format `tsfile` known to a session. Executors must be able to import `tidemark` (docs/spark.md)."""
     spark.dataSource.register(TsFileSource)
+
+
+def _with_hints(method: Callable[P, T]) -> Callable[P, T]:
+    """Spark shows an error's text alone: what to do about it belongs there."""
+
+    @wraps(method)
+    def telling(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(*args, **kwargs)
+        except TidemarkError as error:
+            if not error.hint:
+                raise
+            raise type(error)(f"{error.message} (hint: {error.hint})", hint=error.hint, subject=error.subject) from error
+
+    return telling
 
 
 @dataclass
@@ -54,15 +74,18 @@ class TsFileSource(DataSource):  # type: ignore[misc]
     def name(cls) -> str:
         return "tsfile"
 
+    @_with_hints
     def schema(self) -> StructType:
         asked = scan_options(self.options)
         return from_arrow_schema(TaskReader(shape_of(self._surveyed(asked), asked.cut), asked.unit).schema)
 
+    @_with_hints
     def reader(self, schema: StructType) -> DataSourceReader:
         asked = scan_options(self.options)
         found, self._survey = self._surveyed(asked), None  # or it would go to every task with the function that reads
         return TsFileReader(asked, found, schema)
 
+    @_with_hints
     def writer(self, schema: StructType, overwrite: bool) -> TsFileSink:
         from tidemark.tsfiles.spark_writer import TsFileSink
         from tidemark.tsfiles.write_options import write_options
