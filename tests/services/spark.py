@@ -1,15 +1,16 @@
-"""A local Spark session of two threads that finds the format `tsfile` as any user's would: by its PYTHONPATH."""
+"""Spark as its users have it: a local session of two threads, or a standalone cluster from the pip package alone."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.services.processes import PartMissing
+from tests.services.processes import PartMissing, die_with_parent, free_port, stop, wait_until
 from tidemark.errors import UsageError
 from tidemark.flows.java import java_home
 
@@ -18,7 +19,7 @@ PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
 
 @contextmanager
 def session(folder: Path) -> Iterator[Any]:
-    """A new session whose scratch files lie in `folder`. PartMissing without Java."""
+    """A local session with the format `tsfile` on its PYTHONPATH; scratch files in `folder`. PartMissing without Java."""
     try:
         java = java_home()
     except UsageError as missing:
@@ -40,3 +41,39 @@ def session(folder: Path) -> Iterator[Any]:
         spark.stop()
         os.environ.clear()
         os.environ.update(before)
+
+
+@contextmanager
+def standalone(java: Path, folder: Path) -> Iterator[str]:
+    """The address of a master with two workers of one core each; they know this Python and nothing of the project."""
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    port, page = free_port(), free_port()
+    address = f"spark://127.0.0.1:{port}"
+    deploy = "org.apache.spark.deploy"
+    worker = [f"{deploy}.worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0"]
+    commands = [
+        [f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page)],
+        *([*worker, "--work-dir", str(folder / f"worker{n}"), address] for n in range(2)),
+    ]
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        for number, command in enumerate(commands):
+            log = folder / f"{number}.log"
+            with log.open("wb") as out:
+                running.append(
+                    subprocess.Popen(
+                        [home / "bin" / "spark-class", *command],
+                        stdout=out,
+                        stderr=out,
+                        env={"JAVA_HOME": str(java), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"},
+                        preexec_fn=die_with_parent(),
+                    )
+                )
+            sign = "New state: ALIVE" if number == 0 else "Successfully registered with master"
+            wait_until(lambda log=log, sign=sign: sign in log.read_text(errors="replace"), running[-1], 60, command[0])
+        yield address
+    finally:
+        for process in reversed(running):
+            stop(process)
