@@ -118,7 +118,7 @@ def _short_series(cursor: Cursor) -> Series | None:
     except (LookupError, struct.error, UnicodeDecodeError):
         return None
     cursor.position = statistics_end + 8
-    statistics = Statistics(count, start, end)
+    statistics = Statistics(count, start, end, data[position + 16 : statistics_end])
     return Series(name, kind, kind is DataType.VECTOR, statistics, (ChunkPlace(offset, statistics),))
 
 
