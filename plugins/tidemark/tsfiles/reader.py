@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+
+import numpy as np
 
 from tidemark.errors import NotFoundError
 from tidemark.tsfiles.codes import DataType
@@ -23,11 +26,16 @@ from tidemark.tsfiles.wire import corrupt
 
 @dataclass(slots=True)
 class _Device:
-    """The series of one device, and the decoded times of its aligned chunks by where they begin."""
+    """The series of one device, and the decoded times of its aligned chunks by where they begin.
+
+    `pages`: the arrays of times that `together` is made of, which most columns of the device share.
+    """
 
     series: dict[str, Series]
     time: Series | None
     times: dict[int, list[tuple[Statistics, Times]]]
+    pages: list[Times] = field(default_factory=list)
+    together: Times | None = None
 
 
 class TsFile:
@@ -96,9 +104,10 @@ class TsFile:
         parts = []
         for index, place in enumerate(series.chunks):
             for part in self._chunk_columns(device, series, index, span, label):
-                gone = deleted(concerned, device, measurement, part.times, place.offset)
-                parts.append(part.where(~gone).between(start, end))
-        return overlay(parts) if parts else Column.empty(series.type)
+                if concerned:
+                    part = part.where(~deleted(concerned, device, measurement, part.times, place.offset))  # noqa: PLW2901
+                parts.append(part.between(start, end))
+        return _joined(parts, self._device(device)) if parts else Column.empty(series.type)
 
     def _chunk_columns(self, device: str, series: Series, index: int, span: Span, label: str) -> Iterator[Column]:
         of_device = self._device(device)
@@ -147,6 +156,19 @@ class TsFile:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _joined(parts: Sequence[Column], device: _Device) -> Column:
+    """The pages of a series as one column; those of an aligned device without nulls share one array of times."""
+    if device.time is None or len(parts) == 1:
+        return overlay(parts)
+    same = len(parts) == len(device.pages) and all(p.times is t for p, t in zip(parts, device.pages, strict=True))
+    if same and device.together is not None:
+        return Column(parts[0].type, device.together, np.concatenate([part.values for part in parts]))
+    whole = overlay(parts)
+    if all(map(len, parts)) and all(a.times[-1] < b.times[0] for a, b in itertools.pairwise(parts)):
+        device.pages, device.together = [part.times for part in parts], whole.times
+    return whole
 
 
 def _time_chunk(path: str, time: Series, series: Series, index: int) -> ChunkPlace:

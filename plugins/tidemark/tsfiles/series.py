@@ -35,11 +35,15 @@ _STRINGS = {DataType.TEXT: 2, DataType.STRING: 4}
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Points and interval of a page, chunk or series: `count` not null, `start` and `end` both inclusive."""
+    """Points and interval of a page, chunk or series: `count` not null, `start` and `end` both inclusive.
+
+    `values`: smallest, largest, first, last value and sum as they stand in the file; empty for texts.
+    """
 
     count: int
     start: int
     end: int
+    values: bytes = b""
 
 
 class ChunkPlace(NamedTuple):
@@ -60,15 +64,14 @@ class Series(NamedTuple):
 
 
 def parse_statistics(cursor: Cursor, data_type: DataType) -> Statistics:
-    """Count and interval; smallest, largest, first, last and sum are read over."""
+    """Count and interval; what the type adds is kept as it stands for numbers, read over for texts."""
     count = cursor.uvarint()
     start, end = cursor.i64_pair()
     fixed = _FIXED_STATISTICS.get(data_type)
     if fixed is not None:
-        cursor.take(fixed)
-    else:
-        for _ in range(_STRINGS[data_type]):
-            cursor.take(cursor.i32())
+        return Statistics(count, start, end, cursor.take(fixed))
+    for _ in range(_STRINGS[data_type]):
+        cursor.take(cursor.i32())
     return Statistics(count, start, end)
 
 
@@ -115,7 +118,7 @@ def _short_series(cursor: Cursor) -> Series | None:
     except (LookupError, struct.error, UnicodeDecodeError):
         return None
     cursor.position = statistics_end + 8
-    statistics = Statistics(count, start, end)
+    statistics = Statistics(count, start, end, data[position + 16 : statistics_end])
     return Series(name, kind, kind is DataType.VECTOR, statistics, (ChunkPlace(offset, statistics),))
 
 

@@ -91,14 +91,21 @@ def series_chunks(name: str, column: Column, kind: Compression) -> Iterator[Chun
 
 def row_times(columns: Mapping[str, Column]) -> NDArray[np.int64]:
     """The rows of an aligned device: every time at which a column has a value, ascending."""
-    times: NDArray[np.int64] = np.unique(np.concatenate([column.times for column in columns.values()]))
-    return times
+    first, *others = (column.times for column in columns.values())
+    if all(other is first or np.array_equal(other, first) for other in others):
+        return first
+    times = np.sort(np.concatenate([first, *others]), kind="stable")  # merges what is sorted; np.unique does not
+    return np.asarray(times[np.append(True, times[1:] != times[:-1])])
 
 
 def aligned_chunks(times: NDArray[np.int64], columns: Mapping[str, Column], kind: Compression) -> Iterator[list[Chunk]]:
     """The chunk groups of an aligned device with rows at `times`: the time chunk, then one of every column."""
     sizes = _row_sizes(times, columns)
-    places = {name: np.searchsorted(times, column.times) for name, column in columns.items()}
+    everywhere = np.arange(len(times))
+    places = {
+        name: everywhere if len(column) == len(times) else np.searchsorted(times, column.times)
+        for name, column in columns.items()
+    }
     for cuts in chunk_cuts(page_cuts(len(times), sizes), sizes):
         yield [
             _time_chunk(times, cuts, kind),
@@ -158,7 +165,8 @@ def _chunk(
 ) -> Chunk:
     """`pages`: (data, statistics), both empty for a page without values."""
     several = bool(pages) and (len(pages) > 1 if several is None else several)
-    body = b"".join(_page(data, own, several, compressor(kind)) for data, own in pages)
+    compress = compressor(kind)
+    body = b"".join(_page(data, own, several, compress) for data, own in pages)
     mark = (_SEVERAL_PAGES if several else _ONE_PAGE) | column
     codes = bytes((data_type, kind, ENCODINGS[data_type]))
     return Chunk(name, data_type, column, bytes((mark,)) + var_string(name) + uvarint(len(body)) + codes + body, marks)

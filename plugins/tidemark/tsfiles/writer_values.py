@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidemark.tsfiles.codes import DataType, Encoding
+from tidemark.tsfiles.compiled import kernels
 
 _BLOCK = 128  # differences a block, IoTDB's own
 
@@ -119,6 +120,8 @@ def _two_diff(values: NDArray[Any], of: np.dtype[Any]) -> bytes:
 
     A block holds one value and up to 128 differences to the value before. Differences wrap around, and so does decoding.
     """
+    if (compiled := kernels()) is not None:
+        return compiled.encode_deltas(np.ascontiguousarray(values, of), _BLOCK)
     unsigned = np.dtype(f"u{of.itemsize}")
     out = []
     bare = np.ascontiguousarray(values, of).view(unsigned)

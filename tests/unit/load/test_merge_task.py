@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -167,3 +168,19 @@ def test_the_same_task_makes_the_same_bytes(case: Case) -> None:
     first, second = run_merge_task(case.task), run_merge_task(case.task)
     assert first == second
     assert [s.partition for s in first.staged] == [0, 1]
+
+
+def test_a_series_that_its_encoding_has_changed_is_refused_by_name(tmp_path: Path) -> None:
+    """SPRINTZ loses values: nothing is merged from such a file, it stays as it came."""
+    folder = Path(__file__).parents[2] / "data" / "encodings" / "2.0.1-beta"
+    for place in sorted(folder.rglob("*.tsfile")):
+        with TsFile(place) as file:
+            if "root.wild.of_double" in file.devices():
+                break
+    shutil.copy(place, tmp_path / "a.tsfile")
+    sources = (TaskSource("a.tsfile", ""),)
+    task = MergeTask(0, 0, str(tmp_path), "staging", "root.wild", 604_800_000, sources, ("root.wild.of_double",))
+    subject, reason = run_merge_task(task).refused or ("", "")
+    assert subject == "root.wild.of_double.SPRINTZ"
+    assert "other values than its statistics say" in reason
+    assert not list((tmp_path / "staging").rglob("*.tsfile*"))

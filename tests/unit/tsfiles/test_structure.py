@@ -110,11 +110,11 @@ def test_a_series_in_an_encoding_we_do_not_decode_is_told_and_the_rest_is_read(t
             if not found[1].is_time and found[1].type.name == "DOUBLE"
         )
     device = ".".join(segment or "" for segment in segments)
-    path = changed(tmp_path, source, {header.data_offset - 1: bytes([13])})
+    path = changed(tmp_path, source, {header.data_offset - 1: bytes([10])})
     assert check_structure(path) in (3, 4)
-    assert describe(path).undecodable == (f"{device}.{series.name}: RLBE",)
+    assert describe(path).undecodable == (f"{device}.{series.name}: FREQ",)
     with TsFile(path) as tsfile:
-        with pytest.raises(UnsupportedError, match=f"{device}.{series.name} is DOUBLE RLBE"):
+        with pytest.raises(UnsupportedError, match=f"{device}.{series.name} is DOUBLE FREQ"):
             tsfile.column(device, series.name)
         others = [name for name in tsfile.measurements(device) if name != series.name]
         assert all(len(tsfile.column(device, name)) for name in others)
