@@ -22,6 +22,7 @@ from tidemark.stores.block_journal import journal_of, part_at
 from tidemark.stores.disk import Disk
 from tidemark.stores.far_sealing import BATCH, GATHER_SECONDS
 from tidemark.stores.part_file import PartFile, named, still
+from tidemark.stores.small_files import SmallFiles
 from tidemark.stores.transfer_items import Failed, SendItem, Sent, TryAgain, Wire
 from tidemark.stores.translation import Where, os_error
 
@@ -90,7 +91,10 @@ class NamesInOrder:
 class Sealer:
     """`put` from one thread; outcomes go to `tell`, in the order put where nothing is to be confirmed and nothing fails."""
 
-    def __init__(self, wire: Wire, disk: Disk, where: Where, tell: Callable[[list[Outcome]], None]) -> None:
+    def __init__(
+        self, wire: Wire, disk: Disk, where: Where, tell: Callable[[list[Outcome]], None], small: SmallFiles | None = None
+    ) -> None:
+        self._small = small or SmallFiles(quick=False)
         self._wire = wire
         self._disk = disk
         self._where = where
@@ -176,11 +180,13 @@ class Sealer:
         # CRASH WINDOW: whole parts without final names, or some with; the rerun seals them or finds them there.
         pairs = [whole.pair() for whole in batch]
         durable.make_durable(pairs, self.syncs_failed > 0, self.disks)
-        same = [whole for whole, pair in zip(batch, pairs, strict=True) if _still(whole, pair)]
-        if len(same) < len(batch):
-            pairs = [whole.pair() for whole in same]
-        for number in reversed(durable.give_names(pairs, lambda number: _named(same[number]), self.disks)):
+        at_once = self._small.name(pairs, [whole.proof for whole in batch])
+        same = [whole for whole, pair in zip(batch[at_once:], pairs[at_once:], strict=True) if _still(whole, pair)]
+        others = durable.give_names([whole.pair() for whole in same], lambda number: _named(same[number]), self.disks)
+        for number in reversed(others):
             del same[number]
+        durable.sync_names(pairs[:at_once], self.disks)
+        same = [*batch[:at_once], *same]
         # CRASH WINDOW: final names there, journals left over; `already_there` of the rerun removes them.
         self._disk.remove([journal_of(whole.item.target_path) for whole in same if whole.large])
         outcomes: list[Outcome] = [self._wire.sent(whole.item, whole.sha256) for whole in same]

@@ -7,22 +7,17 @@ page that is coded (a second, once a machine) into the user's cache, under the d
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import hashlib
-import os
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tidemark.machine_code import library
 from tidemark.tsfiles.compression import BadPageError
 
-_FLAGS = ("-std=c11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden")
 _PROBLEMS = {1: "ends in the middle of a value", 2: "does not hold the values announced", 3: "no writer makes this"}
-_BUILD_SECONDS = 120
 
 _PAGE = (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p)
 _ARRAY = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_void_p)
@@ -110,50 +105,5 @@ class Kernels:
 @lru_cache(maxsize=1)
 def kernels() -> Kernels | None:
     """The compiled decoders; None without a C compiler, without a place for them, or with TIDEMARK_PURE=1."""
-    if os.environ.get("TIDEMARK_PURE", "") not in ("", "0"):
-        return None
-    import pkgutil  # what only the first page needs is not loaded before: small commands decode none
-    import subprocess
-
-    source = pkgutil.get_data("tidemark.tsfiles", "kernels.c")
-    if source is None:
-        return None
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        return Kernels(ctypes.CDLL(str(_built(source))))
-    return None
-
-
-def _built(source: bytes) -> Path:
-    """The library made of `source`. OSError, SubprocessError where it cannot be made."""
-    import platform
-
-    name = hashlib.sha256(source + " ".join(_FLAGS).encode()).hexdigest()[:16]
-    folder = _cache()
-    library = folder / f"kernels-{platform.machine()}-{name}.so"
-    if library.exists():
-        return library
-    import shutil
-    import subprocess
-    import tempfile
-
-    compiler = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
-    if compiler is None:
-        raise FileNotFoundError("no C compiler")
-    with tempfile.TemporaryDirectory(dir=folder) as work:
-        text, made = Path(work, "kernels.c"), Path(work, "kernels.so")
-        text.write_bytes(source)
-        command = [compiler, *_FLAGS, "-o", str(made), str(text)]
-        subprocess.run(command, check=True, capture_output=True, timeout=_BUILD_SECONDS)
-        made.replace(library)  # several processes may build at once: each has a whole library to give
-    return library
-
-
-def _cache() -> Path:
-    """A folder that only this user can write to. OSError where there is none."""
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
-    folder = Path(home, "tidemark")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    state = folder.stat()
-    if state.st_uid != os.getuid() or state.st_mode & 0o022:
-        raise PermissionError(f"others can write to {folder}")
-    return folder
+    made = library("tidemark.tsfiles", "kernels.c")
+    return None if made is None else Kernels(made)
