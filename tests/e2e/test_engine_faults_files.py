@@ -77,9 +77,7 @@ def test_names_that_are_hard_to_write(sshd: Sshd, tmp_path: Path, way: str, tier
 
 @pytest.mark.parametrize("tier", TIERS)
 @WAYS
-def test_names_whose_digests_a_tool_tells_in_lines_of_another_form(
-    sshd: Sshd, tmp_path: Path, way: str, tier: Tier
-) -> None:
+def test_names_whose_digests_a_tool_tells_in_lines_of_another_form(sshd: Sshd, tmp_path: Path, way: str, tier: Tier) -> None:
     world = World.of(sshd, tmp_path, way, tier)
     names = ["carriage\rreturn", "back\\slash", "new\nline", "plain"]
     items = [world.put(f"{size}/{name}", size) for name in names for size in (700, MB + 1)]

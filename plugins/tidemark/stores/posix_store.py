@@ -72,7 +72,7 @@ class PosixStore(SftpStore):
         return found
 
     def _of_files(self, places: Sequence[str]) -> list[str | None]:
-        """Whole files: many a command, whose lines say of which. One whose line would be escaped is not named to the tool."""
+        """Whole files: many a command, whose lines say of which. A name that a line would not say as it is comes in none."""
         odd = [place for place in places if any(character in place for character in _ESCAPED)]
         commands = [f"{{ sha256sum < {shlex.quote(place)} || echo -; }}" for place in odd]
         digests = dict(zip(odd, self._answers(commands), strict=True))
@@ -100,7 +100,8 @@ class PosixStore(SftpStore):
             lines = self._output("; ".join(commands[start : start + _RANGES])).decode("ascii").splitlines()
             answers += [line.split()[0] for line in lines]
         if len(answers) != len(commands):
-            raise PermanentError(f"sha256sum at {self._connection.login.name} gave {len(answers)} of {len(commands)} digests")
+            name = self._connection.login.name
+            raise PermanentError(f"sha256sum at {name} gave {len(answers)} of {len(commands)} digests")
         return [answer if len(answer) == 64 else None for answer in answers]
 
     def _output(self, command: str) -> bytes:
