@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,43 @@ def test_pieces_of_two_editions_are_never_put_together(
 
     (sent,) = send(site, centre, [item], SendOptions(block_bytes=MB, bandwidth=8e6), on_bytes)
     assert isinstance(sent, Sent) and arrived(site, centre, [item])
+    assert sum(crossed) > 6 * MB
+
+
+def grown_and_replaced(place: Path) -> None:
+    """By another file that is longer than what is wanted, too."""
+    other = place.with_name("other")
+    other.write_bytes(os.urandom(8 * MB))
+    other.replace(place)
+
+
+def rewritten_within_its_tick(place: Path) -> None:
+    before = place.stat()
+    with place.open("r+b") as file:
+        file.write(os.urandom(before.st_size))
+    os.utime(place, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("digest", [True, False], ids=["both ends", "target only"])
+@pytest.mark.parametrize(("size", "change"), [(7 * MB, grown_and_replaced), (6 * MB, rewritten_within_its_tick)])
+def test_two_editions_that_no_time_tells_apart_are_never_put_together(
+    site: LocalStore, centre: PythonStore, size: int, change: Callable[[Path], None], digest: bool
+) -> None:
+    """Nor where the link has the digest made at the target alone."""
+    (written,) = old(site, size)
+    item = replace(written, size=6 * MB)
+    place = Path(site.where.root) / item.source_path
+    crossed: list[int] = []
+
+    def on_bytes(count: int) -> None:
+        if not crossed:
+            change(place)
+        crossed.append(count)
+
+    options = SendOptions(block_bytes=MB, bandwidth=8e6, digest_at_source=digest)
+    (sent,) = send(site, centre, [item], options, on_bytes)
+    assert isinstance(sent, Sent) and sent.verified == ("source" if digest else "target")
+    assert (Path(centre.root) / item.target_path).read_bytes() == place.read_bytes()[: item.size]
     assert sum(crossed) > 6 * MB
 
 
