@@ -15,9 +15,10 @@ from tests.services.sshd import Sshd
 from tidemark.stores import far_stream, line, retrying
 from tidemark.stores.block_journal import part_of
 from tidemark.stores.local import LocalStore
+from tidemark.stores.push_carrier import PushCarrier, Seal
 from tidemark.stores.python_store import PythonStore
 from tidemark.stores.sftp import open_sftp
-from tidemark.stores.transfer import SendItem, SendOptions, Sent, send
+from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 
 pytestmark = pytest.mark.real("sshd")
 MB = 1 << 20
@@ -71,6 +72,30 @@ def test_a_byte_that_flips_on_the_far_disk_while_more_comes_costs_its_block(site
     assert flipped and isinstance(sent, Sent) and arrived(site, centre, [item])
     assert sum(crossed) <= 12 * MB + MB
     assert [path.name for path in Path(centre.root).rglob("*") if path.is_file()] == ["0.tsfile"]
+
+
+def test_a_byte_that_flips_again_and_again_fails_after_the_tries(
+    site: LocalStore, centre: PythonStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`retries` repeats of its block, as in a pull, and none of the file besides."""
+    (item,) = old(site, 12 * MB)
+    part = Path(centre.root) / part_of(item.target_path)
+    seal, asked, crossed = PushCarrier.seal, [], []
+
+    def flipped_before(carrier: PushCarrier, seals: list[Seal]) -> None:
+        with part.open("r+b") as file:
+            file.seek(2 * MB + 17)
+            byte = file.read(1)
+            file.seek(2 * MB + 17)
+            asked.append(file.write(bytes([byte[0] ^ 1])))
+        seal(carrier, seals)
+
+    monkeypatch.setattr(PushCarrier, "seal", flipped_before)
+    (failed,) = send(site, centre, [item], SendOptions(block_bytes=MB, retries=2), crossed.append)
+    assert isinstance(failed, Failed) and "arrived with another digest" in failed.error.message
+    assert len(asked) == 3
+    assert sum(crossed) <= 12 * MB + 2 * MB
+    assert not (Path(centre.root) / item.target_path).exists()
 
 
 @pytest.mark.parametrize("size", [100_000, 3 * MB])

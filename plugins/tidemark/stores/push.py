@@ -251,7 +251,7 @@ class Push(Round):
         large = self._large[number]
         large.repeated += 1
         if large.repeated > self.wire.options.retries:
-            self._lose(number, TryAgain(differs(self._files[number], "target", offset, length)))
+            self._fail(number, differs(self._files[number], "target", offset, length))
             return
         self.schedule.repeat(number, offset, offset + length)
         for carrier in list(self.line.carriers):
