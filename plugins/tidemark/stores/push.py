@@ -205,7 +205,7 @@ class Push(Round):
             by.seal(seals)
 
     def _to_seal(self, number: int) -> Seal:
-        """With the digest it must have: looked up now where its pieces went over several connections, or may be of two files."""
+        """With the digest it must have: made now where its pieces went over several connections, or may be of two files."""
         large, item = self._large.get(number), self._files[number]
         if large is None:
             return Seal(number, bytes.fromhex(self._sealing.digests[number]))
