@@ -6,16 +6,14 @@ import errno
 import hashlib
 import os
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.store_ends import QUICK, address
+from tests.e2e.store_ends import QUICK, address, ends
 from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
 from tidemark.errors import DiskFullError, PermissionDeniedError, SourceVanishedError
@@ -24,7 +22,7 @@ from tidemark.stores.disk_target import DiskTarget
 from tidemark.stores.local import LocalStore
 from tidemark.stores.opening import open_store
 from tidemark.stores.posix_flow import range_command
-from tidemark.stores.protocol import Store, Tier
+from tidemark.stores.protocol import Tier
 from tidemark.stores.sftp import open_sftp
 from tidemark.stores.sftp_target import SftpTarget
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
@@ -124,12 +122,6 @@ def test_either_line_between_two_servers_may_be_cut(sshd: Sshd, other: Sshd, tie
 # --- what happens while bytes are on their way
 
 
-def ends(server: Sshd, near: Path, far: Path, way: str, tier: Tier) -> tuple[Store, Store]:
-    near.mkdir(exist_ok=True)
-    remote, local = open_sftp(address(server, far), tier, QUICK), LocalStore(str(near))
-    return (remote, local) if way == "pull" else (local, remote)
-
-
 @pytest.mark.parametrize("tier", LOWER)
 @pytest.mark.parametrize("way", ["pull", "push"])
 def test_a_part_that_rots_during_the_try_is_found_and_mended(sshd: Sshd, tmp_path: Path, way: str, tier: Tier) -> None:
@@ -223,68 +215,6 @@ def test_a_file_that_is_being_written_is_never_mixed_where_nobody_digests(sshd: 
 
     assert isinstance(sent, Sent)
     assert (near / "l" / "1.tsfile").read_bytes() == b"B" * size
-    source.close()
-
-
-def test_a_small_file_that_is_being_written_by_another_clock_is_never_torn(sshd: Sshd, tmp_path: Path) -> None:
-    """The server's clock is a hundred seconds behind ours, and nobody digests there: its mtimes look old."""
-    near, far = tmp_path / "near", sshd.new_folder("far")
-    source, target = ends(sshd, near, far, "pull", Tier.SFTP)
-    items = [SendItem(f"{number}.mods", f"l/{number}.mods", MB) for number in range(4)]
-    writing = [os.open(far / item.source_path, os.O_RDWR | os.O_CREAT) for item in items]
-    begun, rounds = time.monotonic(), 0
-    settled = threading.Event()
-
-    def write() -> None:
-        nonlocal rounds
-        while time.monotonic() < begun + 1.5:
-            rounds += 1
-            for handle in writing:
-                for offset in range(0, MB, MB // 8):
-                    os.pwrite(handle, bytes([rounds % 256]) * (MB // 8), offset)
-                    os.utime(handle, (time.time() - 100, time.time() - 100))
-        settled.set()
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    while not rounds > 1:
-        time.sleep(0.01)
-
-    outcomes = list(send(source, target, items, OPTIONS))
-
-    thread.join()
-    assert settled.is_set()
-    for one in outcomes:
-        assert isinstance(one, Sent)
-        assert len(set((near / one.item.target_path).read_bytes())) == 1
-    for handle in writing:
-        os.close(handle)
-    source.close()
-
-
-@pytest.mark.parametrize("tier", LOWER)
-@pytest.mark.parametrize("digest", [True, False], ids=["both ends", "target only"])
-def test_a_growing_file_that_is_rewritten_under_way_is_never_mixed(
-    sshd: Sshd, tmp_path: Path, digest: bool, tier: Tier
-) -> None:
-    """No time tells of one that is longer than what is wanted of it: its bytes do, whatever the link says."""
-    near, far = tmp_path / "near", sshd.new_folder("far")
-    source, target = ends(sshd, near, far, "pull", tier)
-    file, size, came = far / "1.mods", 16 * MB, [0]
-    file.write_bytes(b"A" * (size + 1))
-    os.utime(file, (1_600_000_000, 1_600_000_000))
-
-    def change(count: int) -> None:
-        before, came[0] = came[0], came[0] + count
-        if before < MB <= came[0]:
-            with file.open("r+b") as there:
-                there.write(b"B" * (size + 2))
-
-    options = replace(OPTIONS, digest_at_source=digest)
-    (sent,) = send(source, target, [SendItem("1.mods", "l/1.mods", size)], options, change)
-
-    assert isinstance(sent, Sent)
-    assert (near / "l" / "1.mods").read_bytes() == b"B" * size
     source.close()
 
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from tidemark.errors import SourceVanishedError, TidemarkError
+from tidemark.errors import DiskFullError, SourceVanishedError, TidemarkError
 from tidemark.stores.bandwidth import TokenBucket
 from tidemark.stores.file_deadline import FileDeadlines
 from tidemark.stores.protocol import Entry, Store, Tier
@@ -143,6 +143,26 @@ def shorter(item: SendItem, size: int) -> SourceVanishedError:
         f"{item.source_path} has {size} bytes, {item.size} were selected",
         hint="the next run lists again",
         subject=item.source_path,
+    )
+
+
+def no_room_for(wire: Wire, item: SendItem, missing: int, room: int) -> DiskFullError:
+    """Before the first byte of a file: `missing` bytes of it are to come, `room` may."""
+    return DiskFullError(
+        f"{wire.target.url} has room for {room} bytes, {item.target_path} needs {missing}",
+        hint="free space there, then run again",
+        subject=item.target_path,
+    )
+
+
+def no_room_left(wire: Wire, free: int, missing: int) -> DiskFullError:
+    """While bytes come, `missing` more of them."""
+    reserve = wire.options.reserve
+    return DiskFullError(
+        f"{wire.target.url} has {free} bytes free, {missing} are still to come"
+        + (f" and {reserve} are to stay free" if reserve else ""),
+        hint="free space there, then run again: it goes on from what is there",
+        subject=wire.target.url,
     )
 
 
