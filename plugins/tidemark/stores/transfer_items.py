@@ -34,14 +34,14 @@ class SendOptions:
     bandwidth: float = 0.0  # bytes a second, 0: no cap
     should_stop: Callable[[], bool] | None = None  # asked between blocks and bundles; True ends the send there
     connections: int = 16  # to a remote end, at most
-    digest_at_source: bool = True  # False: of the bytes as they come alone, "not verified at the source"
+    digest_at_source: bool = True  # False: at the target alone, "not verified at the source"
     slowest: float = 1000.0  # bytes a second of a file that is worth waiting for (`file_deadline`); 0: all are
     reserve: int = 0  # bytes of the target's disk that stay free
 
 
 @dataclass(frozen=True)
 class Sent:
-    """Durable under its final name. `verified`: "source" (digest made there) or "target" (of the bytes as they came)."""
+    """Durable under its final name. `verified`: where the digest was made: "source" (there, too) or "target" (alone)."""
 
     item: SendItem
     sha256: str
