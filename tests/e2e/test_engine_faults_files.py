@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.engine_world import LONG_AGO, MB, World
-from tests.e2e.store_ends import FASTEST_FIRST
+from tests.e2e.store_ends import FASTEST_FIRST, TIERS
 from tests.services.sshd import Sshd
 from tests.services.wire import Wire
 from tidemark.errors import PermanentError, TidemarkError
@@ -40,6 +40,7 @@ ODD_NAMES = [
     "with  spaces ",
     "-rf",
     "line\nbreak\r",
+    "carriage\rreturn",
     "tab\t",
     "'single' \"double\" `back` $HOME $(id) \\n",
     "*?[a]{b,c}~#;&|<>!",
@@ -72,6 +73,17 @@ def test_names_that_are_hard_to_write(sshd: Sshd, tmp_path: Path, way: str, tier
     assert world.arrived(again)
     if way == "push" or tier is not Tier.SFTP:  # what such a source has is only known once it is read
         assert not any(one.wire_bytes for one in again.values())
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@WAYS
+def test_names_whose_digests_a_tool_tells_in_lines_of_another_form(sshd: Sshd, tmp_path: Path, way: str, tier: Tier) -> None:
+    world = World.of(sshd, tmp_path, way, tier)
+    names = ["carriage\rreturn", "back\\slash", "new\nline", "plain"]
+    items = [world.put(f"{size}/{name}", size) for name in names for size in (700, MB + 1)]
+    assert world.arrived(world.move(items, SendOptions(retries=0)))
+    with world.ends() as (source, _):
+        assert source.digests([Range("700/gone\rfor good"), Range(items[0].source_path)])[0] is None
 
 
 @WAYS

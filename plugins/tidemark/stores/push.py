@@ -46,7 +46,7 @@ class _Pieces:
     identity: Identity
     gaps: list[tuple[int, int]]
     kept: bool  # an earlier try left something
-    confirm: bool  # its times cannot show a change: digested again before it is sealed
+    confirm: bool  # its times cannot show a change: digested again before it is sealed, whoever else digests
     repeated: int = 0  # pieces asked for again
 
 
@@ -124,7 +124,7 @@ class Push(Round):
         same, sure = same_edition(self._editions.setdefault(number, edition), edition)
         if not same and large.identity.mtime != ANY:
             return False
-        large.confirm = large.confirm or (self.wire.options.digest_at_source and not sure)
+        large.confirm = large.confirm or not sure
         if prefix and end == self._files[number].size:
             self._wholes[number] = prefix
         return True
@@ -205,13 +205,15 @@ class Push(Round):
             by.seal(seals)
 
     def _to_seal(self, number: int) -> Seal:
-        """With the digest it must have: it is looked up now where its pieces went over several connections."""
+        """With the digest it must have: made now where its pieces went over several connections, or may be of two files."""
         large, item = self._large.get(number), self._files[number]
         if large is None:
             return Seal(number, bytes.fromhex(self._sealing.digests[number]))
-        if item.sha256 or not self.wire.options.digest_at_source:
-            return Seal(number, bytes.fromhex(item.sha256) or NOTHING)
-        if number in self._wholes and not large.confirm:
+        if item.sha256:
+            return Seal(number, bytes.fromhex(item.sha256))
+        if not large.confirm and not self.wire.options.digest_at_source:
+            return Seal(number, NOTHING)
+        if not large.confirm and number in self._wholes:
             return Seal(number, self._wholes[number])
         return Seal(number, NOTHING, lambda: self._digest_now(item))
 
@@ -249,7 +251,7 @@ class Push(Round):
         large = self._large[number]
         large.repeated += 1
         if large.repeated > self.wire.options.retries:
-            self._lose(number, TryAgain(differs(self._files[number], "target", offset, length)))
+            self._fail(number, differs(self._files[number], "target", offset, length))
             return
         self.schedule.repeat(number, offset, offset + length)
         for carrier in list(self.line.carriers):
@@ -274,7 +276,7 @@ class Push(Round):
         kept.update(self._begin({number: (known[number], False) for number in stale & kept.keys()}))
         for number, blocks in kept.items():
             item = self._files[number]
-            confirm = self.wire.options.digest_at_source and unsure(item, files[number], started)
+            confirm = unsure(item, files[number], started)
             gaps = complement(item.size, spans_of(blocks))
             self._large[number] = _Pieces(known[number], gaps, bool(blocks), confirm)
         return {number: self._large[number].gaps for number in kept}

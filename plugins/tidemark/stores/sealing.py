@@ -18,10 +18,11 @@ from typing import NamedTuple
 
 from tidemark.errors import CorruptionError, TidemarkError
 from tidemark.stores import durable
-from tidemark.stores.block_journal import journal_of, part_at
+from tidemark.stores.block_journal import journal_at, journal_of, part_at
 from tidemark.stores.disk import Disk
 from tidemark.stores.far_sealing import BATCH, GATHER_SECONDS
 from tidemark.stores.part_file import PartFile, named, still
+from tidemark.stores.retrying import SOON
 from tidemark.stores.small_files import SmallFiles
 from tidemark.stores.transfer_items import Failed, SendItem, Sent, TryAgain, Wire
 from tidemark.stores.translation import Where, os_error
@@ -199,7 +200,8 @@ class Sealer:
         error = self._lost.get(whole.place)
         if error is None and whole.syncs_failed == self.syncs_failed:
             return False
-        durable.remove_quietly(part_at(whole.place))
+        for place in (part_at(whole.place), journal_at(whole.place)):
+            durable.remove_quietly(place)
         lost = error or OSError(errno.EIO, "the disk lost bytes that were written at that time")
         self._tell([(whole.item, TryAgain(os_error(lost, self._where, whole.item.target_path)))])
         return True
@@ -214,12 +216,15 @@ class Sealer:
         try:
             confirm()
         except TryAgain as again:
-            self._tell([(whole.item, again)])
-            return False
+            outcome: Outcome = (whole.item, again)
+        except SOON as soon:
+            outcome = (whole.item, TryAgain(soon))
         except TidemarkError as error:
-            self._tell([(whole.item, TryAgain(error))])
-            return False
-        return True
+            outcome = self._wire.failed(whole.item, error)
+        else:
+            return True
+        self._tell([outcome])
+        return False
 
 
 def _still(whole: Whole, pair: tuple[bytes, bytes]) -> bool:

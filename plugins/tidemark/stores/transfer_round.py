@@ -28,7 +28,7 @@ from tidemark.stores.protocol import Entry
 from tidemark.stores.python_store import PythonStore
 from tidemark.stores.schedule import Schedule
 from tidemark.stores.sealing import NamesInOrder, Outcome, Whole
-from tidemark.stores.transfer_items import SendItem, TryAgain, Wire, changed, require, shorter
+from tidemark.stores.transfer_items import SendItem, TryAgain, Wire, changed, no_room_for, no_room_left, require, shorter
 from tidemark.stores.transfer_proof import already_there, identity, of_each, other_digest
 from tidemark.stores.translation import Where, os_error
 
@@ -234,13 +234,7 @@ class Round:
             raise self._no_room(none.free) from none
 
     def _no_room(self, free: int) -> DiskFullError:
-        reserve = self.wire.options.reserve
-        return DiskFullError(
-            f"{self.wire.target.url} has {free} bytes free, {self.schedule.missing_bytes} are still to come"
-            + (f" and {reserve} are to stay free" if reserve else ""),
-            hint="free space there, then run again: it goes on from what is there",
-            subject=self.wire.target.url,
-        )
+        return no_room_left(self.wire, free, self.schedule.missing_bytes)
 
     def _whole(self, number: int, whole: Whole) -> None:
         """All bytes are in the part and checked: it goes to be sealed, behind its companions."""
@@ -337,14 +331,9 @@ class Round:
 
     def _fits(self, number: int, missing: int, free: int) -> bool:
         """False: the file was told to have no room, before its first byte."""
-        item, target = self._files[number], self.wire.target
+        item = self._files[number]
         if missing <= free:
             return True
-        full = DiskFullError(
-            f"{target.url} has room for {free} bytes, {item.target_path} needs {missing}",
-            hint="free space there, then run again",
-            subject=item.target_path,
-        )
-        self._told.put([self.wire.failed(item, full)])
+        self._told.put([self.wire.failed(item, no_room_for(self.wire, item, missing, free))])
         self._order.settled(number)
         return False
