@@ -69,7 +69,6 @@ class Pull(Round):
         for item in items:
             folder = item.target_path.rpartition("/")[0]
             self._beside.setdefault(folder.rpartition("/")[0], {})[folder] = None
-        self._at_edge = 0
         self._sealer = Sealer(wire, target.disk, target.where, self._told.put)
         self._prover = Prover(lambda: self.line.came.put((None, None)))
         self._leases_at = 0.0  # when the parts' leases were looked at
@@ -92,9 +91,10 @@ class Pull(Round):
                 if self.schedule.waits_for(number):
                     self._source_trouble(number, trouble, note)
             elif number in large:
-                self.schedule.arrived(carrier.number, number, offset, length)
+                new = self.schedule.arrived(carrier.number, number, offset, length)
                 if self._same(number, note):
                     self._piece((number, offset), piece, (kind, digest))
+                    self.kept_bytes += length if new and number in large else 0
             else:
                 self._small(carrier, number, piece, (kind, digest))
         if at != len(data):
@@ -123,10 +123,7 @@ class Pull(Round):
 
     def enough(self) -> bool:
         """More than a block is on its way, so that a line is never idle: past the edge one block is taken of it at most."""
-        if not self._edge.is_set():
-            self._at_edge = self.kept_bytes
-            return False
-        return self.kept_bytes - self._at_edge + self.line.frame > self.wire.options.block_bytes
+        return not self._edge.lets(self.line.frame)
 
     def close(self) -> None:
         self._tell_bytes(0, 0)
@@ -179,7 +176,6 @@ class Pull(Round):
         try:
             part = self._part(item, large)
             part.put(offset, data, *proof)
-            self.kept_bytes += len(data)
             handle = part.sync_due()
             if handle >= 0:
                 self._sealer.sync(handle, part)

@@ -47,13 +47,14 @@ class Relay:
         self._journals: dict[int, bytes] = {}  # found at the target
         self._whole: list[Job] = []  # all bytes written, not proved yet
         self._useless: list[str] = []  # journals of parts that are not what the source has
+        self._resumed = 0  # bytes that earlier tries left
         self._started = time.time()
         self._looked = 0.0  # when all sources had been looked at, by `time.monotonic`
         self._room: TargetRoom | None = None
 
     @property
     def kept_bytes(self) -> int:
-        return self._target.kept_bytes
+        return self._resumed + self._target.kept_bytes
 
     def outcomes(self) -> Iterator[Outcome]:
         try:
@@ -114,6 +115,7 @@ class Relay:
             if good and self._wire.proven_at_source:
                 good = good_claims(good, self._digests_of(source, job.item.source_path))
             job.go_on(good)
+            self._resumed += job.at
 
     # the stream
 
