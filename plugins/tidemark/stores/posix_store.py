@@ -19,6 +19,7 @@ from tidemark.stores.sftp_folders import SftpFolders
 from tidemark.stores.sftp_store import SftpStore
 from tidemark.stores.sftp_target import SftpTarget
 from tidemark.stores.ssh import SshConnection
+from tidemark.stores.transfer_items import Wire
 
 _RANGES, _FILES = 1000, 500  # an exec; a command
 
@@ -117,8 +118,8 @@ class PosixStore(SftpStore):
     def _open_shell(self) -> FarShell:
         return FarShell(self._connection.open_pipe(self._shell("exec sh")))
 
-    def target(self, block_bytes: int) -> Target:
-        return SftpTarget(self, self._session()[0], block_bytes, reads_back=False)
+    def target(self, wire: Wire) -> Target:
+        return SftpTarget(self, self._session()[0], wire, reads_back=False)
 
     def _has_inodes(self) -> bool:
         return "printf" in self._tools or "stat" in self._tools

@@ -75,7 +75,6 @@ class Pull(Round):
         self.target = target
         self.line = Line(source, self.schedule, self.asking, wire)
         self._large: dict[int, _Large] = {}  # under way
-        self._at_edge = 0
         self._small_files = SmallFiles(quick=len(items) >= WORTH_IT)
         self._sealer = Sealer(wire, target.disk, target.where, self._told.put, self._small_files)
         self._folders = TargetFolders(target.disk, items, self._sealer.disks)
@@ -101,9 +100,10 @@ class Pull(Round):
                 if self.schedule.waits_for(number):
                     self._source_trouble(number, trouble, note)
             elif number in large:
-                self.schedule.arrived(carrier.number, number, offset, length)
+                new = self.schedule.arrived(carrier.number, number, offset, length)
                 if self._same(number, note):
                     self._piece((number, offset), piece, (kind, digest))
+                    self.kept_bytes += length if new and number in large else 0
             elif self.schedule.arrived(carrier.number, number, 0, length):  # else it has its outcome
                 small.append(_Small(number, piece, kind, digest))
         if at != len(data):
@@ -134,10 +134,7 @@ class Pull(Round):
 
     def enough(self) -> bool:
         """More than a block is on its way, so that a line is never idle: past the edge one block is taken of it at most."""
-        if not self._edge.is_set():
-            self._at_edge = self.kept_bytes
-            return False
-        return self.kept_bytes - self._at_edge + self.line.frame > self.wire.options.block_bytes
+        return not self._edge.lets(self.line.frame)
 
     def close(self) -> None:
         self._tell_bytes(0, 0)
@@ -192,7 +189,6 @@ class Pull(Round):
         try:
             part = self._part(item, large)
             part.put(offset, data, *proof)
-            self.kept_bytes += len(data)
             handle = part.sync_due()
             if handle >= 0:
                 self._sealer.sync(handle, part)

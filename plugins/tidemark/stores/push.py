@@ -24,7 +24,7 @@ from tidemark.stores.looking import same_at
 from tidemark.stores.packets import Frame
 from tidemark.stores.part_file import spans_of
 from tidemark.stores.protocol import Entry, Range
-from tidemark.stores.push_carrier import UNCONFIRMED, Feed, PushCarrier, Seal
+from tidemark.stores.push_carrier import UNCONFIRMED, UNSENT, Feed, PushCarrier, Seal
 from tidemark.stores.python_store import PythonStore
 from tidemark.stores.retrying import SOON
 from tidemark.stores.schedule import Span, complement
@@ -65,7 +65,7 @@ class Push(Round):
         self.source = source
         self.target = target
         root, reserve = source.where.root, wire.options.reserve
-        feed = Feed(root, reserve, self._describe, self._read, self._asked, self._crossed, self._broke)
+        feed = Feed(root, reserve, self._describe, self._read, self._asked, self._edge.passes, self._crossed, self._broke)
         self.line = Line(target, self.schedule, self.asking, wire, lambda *what: PushCarrier(feed, *what), sends=True)
         self._large: dict[int, _Pieces] = {}  # all of the round
         self._first: dict[int, int] = {}  # small file: the connection that was asked for it first
@@ -163,7 +163,7 @@ class Push(Round):
             self._order.whole(number, Whole(item, b"", "", True, number=number))
 
     def _trouble(self, number: int, span: tuple[int, int], trouble: int, kind: int, size: int) -> None:
-        if not self.schedule.waits_for(number):
+        if trouble == UNSENT or not self.schedule.waits_for(number):
             return
         item = self._files[number]
         if kind == SOURCE:
