@@ -144,6 +144,20 @@ def test_times_at_the_borders_of_partitions_and_before_1970(centre: Centre, alig
     assert [row[2] for row in centre.rows(day)] == [-1, 0]
 
 
+def test_a_device_that_reaches_over_1970_is_in_no_ones_way(centre: Centre) -> None:
+    """Its times are on both sides of 0; the devices of other files have nothing to do with it."""
+    d2 = ("root.sg", "d2")
+    files = [
+        file_of({D1: {"s": column_of(DataType.INT64, {-5: 1, 5: 2})}}),
+        file_of({D1: {"s": column_of(DataType.INT64, {5: 3, 6: 4})}}),
+        file_of({d2: {"s": column_of(DataType.INT64, {100: 1, 101: 2})}}),
+        file_of({d2: {"s": column_of(DataType.INT64, {101: 3})}}),
+    ]
+    first = rows_of("root.sg.d1", {"s": column_of(DataType.INT64, {-5: 1, 5: 3, 6: 4})})
+    second = rows_of("root.sg.d2", {"s": column_of(DataType.INT64, {100: 1, 101: 3})})
+    assert read_merge_read(centre, files, first + second, groups=2).moved == 0
+
+
 def test_a_series_whose_type_changes_is_read_as_each_file_has_it(centre: Centre) -> None:
     """No TsFile holds two types of a series, so such files stay as they came, and why is told."""
     written = [

@@ -19,6 +19,10 @@ from tidemark.tsfiles.series import Series, Statistics
 from tidemark.tsfiles.structure import Place, check_places, place_of, walk_devices
 from tidemark.tsfiles.wire import corrupt
 
+_DENSEST = 1 << 16
+"""Points that a byte of a chunk stands for, at most. A million equal values at a constant pace, packed as well as any
+compression can, are some 200 bytes: 5,000 points a byte. More is made to exhaust whoever reads it."""
+
 
 class SeriesFacts(NamedTuple):
     """A series of a file. Mostly one encoding and compression; several after `ALTER … ENCODING`, in chunk order."""
@@ -115,6 +119,9 @@ def _describe(file: FileBytes, database: str, places: list[Place]) -> FileFacts:
             codes: dict[tuple[Encoding, Compression], None] = {}
             for place in series.chunks:
                 chunk = read_header(file, place.offset, series, metadata.chunks_end)
+                if place.statistics.count > chunk.data_size * _DENSEST:
+                    told = f"{place.statistics.count} points in a chunk of {chunk.data_size} bytes"
+                    raise corrupt(file.path, f"{told}: no writer makes that", chunk.offset)
                 places.append(place_of(segments, chunk))
                 codes[chunk.encoding, chunk.compression] = None
             problems = _gather(known, name, series, tuple(codes), same)
