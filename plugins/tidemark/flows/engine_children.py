@@ -41,7 +41,7 @@ def run_in_children(where: str, tasks: Sequence[Any], workers: int, limits: Limi
                 children[-1].give(waiting.popleft(), tasks)
             for child in _ready(selector, children):
                 outcome = child.answer(tasks)
-                if child.alive and waiting:
+                if child.alive and waiting and outcome.error is None:  # after an error nobody knows what a child still holds
                     child.give(waiting.popleft(), tasks)
                 else:
                     child.end()
@@ -112,6 +112,8 @@ class _Child:
         if -code in _OURS:
             how = "used up its CPU time" if -code == signal.SIGXCPU else f"crashed ({signal.Signals(-code).name})"
             return CorruptionError(f"{subject}: the process that read it {how}{tail}", subject=subject)
+        if "MemoryError" in tail:  # it had not even memory left to say so
+            return CorruptionError(f"{subject}: needs more memory than a task may use", subject=subject)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         return RetryableError(
             f"{subject}: its process {how}{tail}", hint="run the command again; ./tidemark doctor", subject=subject
