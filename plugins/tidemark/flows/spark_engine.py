@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.errors import RetryableError, UsageError
-from tidemark.flows.engine_children import package_root, run_in_children
+from tidemark.flows.engine_children import package_root, run_in_kept_child
 from tidemark.flows.engines import KINDS, Limits, Outcome
 from tidemark.flows.java import ensure_java
 
@@ -50,7 +50,7 @@ class SparkEngine:
         folder = Path(tempfile.mkdtemp(prefix="tidemark-spark-"))
         try:
             (folder / TASKS).write_bytes(pickle.dumps((kind, list(tasks), self.limits)))
-            _zip_package(folder / PACKAGE)
+            zip_package(folder / PACKAGE)
             self._submit(kind, folder)
             yield from pickle.loads((folder / RESULTS).read_bytes())
         finally:
@@ -105,13 +105,14 @@ def write_results(folder: str, outcomes: Sequence[Outcome]) -> None:
 
 
 def run_numbered(kind: str, limits: Limits, numbered: Iterator[tuple[int, Any]]) -> Iterator[Outcome]:
-    """For the executor: its share of the tasks, one after another, each in a child."""
+    """For the executor: its share of the tasks, one after another, in a child that stays for its next share."""
     mine = list(numbered)
-    for outcome in run_in_children(KINDS[kind], [task for _, task in mine], 1, limits):
+    for outcome in run_in_kept_child(KINDS[kind], [task for _, task in mine], limits):
         yield Outcome(mine[outcome.index][0], outcome.value, outcome.error)
 
 
-def _zip_package(target: Path) -> None:
+def zip_package(target: Path) -> None:
+    """The package as executors get it."""
     root = package_root()
     with zipfile.ZipFile(target, "w") as archive:
         for path in sorted((root / "tidemark").rglob("*")):

@@ -53,7 +53,7 @@ class Page:
 
 def read_header(file: FileBytes, offset: int, series: Series, chunks_end: int) -> ChunkHeader:
     """The header at `offset`, which must be one of `series` and end with its pages before `chunks_end`."""
-    data = file.read_up_to(offset, 32 + len(_name_bytes(series.name)), chunks_end)
+    data = file.read_up_to(offset, 32 + len(name_bytes(series.name)), chunks_end)
     return _plain_header(data, offset, series, chunks_end) or _any_header(
         Cursor(data, file.path, offset), offset, series, chunks_end
     )
@@ -61,7 +61,7 @@ def read_header(file: FileBytes, offset: int, series: Series, chunks_end: int) -
 
 def _plain_header(data: bytes, offset: int, series: Series, chunks_end: int) -> ChunkHeader | None:
     """A header that is just what its series says; None for any other, which `_any_header` reads or refuses."""
-    name = _name_bytes(series.name)
+    name = name_bytes(series.name)
     at = 1 + len(name)
     size = shift = 0
     try:
@@ -86,8 +86,10 @@ def _plain_header(data: bytes, offset: int, series: Series, chunks_end: int) -> 
 
 
 @lru_cache(maxsize=4096)
-def _name_bytes(name: str) -> bytes:
-    """A name with its length before it, as it stands in a header."""
+def name_bytes(name: str | None) -> bytes:
+    """A name with its length before it, as it stands in a header; None is a null tag."""
+    if name is None:
+        return b"\x01"
     text = name.encode()
     length = bytearray()
     left = 2 * len(text)  # zigzag

@@ -56,7 +56,9 @@ class ChunkReader:
     def plain(self, series: Series, place: ChunkPlace, span: Span, label: str) -> Iterator[Column]:
         """The points of a chunk of a series that is not aligned, a column a page; pages outside `span` are left out."""
         header = self._header(series, place, label, PLAIN_SERIES)
-        for page in pages(self._file, header):
+        found = list(pages(self._file, header))
+        self._check_points(header, place, found, label)
+        for page in found:
             statistics = page.statistics or place.statistics
             if page.data is None or not span.touches(statistics):
                 continue
@@ -69,8 +71,10 @@ class ChunkReader:
     def times(self, series: Series, place: ChunkPlace, label: str) -> list[tuple[Statistics, Times]]:
         """The times of a chunk of the time column, an array a page."""
         header = self._header(series, place, label, TIME_COLUMN)
+        of_chunk = list(pages(self._file, header))
+        self._check_points(header, place, of_chunk, label)
         found = []
-        for page in pages(self._file, header):
+        for page in of_chunk:
             statistics = page.statistics or place.statistics
             with _Located(self._file.path, page.offset, label):
                 data = decompress(header.compression, page.data or b"", page.size)
@@ -88,14 +92,25 @@ class ChunkReader:
         found = list(pages(self._file, header))
         if len(found) not in (0, len(times)):
             raise corrupt(self._file.path, f"{label} has {len(found)} pages for {len(times)} of times", header.offset)
-        for page, (statistics, of_page) in zip(found, times, strict=False):
-            if page.data is None or not span.touches(statistics):
+        self._check_points(header, place, found, label)
+        for page, (of_rows, of_page) in zip(found, times, strict=False):
+            if page.data is None or not span.touches(of_rows):
                 continue
             with _Located(self._file.path, page.offset, label):
                 present, coded = _rows(header, page, len(of_page))
                 count = int(np.count_nonzero(present))
-                values = _values(header, coded, count, page.statistics or place.statistics, label)
+                statistics = page.statistics or place.statistics
+                if count != statistics.count:
+                    raise BadPageError(f"{count} values where the statistics say {statistics.count}")
+                values = _values(header, coded, count, statistics, label)
             yield Column(series.type, of_page if count == len(of_page) else of_page[present], values)
+
+    def _check_points(self, header: ChunkHeader, place: ChunkPlace, found: list[Page], label: str) -> None:
+        """The pages of a chunk hold the points that the index promises: none is lost where a page's length is damaged."""
+        told = sum((page.statistics or place.statistics).count for page in found if page.data is not None)
+        if told != place.statistics.count:
+            problem = f"{label}: pages of {told} points where the index says {place.statistics.count}"
+            raise corrupt(self._file.path, problem, header.offset)
 
     def _header(self, series: Series, place: ChunkPlace, label: str, column: int) -> ChunkHeader:
         header = read_header(self._file, place.offset, series, self._chunks_end)
