@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from tidemark.errors import CorruptionError, RetryableError
-from tidemark.load import merge_task
+from tidemark.load import merge_device
 from tidemark.load.merge_task import MergeTask, TaskSource, run_merge_task
+from tidemark.load.overlay import Counts, Layer
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import VALUE_DTYPES, Column
 from tidemark.tsfiles.devices import file_device
 from tidemark.tsfiles.reader import TsFile
+from tidemark.tsfiles.weave import Weave
 from tidemark.tsfiles.writer import TsFileWriter, device_order
 
 Segments = tuple[str | None, ...]
@@ -150,14 +152,14 @@ def test_a_source_that_is_gone_is_tried_again_later(case: Case) -> None:
 
 def test_an_output_that_does_not_hold_what_was_written_is_not_handed_on(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     case.add({D1: {"s": column({1: 1, 2: 2})}})
-    case.add({D1: {"s": column({3: 3})}})
-    real = merge_task.lay
+    case.add({D1: {"s": column({2: 3})}})
+    real = merge_device.lay
 
-    def lose_one(layers: list[merge_task.Layer]) -> tuple[Column, merge_task.Counts]:
-        merged, counts = real(layers)
+    def lose_one(layers: list[Layer], known: list[Weave]) -> tuple[Column, Counts]:
+        merged, counts = real(layers, known)
         return Column(merged.type, merged.times[1:], merged.values[1:]), counts
 
-    monkeypatch.setattr(merge_task, "lay", lose_one)
+    monkeypatch.setattr(merge_device, "lay", lose_one)
     with pytest.raises(CorruptionError, match="do not account for"):
         run_merge_task(case.task)
 
