@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from tidemark.errors import CorruptionError, NotFoundError, RetryableError, UnsupportedError
@@ -21,7 +22,7 @@ from tidemark.tsfiles.column import Column
 from tidemark.tsfiles.devices import split_nodes, table_segments
 from tidemark.tsfiles.mods import Deletion, parse_mods
 from tidemark.tsfiles.reader import TsFile
-from tidemark.tsfiles.statistics import describe
+from tidemark.tsfiles.tally import tally
 from tidemark.tsfiles.writer import TsFileWriter, device_order, tree_segments
 from tidemark.tsfiles.writer_pages import aligned_chunks, mark_chunk, row_times, series_chunks
 
@@ -235,7 +236,7 @@ def _output(task: MergeTask, partition: int, tables: Mapping[str, tuple[str, ...
 def _finish(task: MergeTask, partition: int, output: _Output) -> Staged:
     """Close the output and compare what its own statistics say with what was meant."""
     output.writer.close()
-    facts = describe(Path(task.root, output.location), task.database)
+    facts = tally(Path(task.root, output.location), task.database)
     counts = output.counts
     if facts.points != counts.points_out or facts.points != output.writer.points or not counts.balanced:
         raise CorruptionError(
@@ -243,8 +244,7 @@ def _finish(task: MergeTask, partition: int, output: _Output) -> Staged:
             hint="./tidemark verify --deep",
             subject=task.subject,
         )
-    devices = tuple((d.device, d.start, d.end, d.points) for d in facts.devices)
-    writer = output.writer
+    writer, devices = output.writer, facts.devices
     return Staged(output.location, partition, writer.sha256, writer.size, facts.model, facts.points, devices, counts)
 
 
@@ -252,5 +252,6 @@ def _of_table(device: str) -> bool:
     return split_nodes(device)[0] != "root"
 
 
+@lru_cache(maxsize=4096)
 def _segments(device: str) -> tuple[str | None, ...]:
     return table_segments(device) if _of_table(device) else tree_segments(device)

@@ -12,7 +12,7 @@ from types import TracebackType
 import numpy as np
 
 from tidemark.errors import NotFoundError
-from tidemark.tsfiles.chunks import ChunkHeader, read_header
+from tidemark.tsfiles.chunks import ChunkHeader, stored
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import Column, overlay
 from tidemark.tsfiles.devices import file_device, is_table, measurement_name
@@ -91,10 +91,9 @@ class TsFile:
         loaded = self._device(device)
         return loaded.time, loaded.series
 
-    def stored(self, series: Series, place: ChunkPlace) -> tuple[ChunkHeader, bytes]:
-        """A chunk of a series as it stands in the file: its header, and all its bytes from the header on."""
-        header = read_header(self._file, place.offset, series, self._chunks_end)
-        return header, self._file.read(header.offset, header.end - header.offset)
+    def stored(self, parts: Sequence[tuple[Series, ChunkPlace]]) -> list[tuple[ChunkHeader, bytes]]:
+        """Chunks as they stand in the file: of each its header, and all its bytes from the header on."""
+        return stored(self._file, parts, self._chunks_end)
 
     def column(
         self,

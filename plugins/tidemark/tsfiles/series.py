@@ -109,6 +109,10 @@ def _short_series(cursor: Cursor) -> Series | None:
             high = data[position]
             count = (count & 0x7F) | high << 7
             position += 1
+            if high & 0x80:
+                high = data[position]
+                count = (count & 0x3FFF) | high << 14
+                position += 1
             twice |= high & 0x80  # longer still
         statistics_end = position + 16 + _FIXED_STATISTICS[kind]
         if flags & 0x3F or twice & 0x81 or length != 8:

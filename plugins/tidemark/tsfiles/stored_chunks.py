@@ -62,10 +62,11 @@ def stored_chunks(file: TsFile, stretch: Stretch) -> list[Chunk] | None:
     To be decoded are chunks that the reader would refuse or must compare with their statistics, and those under another
     name than the canonical one of their measurement. Raises as `TsFile.column`.
     """
-    chunks = []
     parts = [("", *stretch.time)] if stretch.time else []
-    for measurement, series, place in (*parts, *((name, *value) for name, value in stretch.values.items())):
-        header, data = file.stored(series, place)
+    parts += [(measurement, *value) for measurement, value in stretch.values.items()]
+    found = file.stored([(series, place) for _, series, place in parts])
+    chunks = []
+    for (measurement, series, place), (header, data) in zip(parts, found, strict=True):
         column = PLAIN_SERIES if stretch.time is None else TIME_COLUMN if series.is_time else VALUE_COLUMN
         kind = DataType.INT64 if series.is_time else series.type
         readable = can_decode(kind, header.encoding, header.compression) and header.encoding not in UNSURE
