@@ -53,6 +53,28 @@ def run_in_children(where: str, tasks: Sequence[Any], workers: int, limits: Limi
         selector.close()
 
 
+def run_in_kept_child(where: str, tasks: Sequence[Any], limits: Limits) -> Iterator[Outcome]:
+    """One outcome a task, in their order, by one child that stays for the next call in this process.
+
+    For executors that are handed a few tasks at a time: a start costs as much as many a task.
+    """
+    for index in range(len(tasks)):
+        child = _KEPT.pop((where, limits), None) or _Child(where, limits, selectors.DefaultSelector())
+        try:
+            child.give(index, tasks)
+            while not _ready(child.selector, [child]):
+                pass
+            outcome = child.answer(tasks)
+        except BaseException:
+            child.end()
+            raise
+        if child.alive:
+            _KEPT[where, limits] = child  # only while it is idle: nobody gets an answer to another question
+        else:
+            child.end()
+        yield outcome
+
+
 class _Child:
     """One worker process and the task it has."""
 
@@ -121,6 +143,10 @@ class _Child:
         self.stderr.seek(max(0, self.stderr.seek(0, os.SEEK_END) - _TAIL_BYTES))
         text = self.stderr.read().decode(errors="replace").strip()
         return f"\n{text}" if text else ""
+
+
+_KEPT: dict[tuple[str, Limits], _Child] = {}
+"""Idle children of `run_in_kept_child`; the kernel ends them with this process."""
 
 
 def _ready(selector: selectors.BaseSelector, children: Sequence[_Child]) -> list[_Child]:

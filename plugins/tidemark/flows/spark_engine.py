@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.errors import RetryableError, UsageError
-from tidemark.flows.engine_children import package_root, run_in_children
+from tidemark.flows.engine_children import package_root, run_in_kept_child
 from tidemark.flows.engines import KINDS, Limits, Outcome
 from tidemark.flows.java import ensure_java
 
@@ -105,9 +105,9 @@ def write_results(folder: str, outcomes: Sequence[Outcome]) -> None:
 
 
 def run_numbered(kind: str, limits: Limits, numbered: Iterator[tuple[int, Any]]) -> Iterator[Outcome]:
-    """For the executor: its share of the tasks, one after another, each in a child."""
+    """For the executor: its share of the tasks, one after another, in a child that stays for its next share."""
     mine = list(numbered)
-    for outcome in run_in_children(KINDS[kind], [task for _, task in mine], 1, limits):
+    for outcome in run_in_kept_child(KINDS[kind], [task for _, task in mine], limits):
         yield Outcome(mine[outcome.index][0], outcome.value, outcome.error)
 
 

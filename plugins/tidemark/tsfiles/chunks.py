@@ -54,7 +54,10 @@ class Page:
 
 def read_header(file: FileBytes, offset: int, series: Series, chunks_end: int) -> ChunkHeader:
     """The header at `offset`, which must be one of `series` and end with its pages before `chunks_end`."""
-    return _header(file.read_up_to(offset, _most_bytes(series), chunks_end), file.path, offset, series, chunks_end)
+    data = file.read_up_to(offset, 32 + len(_name_bytes(series.name)), chunks_end)
+    return _plain_header(data, offset, series, chunks_end) or _any_header(
+        Cursor(data, file.path, offset), offset, series, chunks_end
+    )
 
 
 def stored(file: FileBytes, parts: Sequence[tuple[Series, ChunkPlace]], chunks_end: int) -> list[tuple[ChunkHeader, bytes]]:
@@ -71,20 +74,14 @@ def stored(file: FileBytes, parts: Sequence[tuple[Series, ChunkPlace]], chunks_e
     found = []
     for series, place in parts:
         begin = place.offset - first
-        header = _header(data[begin : begin + _most_bytes(series)], file.path, place.offset, series, chunks_end)
+        head = data[begin : begin + 64 + 4 * len(series.name)]
+        header = _plain_header(head, place.offset, series, chunks_end) or _any_header(
+            Cursor(head, file.path, place.offset), place.offset, series, chunks_end
+        )
         if header.end > at_end.end:
             raise corrupt(file.path, f"the pages of {series.name!r} reach into another chunk", place.offset)
         found.append((header, data[begin : header.end - first]))
     return found
-
-
-def _header(data: bytes, path: str, offset: int, series: Series, chunks_end: int) -> ChunkHeader:
-    plain = _plain_header(data, offset, series, chunks_end)
-    return plain or _any_header(Cursor(data, path, offset), offset, series, chunks_end)
-
-
-def _most_bytes(series: Series) -> int:
-    return 32 + len(_name_bytes(series.name))
 
 
 def _plain_header(data: bytes, offset: int, series: Series, chunks_end: int) -> ChunkHeader | None:
