@@ -8,7 +8,6 @@ as numbers: as good as it gets for them. `duckdb-parquet`: Parquet in and out (z
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,10 +28,10 @@ FULL_JOIN = (
 )
 
 
-def merges(kind: str, folder: Path) -> Callable[[Path], None]:
+def merges(kind: str, folder: Path, scratch: Path) -> Callable[[Path], None]:
     """The merge of a contender: what is in `folder` goes into the folder it is given."""
     if kind.startswith("spark-"):
-        return _Spark(kind, folder).merge
+        return _Spark(kind, folder, str(scratch)).merge
     return lambda out: {"duckdb-tsfile": _duckdb, "polars-tsfile": _polars, "duckdb-parquet": _parquet}[kind](folder, out)
 
 
@@ -131,14 +130,13 @@ def _columns(part: Any) -> Iterator[tuple[str, Column]]:
 class _Spark:
     """A session of two threads, kept; the plan that `kind` names."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
+    def __init__(self, kind: str, folder: Path, scratch: str) -> None:
         from pyspark.sql import SparkSession
 
-        scratch = tempfile.mkdtemp(prefix="tidemark-bench-spark-")
         builder = SparkSession.builder.master(f"local[{THREADS}]").config("spark.ui.enabled", "false")
         builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
         builder = builder.config("spark.local.dir", scratch).config("spark.sql.warehouse.dir", f"{scratch}/warehouse")
-        builder = builder.config("spark.driver.memory", "6g").config("spark.sql.shuffle.partitions", "8")
+        builder = builder.config("spark.driver.memory", "4g").config("spark.sql.shuffle.partitions", "8")
         self.spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
         self.spark.sparkContext.setLogLevel("ERROR")
         self.kind = kind

@@ -8,6 +8,8 @@ timed; what stays from one to the next (a Spark session, a pool of processes, im
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
 import multiprocessing
 import sys
@@ -65,12 +67,12 @@ def planned(known: Sequence[Unit], folder: Path, out: Path) -> list[MergeTask]:
     return [task for n, group in enumerate(groups) for task in tasks_of(group, n, str(folder), staging, WEEK_MS)]
 
 
-def merges_ours(kind: str, folder: Path) -> Merge:
+def merges_ours(kind: str, folder: Path, scratch: Path) -> Merge:
     """`spark`: the merge job in a warm session of two threads. `children`: the pool as a command starts it. `pool`: two
     warm processes; `pool-rewrite`: the same, and nothing is copied. All of them plan first."""
     known = units(folder)
     if kind == "spark":
-        run = _in_spark()
+        run = _in_spark(scratch)
     elif kind == "children":
         run = _in_children
     else:
@@ -84,16 +86,13 @@ def _require_whole(outcomes: Sequence[MergeOutcome]) -> None:
         raise RuntimeError(f"not merged: {refused}")
 
 
-def _in_spark() -> Callable[[Sequence[MergeTask]], list[MergeOutcome]]:
-    import tempfile
-
+def _in_spark(scratch: Path) -> Callable[[Sequence[MergeTask]], list[MergeOutcome]]:
     from spark_jobs.session import open_context
     from tidemark.flows.engines import Limits
-    from tidemark.flows.spark_engine import PACKAGE, _zip_package, run_numbered
+    from tidemark.flows.spark_engine import PACKAGE, run_numbered, zip_package
 
-    scratch = tempfile.mkdtemp(prefix="tidemark-bench-spark-")
-    _zip_package(Path(scratch, PACKAGE))
-    context = open_context("bench merge", scratch, "local[2]")
+    zip_package(scratch / PACKAGE)
+    context = open_context("bench merge", str(scratch), "local[2]")
 
     def run(tasks: Sequence[MergeTask]) -> list[MergeOutcome]:
         slices = min(len(tasks), 2 * context.defaultParallelism)
@@ -133,17 +132,28 @@ OURS = ("spark", "children", "pool", "pool-rewrite")
 
 
 def main(kind: str, folder: Path, out: Path) -> None:
+    scratch = out.with_name(f"{out.name}-scratch")
+    scratch.mkdir(parents=True, exist_ok=True)
     if kind in OURS:
-        merge = merges_ours(kind, folder)
+        merge = merges_ours(kind, folder, scratch)
     else:
         from bench import merge_peers
 
-        merge = merge_peers.merges(kind, folder)
+        merge = merge_peers.merges(kind, folder, scratch)
     print(json.dumps({"ready": True}), flush=True)
     for _ in sys.stdin:
         began = time.perf_counter()
         merge(out)
         print(json.dumps({"seconds": time.perf_counter() - began}), flush=True)
+        _give_back()
+
+
+def _give_back() -> None:
+    """What a library kept for later goes back to the machine, which the next contender needs."""
+    gc.collect()
+    if "pyarrow" in sys.modules:
+        sys.modules["pyarrow"].default_memory_pool().release_unused()
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ class SparkEngine:
         folder = Path(tempfile.mkdtemp(prefix="tidemark-spark-"))
         try:
             (folder / TASKS).write_bytes(pickle.dumps((kind, list(tasks), self.limits)))
-            _zip_package(folder / PACKAGE)
+            zip_package(folder / PACKAGE)
             self._submit(kind, folder)
             yield from pickle.loads((folder / RESULTS).read_bytes())
         finally:
@@ -111,7 +111,8 @@ def run_numbered(kind: str, limits: Limits, numbered: Iterator[tuple[int, Any]])
         yield Outcome(mine[outcome.index][0], outcome.value, outcome.error)
 
 
-def _zip_package(target: Path) -> None:
+def zip_package(target: Path) -> None:
+    """The package as executors get it."""
     root = package_root()
     with zipfile.ZipFile(target, "w") as archive:
         for path in sorted((root / "tidemark").rglob("*")):
