@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import hashlib
 import json
 import multiprocessing
 import sys
@@ -47,7 +48,7 @@ def units(folder: Path) -> list[Unit]:
             partition_from=0,
             partition_to=0,
             location=place.name,
-            sha256="",
+            sha256=hashlib.sha256(place.read_bytes()).hexdigest(),
             size=place.stat().st_size,
             mods_location="",
             mods_sha256="",

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from tidemark.errors import CorruptionError, NotFoundError, RetryableError, UnsupportedError
-from tidemark.load.check import mods_form
+from tidemark.load.check import mods_form, sha256_of
 from tidemark.load.merge_device import DeviceMerge, Holder, Part
 from tidemark.load.overlay import NOTHING, Counts
 from tidemark.tsfiles.codes import DataType
@@ -37,7 +37,11 @@ class TaskSource:
 
 @dataclass(frozen=True)
 class MergeTask:
-    """Devices of one group. `sources` lowest rank first; `interval` of catalog partitions, in the site's unit."""
+    """Devices of one group. `sources` lowest rank first; `interval` of catalog partitions, in the site's unit.
+
+    `prove`: (location, SHA-256) of files that must still be what was loaded: between them the tasks of a group prove all its
+    sources, for what rotted on this disk would get a sound digest by being merged.
+    """
 
     group: int
     number: int
@@ -47,6 +51,7 @@ class MergeTask:
     interval: int
     sources: tuple[TaskSource, ...]
     devices: tuple[str, ...]
+    prove: tuple[tuple[str, str], ...] = ()
 
     @property
     def subject(self) -> str:
@@ -115,6 +120,7 @@ def run_merge_task(task: MergeTask) -> MergeOutcome:
     """
     with ExitStack() as opened:
         try:
+            _prove(task)
             sources = [_open(task, source, opened) for source in task.sources]
         except (NotFoundError, FileNotFoundError) as gone:
             raise RetryableError(
@@ -131,6 +137,17 @@ def run_merge_task(task: MergeTask) -> MergeOutcome:
             return _merge(task, sources, tables)
         except UnsupportedError as unsure:  # a page in an encoding that loses values: its file stays as it came
             return MergeOutcome(task.group, task.number, refused=(unsure.subject, unsure.message))
+
+
+def _prove(task: MergeTask) -> None:
+    for location, sha256 in task.prove:
+        found = sha256_of(Path(task.root, location))
+        if found != sha256:
+            raise CorruptionError(
+                f"{location} is not what was loaded: its SHA-256 is {found}, not {sha256}",
+                hint="./tidemark verify --repair fetches it again",
+                subject=location,
+            )
 
 
 def _open(task: MergeTask, source: TaskSource, opened: ExitStack) -> _Source:

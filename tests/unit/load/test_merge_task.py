@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -142,6 +144,17 @@ def test_a_source_that_cannot_be_read_is_named_and_leaves_no_output(case: Case) 
     with pytest.raises(CorruptionError, match=r"1\.tsfile"):
         run_merge_task(case.task)
     assert [p for p in case.root.glob("staging/**/*") if p.is_file()] == []
+
+
+def test_a_source_that_is_not_what_was_loaded_is_named_and_leaves_no_output(case: Case) -> None:
+    """A chunk that is copied is not decoded, and a page has no checksum: only the digest tells."""
+    place = case.add({D1: {"s": column({1: 1})}})
+    case.add({D1: {"s": column({2: 2})}})
+    sound = dataclasses.replace(case.task, prove=(("0.tsfile", hashlib.sha256(place.read_bytes()).hexdigest()),))
+    assert run_merge_task(sound).staged
+    with pytest.raises(CorruptionError, match=r"0\.tsfile is not what was loaded"):
+        run_merge_task(dataclasses.replace(case.task, staging="other", prove=(("0.tsfile", "0" * 64),)))
+    assert not (case.root / "other").exists()
 
 
 def test_a_source_that_is_gone_is_tried_again_later(case: Case) -> None:
