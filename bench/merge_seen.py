@@ -22,18 +22,22 @@ Device = tuple[str, dict[str, tuple[Any, Any]]]  # its columns: times and values
 
 
 def of_tsfiles(files: list[Path]) -> Iterator[Device]:
+    from tidemark.tsfiles.column import overlay
     from tidemark.tsfiles.reader import TsFile
 
-    opened = [TsFile(place) for place in files]
-    where: dict[str, Any] = {}
-    for file in opened:
+    where: dict[str, list[TsFile]] = {}
+    for file in map(TsFile, files):
         for device in file.devices():
-            if device in where:
-                raise RuntimeError(f"{device} is in {file.path} and in {where[device].path}")
-            where[device] = file
-    for device, file in sorted(where.items()):
-        columns = {name: file.column(device, name) for name in file.measurements(device)}
-        yield device, {name: (column.times, column.values) for name, column in columns.items()}
+            where.setdefault(device, []).append(file)
+    for device, holders in sorted(where.items()):
+        columns = {}
+        for name in SERIES:
+            parts = [file.column(device, name) for file in holders if name in file.measurements(device)]
+            whole = overlay(parts)
+            if len(whole) != sum(map(len, parts)):
+                raise RuntimeError(f"{device}.{name} has a point in two files")
+            columns[name] = (whole.times, whole.values)
+        yield device, columns
 
 
 def of_parquet(files: list[Path]) -> Iterator[Device]:
