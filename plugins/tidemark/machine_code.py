@@ -16,18 +16,17 @@ _FLAGS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden")
 _BUILD_SECONDS = 120
 
 
-def library(package: str, source: str) -> ctypes.CDLL | None:
-    """The library made of a C source that lies in a package. None without a C compiler or a place of our own for it."""
+def library(package: str, *sources: str) -> ctypes.CDLL | None:
+    """The library made of C sources that lie in a package, one after another. None without a C compiler, or without a place
+    of our own for it."""
     if os.environ.get("TIDEMARK_PURE", "") not in ("", "0"):
         return None
     import pkgutil  # here and below: what only who builds needs is not loaded at every start
     import subprocess
 
-    text = pkgutil.get_data(package, source)
-    if text is None:
-        return None
+    texts = [pkgutil.get_data(package, source) for source in sources]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        return ctypes.CDLL(str(_built(Path(source).stem, text)))
+        return ctypes.CDLL(str(_built(Path(sources[0]).stem, b"".join(text or b"" for text in texts))))
     return None
 
 

@@ -12,6 +12,7 @@ from types import TracebackType
 import numpy as np
 
 from tidemark.errors import NotFoundError
+from tidemark.tsfiles.chunks import ChunkHeader, stored
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import Column, overlay
 from tidemark.tsfiles.devices import file_device, is_table, measurement_name
@@ -85,6 +86,15 @@ class TsFile:
         """Whether the series of a device share one column of times."""
         return self._device(device).time is not None
 
+    def series_of(self, device: str) -> tuple[Series | None, dict[str, Series]]:
+        """The column of times (None: the device is not aligned) and the series of a device by their measurements."""
+        loaded = self._device(device)
+        return loaded.time, loaded.series
+
+    def stored(self, parts: Sequence[tuple[Series, ChunkPlace]]) -> list[tuple[ChunkHeader, bytes]]:
+        """Chunks as they stand in the file: of each its header, and all its bytes from the header on."""
+        return stored(self._file, parts, self._chunks_end)
+
     def column(
         self,
         device: str,
@@ -116,7 +126,7 @@ class TsFile:
             if span.touches(place.statistics):
                 yield from self._chunks.plain(series, place, span, label)
             return
-        time_place = _time_chunk(self._file.path, of_device.time, series, index)
+        time_place = time_chunk(self._file.path, of_device.time, series, index)
         if not span.touches(time_place.statistics):
             return
         if time_place.offset not in of_device.times:
@@ -171,7 +181,7 @@ def _joined(parts: Sequence[Column], device: _Device) -> Column:
     return whole
 
 
-def _time_chunk(path: str, time: Series, series: Series, index: int) -> ChunkPlace:
+def time_chunk(path: str, time: Series, series: Series, index: int) -> ChunkPlace:
     """The chunk of times that the chunk of values number `index` belongs to.
 
     One for one in order where the value column has a chunk for each; else (a column that came later) the last chunk of

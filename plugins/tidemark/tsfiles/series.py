@@ -37,7 +37,7 @@ _STRINGS = {DataType.TEXT: 2, DataType.STRING: 4}
 class Statistics:
     """Points and interval of a page, chunk or series: `count` not null, `start` and `end` both inclusive.
 
-    `values`: smallest, largest, first, last value and sum as they stand in the file; empty for texts.
+    `values`: what the type adds, as it stands in the file: smallest, largest, first, last value and sum of numbers.
     """
 
     count: int
@@ -64,15 +64,16 @@ class Series(NamedTuple):
 
 
 def parse_statistics(cursor: Cursor, data_type: DataType) -> Statistics:
-    """Count and interval; what the type adds is kept as it stands for numbers, read over for texts."""
+    """Count and interval; what the type adds is kept as it stands."""
     count = cursor.uvarint()
     start, end = cursor.i64_pair()
     fixed = _FIXED_STATISTICS.get(data_type)
     if fixed is not None:
         return Statistics(count, start, end, cursor.take(fixed))
+    begin = cursor.position
     for _ in range(_STRINGS[data_type]):
-        cursor.take(cursor.i32())
-    return Statistics(count, start, end)
+        cursor.skip(cursor.i32())
+    return Statistics(count, start, end, cursor.data[begin : cursor.position])
 
 
 def parse_series(cursor: Cursor) -> Iterator[Series]:
@@ -108,6 +109,10 @@ def _short_series(cursor: Cursor) -> Series | None:
             high = data[position]
             count = (count & 0x7F) | high << 7
             position += 1
+            if high & 0x80:
+                high = data[position]
+                count = (count & 0x3FFF) | high << 14
+                position += 1
             twice |= high & 0x80  # longer still
         statistics_end = position + 16 + _FIXED_STATISTICS[kind]
         if flags & 0x3F or twice & 0x81 or length != 8:

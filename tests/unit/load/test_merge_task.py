@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,12 +12,14 @@ import numpy as np
 import pytest
 
 from tidemark.errors import CorruptionError, RetryableError
-from tidemark.load import merge_task
+from tidemark.load import merge_device
 from tidemark.load.merge_task import MergeTask, TaskSource, run_merge_task
+from tidemark.load.overlay import Counts, Layer
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import VALUE_DTYPES, Column
 from tidemark.tsfiles.devices import file_device
 from tidemark.tsfiles.reader import TsFile
+from tidemark.tsfiles.weave import Weave
 from tidemark.tsfiles.writer import TsFileWriter, device_order
 
 Segments = tuple[str | None, ...]
@@ -142,6 +146,17 @@ def test_a_source_that_cannot_be_read_is_named_and_leaves_no_output(case: Case) 
     assert [p for p in case.root.glob("staging/**/*") if p.is_file()] == []
 
 
+def test_a_source_that_is_not_what_was_loaded_is_named_and_leaves_no_output(case: Case) -> None:
+    """A chunk that is copied is not decoded, and a page has no checksum: only the digest tells."""
+    place = case.add({D1: {"s": column({1: 1})}})
+    case.add({D1: {"s": column({2: 2})}})
+    sound = dataclasses.replace(case.task, prove=(("0.tsfile", hashlib.sha256(place.read_bytes()).hexdigest()),))
+    assert run_merge_task(sound).staged
+    with pytest.raises(CorruptionError, match=r"0\.tsfile is not what was loaded"):
+        run_merge_task(dataclasses.replace(case.task, staging="other", prove=(("0.tsfile", "0" * 64),)))
+    assert not (case.root / "other").exists()
+
+
 def test_a_source_that_is_gone_is_tried_again_later(case: Case) -> None:
     case.add({D1: {"s": column({1: 1})}}).unlink()
     with pytest.raises(RetryableError, match=r"is gone: .*0\.tsfile"):
@@ -150,14 +165,14 @@ def test_a_source_that_is_gone_is_tried_again_later(case: Case) -> None:
 
 def test_an_output_that_does_not_hold_what_was_written_is_not_handed_on(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     case.add({D1: {"s": column({1: 1, 2: 2})}})
-    case.add({D1: {"s": column({3: 3})}})
-    real = merge_task.lay
+    case.add({D1: {"s": column({2: 3})}})
+    real = merge_device.lay
 
-    def lose_one(layers: list[merge_task.Layer]) -> tuple[Column, merge_task.Counts]:
-        merged, counts = real(layers)
+    def lose_one(layers: list[Layer], known: list[Weave]) -> tuple[Column, Counts]:
+        merged, counts = real(layers, known)
         return Column(merged.type, merged.times[1:], merged.values[1:]), counts
 
-    monkeypatch.setattr(merge_task, "lay", lose_one)
+    monkeypatch.setattr(merge_device, "lay", lose_one)
     with pytest.raises(CorruptionError, match="do not account for"):
         run_merge_task(case.task)
 
