@@ -25,7 +25,7 @@ from tidemark.ledger.leases import Lease, Leases
 from tidemark.load.iotdb_address import Server
 from tidemark.load.iotdb_give import Done, Giver
 from tidemark.load.iotdb_mend import Mender
-from tidemark.load.iotdb_plan import Gone, Limits, Standing, plan, unfit
+from tidemark.load.iotdb_plan import Batch, Gone, Limits, Standing, plan, unfit
 from tidemark.load.iotdb_server import Answering, Connected
 from tidemark.load.iotdb_stage import Stage
 from tidemark.load.view import CatalogReader, SeenDevice, seen_devices
@@ -140,10 +140,10 @@ class _Work:
         if decided.held:
             giver.hold_all(decided.held, 6)
         fences = self._fences()
+        occupied = [self._is_new(batch, fences) and giver.there_before(batch) for batch in decided.batches]
         number, total = 0, sum(len(batch.files) for batch in decided.batches) + len(decided.points)
-        for batch in decided.batches:
-            new = {(one.file.database, one.file.partition_from) for one in batch.files} - fences
-            unknown: Sequence[Standing] = batch.files if new and giver.there_before(batch) else giver.give(batch)
+        for batch, somebody in zip(decided.batches, occupied, strict=True):
+            unknown: Sequence[Standing] = batch.files if somebody else giver.give(batch)
             for one in unknown:
                 if giver.settle(one).state == "new":
                     giver.give(replace(batch, files=(one,)))
@@ -196,6 +196,11 @@ class _Work:
 
     def _mender(self, stage: Stage, reader: CatalogReader) -> Callable[[str], Mender]:
         return lambda database: Mender(self.server, stage, self.root, reader, self._seen({database}))
+
+    @staticmethod
+    def _is_new(batch: Batch, fences: set[tuple[str, int]]) -> bool:
+        """Whether any of it goes where nothing was given before, as far as this ledger knows."""
+        return not {(one.file.database, one.file.partition_from) for one in batch.files} <= fences
 
     def _fences(self) -> set[tuple[str, int]]:
         with self.app.ledger.read() as connection:
