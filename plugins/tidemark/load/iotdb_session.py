@@ -89,7 +89,7 @@ class Session:
                 subject=server.name,
             ) from away
         try:
-            self._session, self._statement = self._login(table)
+            self.session_id, self._statement = self._login(table)
         except BaseException:
             self._wire.close()
             raise
@@ -106,7 +106,7 @@ class Session:
 
     def run(self, statement: str) -> None:
         """A statement without rows."""
-        self._ask("executeUpdateStatement", self._said(statement), statement)
+        self.ask("executeUpdateStatement", self._said(statement), statement)
 
     def rows(self, statement: str) -> Rows:
         """All rows of a question."""
@@ -126,19 +126,19 @@ class Session:
 
     def parts(self, statement: str) -> Iterator[Rows]:
         """The rows of a question in pieces, at least one."""
-        answer = self._ask("executeQueryStatement", self._said(statement), statement)
+        answer = self.ask("executeQueryStatement", self._said(statement), statement)
         shape = _shape(answer)
         yield _rows(answer.get(7, {}), shape)
         more = answer.get(14, 1)
         while more:
-            words = [Field(1, I64, self._session), Field(2, STRING, statement.encode()), Field(3, I32, _ROWS)]
+            words = [Field(1, I64, self.session_id), Field(2, STRING, statement.encode()), Field(3, I32, _ROWS)]
             words += [
                 Field(4, I64, answer[2]),
                 Field(5, BOOL, 1),
                 Field(6, I64, _milliseconds()),
                 Field(7, I64, self._statement),
             ]
-            found = self._ask("fetchResults", words, statement)
+            found = self.ask("fetchResults", words, statement)
             if not found.get(2) or not found.get(4, {}).get(1):
                 return
             yield _rows(found[4], shape)
@@ -151,7 +151,7 @@ class Session:
         dialect = b"table" if table else b"tree"
         words.append(Field(5, MAP, {b"version": b"V_1_0", b"sql_dialect": dialect}))
         try:
-            session: int = self._ask("openSession", words, "login")[3]
+            session: int = self.ask("openSession", words, "login")[3]
         except RefusedError as refused:
             kind = PermissionDeniedError if refused.code in _LOGIN_REFUSED else PermanentError
             raise kind(
@@ -163,10 +163,10 @@ class Session:
         return session, statement
 
     def _said(self, statement: str) -> list[Field]:
-        words = [Field(1, I64, self._session), Field(2, STRING, statement.encode()), Field(3, I64, self._statement)]
+        words = [Field(1, I64, self.session_id), Field(2, STRING, statement.encode()), Field(3, I64, self._statement)]
         return [*words, Field(4, I32, _ROWS), Field(5, I64, _milliseconds())]
 
-    def _ask(self, method: str, request: Sequence[Field], what: str) -> dict[int, Any]:
+    def ask(self, method: str, request: Sequence[Field], what: str) -> dict[int, Any]:
         """A call whose argument is one request and whose answer is a status, or holds one as its first field."""
         answer: dict[int, Any] = self._call(method, [Field(1, STRUCT, request)], what)
         status = answer.get(1)
