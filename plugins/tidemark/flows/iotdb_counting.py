@@ -9,7 +9,7 @@ from tidemark.errors import DIFFERENCES_FOUND
 from tidemark.flows.app import App
 from tidemark.flows.load_result import Trouble
 from tidemark.ledger import catalog_rows, iotdb_rows
-from tidemark.ledger.catalog_rows import CatalogDevice
+from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
 from tidemark.ledger.events import record
 from tidemark.ledger.iotdb_rows import PartitionRow, Target
 from tidemark.ledger.leases import Lease, check_in
@@ -19,8 +19,15 @@ from tidemark.load.iotdb_words import Span
 from tidemark.load.view import SeenDevice
 
 
-def count_open(app: App, target: Target, lease: Lease, mender_of: Callable[[str], Mender], troubles: list[Trouble]) -> int:
-    """Count every partition that is open, or differed last time; the points counted. `mender_of`: for a database."""
+def count_open(
+    app: App,
+    target: Target,
+    lease: Lease,
+    mender_of: Callable[[Sequence[CatalogFile]], Mender],
+    troubles: list[Trouble],
+) -> int:
+    """Count every partition that is open, or differed last time; the points counted. `mender_of`: for what lies around
+    these files."""
     with app.ledger.read() as connection:
         rows = iotdb_rows.partitions(connection, target, ("open", "differs"))
     points = 0
@@ -28,7 +35,7 @@ def count_open(app: App, target: Target, lease: Lease, mender_of: Callable[[str]
     for row in rows:
         databases.setdefault(row.database, []).append(row)
     for database, some in databases.items():
-        counted = _count(app, target, database, some, mender_of(database))
+        counted = _count(app, target, database, some, mender_of)
         points += counted.points
         _record(app, target, lease, database, some, counted)
         troubles += [
@@ -37,13 +44,22 @@ def count_open(app: App, target: Target, lease: Lease, mender_of: Callable[[str]
     return points
 
 
-def _count(app: App, target: Target, database: str, rows: Sequence[PartitionRow], mender: Mender) -> Counted:
+def _count(
+    app: App,
+    target: Target,
+    database: str,
+    rows: Sequence[PartitionRow],
+    mender_of: Callable[[Sequence[CatalogFile]], Mender],
+) -> Counted:
     """The devices with files in these partitions, over the time of those files."""
+    with app.ledger.read() as connection:
+        given = iotdb_rows.partition_files(connection, target, database, [row.partition for row in rows])
+        files = catalog_rows.files_by_id(connection, given)
+        of_given = catalog_rows.devices_of_files(connection, given)
+    mender = mender_of(files)
     with app.ledger.read() as connection:
         ids = {layer.file.file_id for seen in mender.seen.values() for layer in seen.layers}
         devices = catalog_rows.devices_of_files(connection, ids)
-        given = iotdb_rows.partition_files(connection, target, database, [row.partition for row in rows])
-        of_given = catalog_rows.devices_of_files(connection, given)
     extents = Extents({file_id: {d.device: d for d in found} for file_id, found in devices.items()})
     concerned: list[CatalogDevice] = [d for found in of_given.values() for d in found]
     names = {d.device for d in concerned}

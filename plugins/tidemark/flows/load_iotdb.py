@@ -9,11 +9,11 @@ next load. Source: CONTRACT §2 `iotdb`; research/iotdb.md §2; docs/iotdb.md.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidemark.errors import RetryableError, TidemarkError, UsageError
+from tidemark.errors import LeaseLostError, RetryableError, TidemarkError, UsageError
 from tidemark.flows.admitting import local_root
 from tidemark.flows.app import App
 from tidemark.flows.iotdb_counting import count_open
@@ -77,9 +77,11 @@ def load_iotdb(
             answering = connect(server)
             work = _Work(app, receiver, target, root, store, lease, answering, done, progress)
             points = work.run(troubles)
+        except LeaseLostError:
+            raise
         except RetryableError as away:
             troubles.append(Trouble("iotdb", "", server.name, away.message, away.kind))
-        except TidemarkError as refused:  # the login, the version: nothing can be given
+        except TidemarkError as refused:  # the login, the version, one refusal after another: no more can be given
             troubles.append(Trouble("iotdb", "", server.name, refused.message, refused.kind))
         finally:
             if answering is not None:
@@ -130,7 +132,8 @@ class _Work:
 
     def _give(self, stage: Stage, reader: CatalogReader) -> None:
         standings, gone = self._standings()
-        seen = self._seen({one.file.database for one in standings} | {one.file.database for one in gone})
+        files = [one.file for one in standings] + [one.file for one in gone]
+        seen = self._seen(files)
         mender = Mender(self.server, stage, self.root, reader, seen)
         giver = Giver(self.app.ledger, self.target, self.lease, self.root, mender, self.app.clock, self.done, set())
         limits = self._limits()
@@ -184,18 +187,24 @@ class _Work:
         version = self.server.version
         return Limits(version.format, version.tables, self.server.unit, units)
 
-    def _seen(self, databases: Iterable[str]) -> dict[str, SeenDevice]:
-        """Devices of these databases as readers see them, by the name that files give them."""
+    def _seen(self, around: Sequence[CatalogFile]) -> dict[str, SeenDevice]:
+        """Devices as readers see them, by the name that files give them, where these files are: their databases, their
+        time partitions."""
+        first = min((file.partition_from for file in around), default=0)
+        last = max((file.partition_to for file in around), default=0)
         with self.app.ledger.read() as connection:
             files: list[CatalogFile] = []
-            for database in sorted(databases):
+            for database in sorted({file.database for file in around}):
                 files += catalog_rows.visible_files(connection, self.receiver.name, database=database)
+            files = [file for file in files if file.partition_from <= last and file.partition_to >= first]
             held = catalog_rows.devices_of_files(connection, [file.file_id for file in files])
-            owners = {row.device: row.site_id for row in owner_rows.all_owners(connection, self.receiver.name)}
+            names = {device.device for devices in held.values() for device in devices}
+            known = owner_rows.owners_of(connection, self.receiver.name, names)
+        owners = {name: row.site_id for name, row in known.items()}
         return {seen.layers[-1].name: seen for seen in seen_devices(files, held, owners, {})}
 
-    def _mender(self, stage: Stage, reader: CatalogReader) -> Callable[[str], Mender]:
-        return lambda database: Mender(self.server, stage, self.root, reader, self._seen({database}))
+    def _mender(self, stage: Stage, reader: CatalogReader) -> Callable[[Sequence[CatalogFile]], Mender]:
+        return lambda files: Mender(self.server, stage, self.root, reader, self._seen(files))
 
     @staticmethod
     def _is_new(batch: Batch, fences: set[tuple[str, int]]) -> bool:

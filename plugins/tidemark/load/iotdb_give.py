@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidemark.errors import RetryableError, TidemarkError
+from tidemark.errors import PermanentError, RetryableError, TidemarkError
 from tidemark.ledger import iotdb_rows
 from tidemark.ledger.catalog_rows import CatalogFile
 from tidemark.ledger.database import Ledger
@@ -25,6 +25,8 @@ from tidemark.load.iotdb_points import table_name
 from tidemark.load.iotdb_session import RefusedError
 from tidemark.load.iotdb_stage import sound
 from tidemark.load.iotdb_words import Span
+
+_REFUSALS = 10  # of single files in a row: then it is the server that takes none (its disk is full, it sees no path)
 
 
 @dataclass
@@ -50,6 +52,7 @@ class Giver:
     clock: Callable[[], float]
     done: Done
     made: set[tuple[str, bool]]
+    refusals: int = 0  # one after another
 
     def settle(self, one: Standing) -> Standing:
         """Ask what came of a file: `given` where the server now agrees, `new` where it has nothing of it."""
@@ -96,6 +99,7 @@ class Giver:
         # CRASH WINDOW: LOADed, not written down: the same.
         self._record([FileRow(one.file.file_id, "given", "file") for one in files], "iotdb.given", files)
         self.done.files += len(files)
+        self.refusals = 0
         return []
 
     def points(self, one: Standing) -> bool:
@@ -159,8 +163,14 @@ class Giver:
         found = self.mender.compare(one.file, one.devices)
         if any(d.alike or d.other for d in found.values()):
             self.points(one)
-        else:
-            self.hold(one.file, refused)
+            return []
+        self.hold(one.file, refused)
+        self.refusals += 1
+        if self.refusals == _REFUSALS:
+            hint = "mend the server, then ./tidemark load: it goes on where it stopped"
+            raise PermanentError(
+                f"{_REFUSALS} files refused one after another, the rest waits: {refused.message}", hint=hint
+            )
         return []
 
     def _database(self, batch: Batch) -> None:

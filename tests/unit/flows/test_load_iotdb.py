@@ -13,9 +13,13 @@ from tests.centre import Centre, d1, inline_centre, rows
 from tests.landing_maker import SITE_B, Sender, move_aside
 from tests.small_files import deletion, source
 from tests.small_iotdb import SmallIoTDB
-from tidemark.flows.load_iotdb import load_iotdb
+from tidemark.errors import UsageError
+from tidemark.flows.doctor import doctor
+from tidemark.flows.load_iotdb import load_iotdb, server_of
 from tidemark.flows.load_result import IotdbResult
 from tidemark.flows.operate import owners_transfer
+from tidemark.flows.prove import status, why
+from tidemark.settings import ReceiverSettings
 from tidemark.tsfiles.codes import DataType
 
 
@@ -212,3 +216,54 @@ def test_any_order_of_arrival_ends_with_the_same_points(pair: Pair, sender: Send
         assert pair.load().exit_code == 0
         assert pair.server.rows() == pair.centre.rows()
     assert pair.states() == {"given"} and pair.partitions() == {"equal"}
+
+
+def test_a_server_that_takes_nothing_is_not_asked_for_ever(pair: Pair, sender: Sender) -> None:
+    """Its disk is full: ten files say so, the others wait for the next load without a trouble each."""
+    tried: list[str] = []
+
+    def full(path: Path) -> str:
+        tried.append(path.name)
+        return "600 the system is read-only"
+
+    pair.server.refuse = full
+    sender.land({source(n): d1((n, n)) for n in range(1, 31)})
+    result = pair.load()
+    assert result.exit_code == 6 and "the rest waits" in result.troubles[-1].reason
+    assert len(tried) == 11  # together, then one by one
+    pair.server.refuse = lambda _: ""
+    assert pair.give().exit_code == 0 and pair.server.rows() == rows(*((n, n) for n in range(1, 31)))
+
+
+def test_status_and_why_say_how_the_server_stands(pair: Pair, sender: Sender) -> None:
+    pair.server.refuse = lambda path: "1100 no room" if "-2-" in path.name else ""
+    sender.land({source(1): d1((1, 10)), source(2): d1((5, 50))})
+    pair.centre.load()
+    (behind,) = status(pair.centre.app).iotdb
+    assert (behind.state, behind.waits, behind.server) == ("behind", 2, "127.0.0.1:6667")
+    pair.give()
+    (held,) = status(pair.centre.app).iotdb
+    assert (held.given, held.waits, held.held, held.state) == (1, 0, 1, "held")
+    told = why(pair.centre.app, source(2))
+    assert any("127.0.0.1:6667 was not given it: 1100 no room" in line for line in told.evidence) and not told.final
+    assert any("127.0.0.1:6667 has it" in line for line in why(pair.centre.app, source(1)).evidence)
+    pair.server.refuse = lambda _: ""
+    pair.give()
+    assert status(pair.centre.app).as_json()["iotdb"][0]["state"] == "equal"
+
+
+def test_the_password_is_read_from_its_file_and_told_nowhere(tmp_path: Path) -> None:
+    place = tmp_path / "password"
+    place.write_text("geheim\n")
+    receiver = ReceiverSettings("centre", f"file://{tmp_path}", iotdb="iotdb://me@h", iotdb_password_file=str(place))
+    server = server_of(receiver)
+    assert (server.name, server.user, server.password) == ("h:6667", "me", "geheim") and "geheim" not in repr(server)
+    with pytest.raises(UsageError, match="cannot be read"):
+        server_of(replace(receiver, iotdb_password_file=str(tmp_path / "gone")))
+
+
+def test_doctor_names_a_server_that_is_not_there(tmp_path: Path) -> None:
+    config = tmp_path / "tidemark.toml"
+    config.write_text(f'[receivers.centre]\nstore = "{tmp_path / "store"}"\niotdb = "iotdb://root@127.0.0.1:1"\n')
+    (check,) = [c for c in doctor(str(config), {}).checks if c.name == "receiver centre: iotdb"]
+    assert not check.ok and "127.0.0.1:1 does not answer" in check.detail and check.kind == 5
