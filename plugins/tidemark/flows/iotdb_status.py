@@ -19,7 +19,8 @@ def target_status(connection: Connection, receiver: ReceiverSettings) -> TargetS
     target = Target(receiver.name, Server.of(receiver.iotdb, "").name)
     states = iotdb_rows.tally(connection, target)
     held = states.get("held", 0)
-    waits = len(iotdb_rows.open_files(connection, target)) + len(iotdb_rows.left_files(connection, target)) - held
+    openly = (iotdb_rows.open_files, iotdb_rows.open_merged, iotdb_rows.left_files)
+    waits = sum(len(find(connection, target)) for find in openly) - held
     differing = iotdb_rows.partitions(connection, target, ("differs",))
     told = tuple(f"{row.database}, partition {row.partition}: {row.reason}" for row in differing)
     return TargetStatus(receiver.name, target.server, states.get("given", 0), max(0, waits), held, told)

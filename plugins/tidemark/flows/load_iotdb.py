@@ -162,7 +162,8 @@ class _Work:
     def _standings(self) -> tuple[list[Standing], list[Gone]]:
         """The files that are not at the server for sure, those around them that are, and those that left the catalog."""
         with self.app.ledger.read() as connection:
-            wanted = iotdb_rows.open_files(connection, self.target)
+            merged = iotdb_rows.open_merged(connection, self.target)
+            wanted = [*iotdb_rows.open_files(connection, self.target), *merged]
             left = iotdb_rows.left_files(connection, self.target)
             files = {f.file_id: f for f in catalog_rows.files_by_id(connection, [*wanted, *left])}
             spans = [(f.partition_from, f.partition_to) for f in files.values()]
@@ -176,7 +177,9 @@ class _Work:
         gone = [Gone(files[i], devices.get(i, ())) for i in left if not unfit(files[i], limits)]
         replaced = {(one.file.site_id, one.file.path) for one in gone}
         standings = [
-            _standing(files[i], devices.get(i, ()), rows[i].state if i in rows else "", gone, replaced)
+            _standing(
+                files[i], devices.get(i, ()), rows[i].state if i in rows else "giving" if i in merged else "", gone, replaced
+            )
             for i in (*wanted, *around)
         ]
         return standings, gone
@@ -218,11 +221,17 @@ class _Work:
 
     def _held(self) -> list[Trouble]:
         with self.app.ledger.read() as connection:
-            ids = iotdb_rows.open_files(connection, self.target)
+            ids = [*iotdb_rows.open_files(connection, self.target), *iotdb_rows.open_merged(connection, self.target)]
             rows = iotdb_rows.file_rows(connection, self.target, ids)
             files = catalog_rows.files_by_id(connection, [i for i, row in rows.items() if row.state == "held"])
         return [
-            Trouble("iotdb", file.landing or "", file.path, rows[file.file_id].reason or "", rows[file.file_id].kind)
+            Trouble(
+                "iotdb",
+                file.landing or "",
+                file.path or file.location,
+                rows[file.file_id].reason or "",
+                rows[file.file_id].kind,
+            )
             for file in files
         ]
 
@@ -230,7 +239,7 @@ class _Work:
 def _standing(
     file: CatalogFile, devices: tuple[CatalogDevice, ...], row: str, gone: Sequence[Gone], replaced: set[tuple[str, str]]
 ) -> Standing:
-    """`giving` and `held`: nobody knows what the server has of it."""
+    """`giving` and `held`: nobody knows what the server has of it; of a merged file it may have some of the sources."""
     if row == "given":
         return Standing(file, devices, "given")
     changed = (file.site_id, file.path) in replaced or _covers(devices, gone)
@@ -256,6 +265,7 @@ def _anything(app: App, target: Target) -> bool:
     with app.ledger.read() as connection:
         return bool(
             iotdb_rows.open_files(connection, target)
+            or iotdb_rows.open_merged(connection, target)
             or iotdb_rows.left_files(connection, target)
             or iotdb_rows.partitions(connection, target, ("open", "differs"))
         )

@@ -56,6 +56,21 @@ def open_files(connection: Connection, target: Target) -> list[int]:
     return [int(r[0]) for r in connection.execute(sa.text(sql), vars(target))]
 
 
+def open_merged(connection: Connection, target: Target) -> list[int]:
+    """Merged files that stand alone, and that came to do so before the server had all of their sources: it was away for
+    long, or named only later."""
+    sql = (
+        "SELECT m.file_id FROM catalog_file m JOIN merge_account a ON a.merged_id = m.file_id"
+        " LEFT JOIN iotdb_file i ON i.file_id = m.file_id AND i.receiver = m.receiver AND i.server = :server"
+        " WHERE m.receiver = :receiver AND m.role = 'merged' AND m.state = 'live' AND a.settled IS NOT NULL"
+        " AND (i.state IS NULL OR i.state <> 'given') AND (SELECT count(*) FROM lineage l JOIN iotdb_file s"
+        " ON s.file_id = l.source_id AND s.receiver = :receiver AND s.server = :server AND s.state = 'given'"
+        " WHERE l.merged_id = m.file_id) < (SELECT CASE WHEN count(*) = 0 THEN 1 ELSE count(*) END FROM lineage l"
+        " WHERE l.merged_id = m.file_id) ORDER BY m.file_id"
+    )
+    return [int(r[0]) for r in connection.execute(sa.text(sql), vars(target))]
+
+
 def left_files(connection: Connection, target: Target) -> list[int]:
     """Files that the server was given, or was being given, that left the catalog with no merged file standing for them."""
     sql = (
@@ -68,10 +83,10 @@ def left_files(connection: Connection, target: Target) -> list[int]:
 
 
 def neighbours(connection: Connection, target: Target, databases: Iterable[str], span: tuple[int, int]) -> list[int]:
-    """Source files of these databases that touch catalog partitions `span` (first, last) and that the server has."""
+    """Files of these databases that touch catalog partitions `span` (first, last) and that the server has."""
     query = sa.text(
         "SELECT f.file_id FROM catalog_file f JOIN iotdb_file i ON i.file_id = f.file_id AND i.receiver = f.receiver"
-        " AND i.server = :server WHERE f.receiver = :receiver AND f.role = 'source' AND i.state = 'given'"
+        " AND i.server = :server WHERE f.receiver = :receiver AND i.state = 'given'"
         " AND f.database_name IN :many AND f.partition_from <= :last AND f.partition_to >= :first ORDER BY f.file_id"
     ).bindparams(sa.bindparam("many", expanding=True))
     values = {**vars(target), "many": sorted(set(databases)), "first": span[0], "last": span[1]}
@@ -79,10 +94,10 @@ def neighbours(connection: Connection, target: Target, databases: Iterable[str],
 
 
 def partition_files(connection: Connection, target: Target, database: str, numbers: Sequence[int]) -> list[int]:
-    """Live source files that lie in these partitions of a database and that the server was given."""
+    """Live files that lie in these partitions of a database and that the server was given."""
     query = sa.text(
         "SELECT f.file_id FROM catalog_file f JOIN iotdb_file i ON i.file_id = f.file_id AND i.receiver = f.receiver"
-        " AND i.server = :server WHERE f.receiver = :receiver AND f.role = 'source' AND f.state = 'live'"
+        " AND i.server = :server WHERE f.receiver = :receiver AND f.state = 'live'"
         " AND i.state = 'given' AND f.database_name = :database AND f.partition_from IN :many"
     ).bindparams(sa.bindparam("many", expanding=True))
     found: list[int] = []

@@ -60,7 +60,7 @@ class Stage:
 
         A TsFile is a second name of the catalog's own: nobody writes into one. Deletions are a copy: a server appends.
         """
-        names = {file.file_id: f"{self.folder}/{number}/{file.path.rpartition('/')[2]}" for number, file in enumerate(files)}
+        names = {file.file_id: f"{self.folder}/{number}/{_name(file)}" for number, file in enumerate(files)}
         links = [(file.location, names[file.file_id]) for file in files]
         if self._store.properties.hard_links and not self._copies:
             gone = self._store.link(links)
@@ -96,3 +96,8 @@ class Stage:
             raise SourceVanishedError(
                 f"{source} is gone from the receiver", hint="./tidemark verify", subject=source
             ) from gone
+
+
+def _name(file: CatalogFile) -> str:
+    """As its site called it; a merged file as the catalog does."""
+    return (file.path or file.location).rpartition("/")[2]
