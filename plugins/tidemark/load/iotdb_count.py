@@ -10,8 +10,9 @@ from tidemark.errors import RetryableError, TidemarkError
 from tidemark.ledger.catalog_rows import CatalogDevice
 from tidemark.load import iotdb_words as words
 from tidemark.load.iotdb_mend import Mender
-from tidemark.load.iotdb_points import table_name, table_of
+from tidemark.load.iotdb_points import TOO_WIDE, server_points, table_name, table_of
 from tidemark.load.iotdb_server import Answering
+from tidemark.load.iotdb_session import RefusedError
 from tidemark.load.iotdb_words import Span
 from tidemark.load.view import CatalogReader, Layer, SeenDevice, points
 
@@ -62,7 +63,14 @@ def count_devices(server: Answering, devices: Sequence[str], span: Span) -> dict
     """Points of tree devices within a span at the server; one that it does not know has none."""
     found = dict.fromkeys(devices, 0)
     for some in (devices[at : at + _DEVICES] for at in range(0, len(devices), _DEVICES)):
-        told = server.rows(words.counts_of(some, span))
+        try:
+            told = server.rows(words.counts_of(some, span))
+        except RefusedError as refused:
+            if refused.code != TOO_WIDE:
+                raise
+            for device in some:
+                found[device] = sum(len(column) for column in server_points(server, device, span).values())
+            continue
         for cell in told.cells:
             device = words.counted_device(cell.name)
             if device in found and len(cell.values):

@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 from tidemark.errors import PermanentError
 from tidemark.load import iotdb_words as words
 from tidemark.load.iotdb_server import Answering
+from tidemark.load.iotdb_session import RefusedError, Rows
 from tidemark.load.iotdb_words import Span
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import Column
 from tidemark.tsfiles.devices import split_nodes, table_segments, unquote
 
 Series = Mapping[str, Column]
+TOO_WIDE = 719  # "not enough memory for Query": also said of a span of very many time partitions
 
 
 class TypeDiffersError(PermanentError):
@@ -104,8 +106,6 @@ class Table:
 
 def table_of(server: Answering, database: str, name: str) -> Table | None:
     """None where the server has no such table."""
-    from tidemark.load.iotdb_session import RefusedError
-
     try:
         told = server.rows(words.table_columns(database, name), table=True)
     except RefusedError:
@@ -125,14 +125,25 @@ def server_points(server: Answering, device: str, span: Span, table: Table | Non
         times = time.values
         names = list(table.fields)
     else:
-        told = server.rows(words.points_of(device, span))
+        told = _tree_points(server, device, span)
         cells, times = list(told.cells), told.times
         names = [_measurement(cell.name, device) for cell in cells]
     found = {}
     for name, cell in zip(names, cells, strict=True):
         if name and len(cell.values):
-            found[name] = Column(cell.type, times[cell.present], cell.values)
-    return found
+            found[name] = Column(cell.type, times[cell.present], cell.values).between(span.start, span.end + 1)
+    return {name: column for name, column in found.items() if len(column)}
+
+
+def _tree_points(server: Answering, device: str, span: Span) -> Rows:
+    """A server reckons memory for every time partition of a span, and refuses one of many (a device with times far apart):
+    then all of the device is asked for, and the caller cuts it."""
+    try:
+        return server.rows(words.points_of(device, span))
+    except RefusedError as refused:
+        if refused.code != TOO_WIDE:
+            raise
+    return server.rows(words.points_of(device, None))
 
 
 def _measurement(name: str, device: str) -> str:
