@@ -6,7 +6,7 @@ difference. Compared bit for bit, so that a comparison without a difference is t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -120,12 +120,13 @@ def table_of(server: Answering, database: str, name: str) -> Table | None:
 def server_points(server: Answering, device: str, span: Span, table: Table | None = None) -> dict[str, Column]:
     """The points of a device at the server within a span, by measurement. `table`: of a device of the table model."""
     if table is not None:
-        told = server.rows(words.table_points(device, table.tags, table.fields, table.database, span), table=True)
+        tags, fields, database = table.tags, table.fields, table.database
+        told = _within(server, lambda s: words.table_points(device, tags, fields, database, s), span, table=True)
         time, *cells = told.cells
         times = time.values
         names = list(table.fields)
     else:
-        told = _tree_points(server, device, span)
+        told = _within(server, lambda s: words.points_of(device, s), span)
         cells, times = list(told.cells), told.times
         names = [_measurement(cell.name, device) for cell in cells]
     found = {}
@@ -135,15 +136,15 @@ def server_points(server: Answering, device: str, span: Span, table: Table | Non
     return {name: column for name, column in found.items() if len(column)}
 
 
-def _tree_points(server: Answering, device: str, span: Span) -> Rows:
+def _within(server: Answering, statement: Callable[[Span | None], str], span: Span, table: bool = False) -> Rows:
     """A server reckons memory for every time partition of a span, and refuses one of many (a device with times far apart):
     then all of the device is asked for, and the caller cuts it."""
     try:
-        return server.rows(words.points_of(device, span))
+        return server.rows(statement(span), table)
     except RefusedError as refused:
         if refused.code != TOO_WIDE:
             raise
-    return server.rows(words.points_of(device, None))
+    return server.rows(statement(None), table)
 
 
 def _measurement(name: str, device: str) -> str:

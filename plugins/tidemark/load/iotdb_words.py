@@ -101,11 +101,13 @@ def table_columns(database: str, table: str) -> str:
     return f"describe {quoted(database)}.{quoted(table)}"
 
 
-def table_points(device: str, tags: Sequence[str], fields: Sequence[str], database: str, span: Span) -> str:
-    """The fields of one device of a table within a span. `tags`: names of all tag columns, in order."""
+def table_points(device: str, tags: Sequence[str], fields: Sequence[str], database: str, span: Span | None) -> str:
+    """The fields of one device of a table within a span (None: ever). `tags`: names of all tag columns, in order."""
     told = ", ".join(["time", *map(quoted, fields)])
     table = table_segments(device)[0] or ""
-    return f"select {told} from {quoted(database)}.{quoted(table)} where {_tagged(device, tags)}{_when(span)} order by time"
+    named = f"{quoted(database)}.{quoted(table)}"
+    asked = [*_tagged(device, tags), *([_when(span)] if span else [])]
+    return f"select {told} from {named}" + (f" where {' and '.join(asked)}" if asked else "") + " order by time"
 
 
 def deletion(device: str, measurement: str, span: Span) -> str:
@@ -116,7 +118,8 @@ def deletion(device: str, measurement: str, span: Span) -> str:
 def table_deletion(device: str, tags: Sequence[str], database: str, span: Span) -> str:
     """Deletes the rows of one device of a table within a span."""
     table = table_segments(device)[0] or ""
-    return f"delete from {quoted(database)}.{quoted(table)} where {_tagged(device, tags)}{_when(span)}"
+    asked = " and ".join([*_tagged(device, tags), _when(span)])
+    return f"delete from {quoted(database)}.{quoted(table)} where {asked}"
 
 
 def counted_device(name: str) -> str:
@@ -130,14 +133,14 @@ def quoted(identifier: str) -> str:
     return '"' + identifier.replace('"', '""') + '"'
 
 
-def _tagged(device: str, tags: Sequence[str]) -> str:
+def _tagged(device: str, tags: Sequence[str]) -> list[str]:
     given = list(table_segments(device)[1:])
     given += [None] * (len(tags) - len(given))
     parts = []
     for tag, value in zip(tags, given, strict=True):
         told = "is null" if value is None else "= '" + value.replace("'", "''") + "'"
-        parts.append(f"{quoted(tag)} {told} and ")
-    return "".join(parts)
+        parts.append(f"{quoted(tag)} {told}")
+    return parts
 
 
 def _when(span: Span) -> str:
