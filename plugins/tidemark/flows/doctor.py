@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.errors import DiskFullError, RetryableError, TidemarkError, UsageError
+from tidemark.flows.doctor_iotdb import check_iotdb
 from tidemark.flows.doctor_stores import check_receiver, check_site
 from tidemark.flows.findings import Check, bad, good
 from tidemark.settings import Settings
@@ -65,6 +66,8 @@ def doctor(
     jobs: list[Callable[[], Sequence[Check]]] = []
     for receiver in settings.receivers.values():
         jobs.append(lambda found=receiver: check_receiver(found, opener, clock))  # type: ignore[misc]
+        if receiver.iotdb:
+            jobs.append(lambda found=receiver: check_iotdb(found, settings))  # type: ignore[misc]
     for site in settings.sites.values():
         jobs.append(lambda found=site: check_site(found, opener, clock))  # type: ignore[misc]
     with ThreadPoolExecutor(AT_ONCE) as pool:

@@ -49,6 +49,7 @@ def readers(root: Path) -> Mapping[str, Mapping[str, Reader]]:
             "store": store,
             **login,
             "iotdb": values.iotdb,
+            "iotdb_password_file": values.path_below(root),
             "settle_days": count,
             "partition_interval_ms": interval,
             "max_unloaded_landings": values.whole(1),

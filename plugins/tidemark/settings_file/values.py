@@ -263,5 +263,6 @@ def _address(value: Any, scheme: str) -> SplitResult:
     if not sound:
         raise ValueError(form)
     if address.password is not None:
-        raise ValueError('must not hold a password: log in with `key = "FILE"` or an Airflow `connection`')
+        instead = '`iotdb_password_file = "FILE"`' if scheme == "iotdb" else '`key = "FILE"` or an Airflow `connection`'
+        raise ValueError(f"must not hold a password: log in with {instead}")
     return address
