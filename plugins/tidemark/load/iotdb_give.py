@@ -22,6 +22,7 @@ from tidemark.load.iotdb_count import count_devices, count_table
 from tidemark.load.iotdb_mend import Mended, Mender
 from tidemark.load.iotdb_plan import Batch, Gone, Held, Standing
 from tidemark.load.iotdb_points import table_name
+from tidemark.load.iotdb_server import load_into
 from tidemark.load.iotdb_session import RefusedError
 from tidemark.load.iotdb_stage import sound
 from tidemark.load.iotdb_words import Span
@@ -90,8 +91,10 @@ class Giver:
             self._database(batch)
             self.mender.stage.clear()
             folder = self.mender.stage.place([one.file for one in files])
-            version = self.mender.server.version
-            self.mender.server.run(words.load_statement(version, folder, batch.database, batch.table), batch.table)
+            load_into(self.mender.server, folder, batch.database, batch.table)
+            for one in files:
+                if self._leaves_deletions(one.file):
+                    self.mender.forget(one.file, one.devices)
         except RefusedError as refused:
             if len(files) == 1:
                 return self._refused(files[0], refused)
@@ -108,7 +111,7 @@ class Giver:
         # CRASH WINDOW: some of it may be there: the next load compares again and gives the rest.
         try:
             self._database(Batch(one.file.database, one.file.model == "table", (one,)))
-            mended = self.mender.mend(one.file, one.devices)
+            mended = self.mender.mend(one.file, one.devices, self._leaves_deletions(one.file))
         except RetryableError:
             raise
         except TidemarkError as trouble:
@@ -143,6 +146,10 @@ class Giver:
             iotdb_rows.put_files(connection, self.target, rows, self.clock())
             fresh = [h for h, row in zip(held, rows, strict=True) if known.get(row.file_id) != row]
             record_many(connection, "iotdb.held", [{**_place(h.file), "reason": h.reason} for h in fresh])
+
+    def _leaves_deletions(self, file: CatalogFile) -> bool:
+        """Old servers take a file and not the deletions beside it: they are told those."""
+        return self.mender.server.version.moves and bool(file.mods_location)
 
     def _sound_ones(self, batch: Batch) -> list[Standing]:
         """The files of a batch that are byte for byte what the load checked."""

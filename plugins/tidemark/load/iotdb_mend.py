@@ -17,7 +17,7 @@ from tidemark.errors import CorruptionError, NotFoundError, PartialError, Perman
 from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
 from tidemark.load import iotdb_words as words
 from tidemark.load.iotdb_points import Difference, Table, difference, runs, server_points, table_name, table_of
-from tidemark.load.iotdb_server import Answering
+from tidemark.load.iotdb_server import Answering, load_into
 from tidemark.load.iotdb_stage import Stage
 from tidemark.load.iotdb_words import Span
 from tidemark.load.view import CatalogReader, SeenDevice
@@ -70,6 +70,10 @@ class Mender:
                     raise PartialError(f"{device}: {some} points did not arrive as they are", subject=file.path)
         return done
 
+    def forget(self, file: CatalogFile, devices: Sequence[CatalogDevice]) -> int:
+        """Take away what this very file brought and readers do not see; the deletions that took."""
+        return self._delete(file, devices, self.compare(file, devices))
+
     def compare_device(self, file: CatalogFile, device: str, span: Span) -> Difference:
         """What differs of one device within a span; `file` holds it."""
         table = self._table(file, device)
@@ -114,7 +118,7 @@ class Mender:
                     tags[table_name(device)] = holder.tag_columns[table_name(device)]
         self.stage.clear()
         path = self.stage.write(missing, aligned, tags)
-        self.server.run(words.load_statement(self.server.version, path, file.database, table), table)
+        load_into(self.server, path, file.database, table)
         self.tables.clear()  # it may have made one
 
     def _opened(self, device: str) -> TsFile:

@@ -7,7 +7,8 @@ A damaged head is answered with an error while its points are inserted, damaged 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tidemark.errors import CorruptionError, NotFoundError, RetryableError, SourceVanishedError
@@ -44,11 +45,13 @@ def sound(root: Path, file: CatalogFile) -> None:
 class Stage:
     """The folder of one load below the receiver's root that the server reads from."""
 
-    def __init__(self, store: Store, root: Path, server: str, copies: bool) -> None:
+    def __init__(self, store: Store, root: Path, server: str, copies: bool, clock: Callable[[], float] = time.time) -> None:
         """`copies`: the server takes away what it is given, so it never gets a link to a file of the catalog."""
         self._store = store
         self._root = root
         self._copies = copies
+        self._clock = clock
+        self._version = 0
         self.folder = f"{FOLDER}/{hashlib.sha256(server.encode()).hexdigest()[:12]}"
 
     def clear(self) -> None:
@@ -60,7 +63,7 @@ class Stage:
 
         A TsFile is a second name of the catalog's own: nobody writes into one. Deletions are a copy: a server appends.
         """
-        names = {file.file_id: f"{self.folder}/{number}/{_name(file)}" for number, file in enumerate(files)}
+        names = {file.file_id: f"{self.folder}/{number}/{self._name(file)}" for number, file in enumerate(files)}
         links = [(file.location, names[file.file_id]) for file in files]
         if self._store.properties.hard_links and not self._copies:
             gone = self._store.link(links)
@@ -97,7 +100,10 @@ class Stage:
                 f"{source} is gone from the receiver", hint="./tidemark verify", subject=source
             ) from gone
 
-
-def _name(file: CatalogFile) -> str:
-    """As its site called it; a merged file as the catalog does."""
-    return (file.path or file.location).rpartition("/")[2]
+    def _name(self, file: CatalogFile) -> str:
+        """As its site called it; a merged file as the catalog does. A server that takes files away keeps their names, passes
+        over a name that it has without a word, and lets the higher version win: there names rise from LOAD to LOAD."""
+        if not self._copies:
+            return (file.path or file.location).rpartition("/")[2]
+        self._version = max(self._version + 1, int(self._clock() * 1000))
+        return f"{self._version}-{self._version}-0-0.tsfile"

@@ -45,20 +45,28 @@ class Version:
 
     @property
     def moves(self) -> bool:
-        """Whether LOAD takes the file away: it is given a copy then, never a link to ours."""
+        """Whether LOAD takes the file away (it is given a copy then, never a link to ours) and leaves its deletions."""
         return self.major == 0
 
 
-def load_statement(version: Version, path: str, database: str, table: bool) -> str:
-    """LOAD of a file or of all files below a folder; `path` as the server sees it."""
-    if version.major == 0:
-        return f"load {_text(version, path)} autoregister=true,sglevel={_level(database)},verify=true"
+def load_statements(version: Version, path: str, database: str, table: bool) -> list[str]:
+    """LOAD of a file or of all files below a folder, in the forms that servers of that version may understand: the next is
+    said where one is not (`is_unread`). `path` as the server sees it."""
+    place = _text(version, path)
+    if version.major == 0:  # 0.12.0 has no names for options yet
+        level = _level(database)
+        return [f"load {place} autoregister=true,sglevel={level},verify=true", f"load {place} true {level}"]
     if version.major == 1:
-        return f"load {_text(version, path)} sglevel={_level(database)} verify=true onSuccess=none"
+        return [f"load {place} sglevel={_level(database)} verify=true onSuccess=none"]
     options = {"on-success": "none", "convert-on-type-mismatch": "false"}
     options |= {"database-name": database} if table else {"database-level": str(_level(database))}
     told = ",".join(f"'{name}'={_text(version, value)}" for name, value in options.items())
-    return f"load {_text(version, path)} with ({told})"
+    return [f"load {place} with ({told})"]
+
+
+def is_unread(message: str) -> bool:
+    """Whether a refusal says that the statement was not understood, so that nothing of it was done."""
+    return "parsing SQL" in message or "mismatched input" in message
 
 
 def database_statement(version: Version, database: str, table: bool) -> str:
@@ -70,7 +78,8 @@ def database_statement(version: Version, database: str, table: bool) -> str:
 
 def is_there(message: str) -> bool:
     """Whether the refusal of a new database says that there is one already."""
-    return "already been created" in message or "has been created" in message or "already exist" in message.lower()
+    said = ("already been created", "has been created", "already been set", "already exist")
+    return any(words in message.lower() for words in said)
 
 
 @dataclass(frozen=True)

@@ -12,18 +12,25 @@ OLD, MIDDLE, NEW = Version.of("0.12.0"), Version.of("1.3.2"), Version.of("2.0.1-
 
 
 def test_each_version_has_its_own_load() -> None:
-    assert words.load_statement(OLD, "/f", "root.a.b", False) == "load '/f' autoregister=true,sglevel=2,verify=true"
-    assert words.load_statement(MIDDLE, "/f", "root.sg", False) == "load '/f' sglevel=1 verify=true onSuccess=none"
+    named = "load '/f' autoregister=true,sglevel=2,verify=true"
+    assert words.load_statements(OLD, "/f", "root.a.b", False) == [named, "load '/f' true 2"]
+    assert words.load_statements(MIDDLE, "/f", "root.sg", False) == ["load '/f' sglevel=1 verify=true onSuccess=none"]
     tree = "load '/f' with ('on-success'='none','convert-on-type-mismatch'='false','database-level'='2')"
-    assert words.load_statement(NEW, "/f", "root.a.b", False) == tree
+    assert words.load_statements(NEW, "/f", "root.a.b", False) == [tree]
     table = "load '/f' with ('on-success'='none','convert-on-type-mismatch'='false','database-name'='works')"
-    assert words.load_statement(NEW, "/f", "works", True) == table
+    assert words.load_statements(NEW, "/f", "works", True) == [table]
+
+
+def test_refusals_are_read() -> None:
+    assert words.is_unread("401 Error occurred while parsing SQL to physical plan: line 1:26 mismatched input ','")
+    assert not words.is_unread("1100 not a valid tsfile")
+    assert words.is_there("300 root.plant1 has already been set to storage group")
 
 
 def test_a_quote_in_a_path_is_doubled_or_refused() -> None:
-    assert words.load_statement(NEW, "/it's", "root.sg", False).startswith("load '/it''s' ")
+    assert words.load_statements(NEW, "/it's", "root.sg", False)[0].startswith("load '/it''s' ")
     with pytest.raises(PermanentError, match="quote"):
-        words.load_statement(OLD, "/it's", "root.sg", False)
+        words.load_statements(OLD, "/it's", "root.sg", False)
 
 
 @pytest.mark.parametrize("text", ["", "0.11.2", "MySQL", "0.8.1"])
