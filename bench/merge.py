@@ -165,7 +165,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _all(below: Path, devices: int, rounds: int, wanted: set[str], paper: Paper) -> None:
     """All devices overlap: ours beside the peers, then beside the plans that shuffle, then four times as much."""
     folder = _made(below / "all", devices, 1, parquet=True, paper=paper)
-    ours = [Contender(kind, folder, below / "out" / kind) for kind in ("spark", "children")]
+    mine = ("spark", "children") if "all" in wanted else ("spark",)
+    ours = [Contender(kind, folder, below / "out" / kind) for kind in mine]
     kinds = [kind for kind in ("duckdb-tsfile", "polars-tsfile", "duckdb-parquet") if _word(kind) not in paper.absent]
     peers = [Contender(kind, folder, below / "out" / kind) for kind in kinds if "all" in wanted]
     shuffles = [Contender(f"spark-{plan}", folder, below / "out" / plan) for plan in ("cogroup", "join")]
@@ -191,34 +192,26 @@ def _all(below: Path, devices: int, rounds: int, wanted: set[str], paper: Paper)
             one.end()
     shutil.rmtree(folder)
     if "growth" in wanted:
-        _growth(below, devices, min(rounds, 3), ours, paper)
+        _growth(below, devices, min(rounds, 3), ours[0], paper)
 
 
-def _growth(below: Path, devices: int, rounds: int, small: Sequence[Contender], paper: Paper) -> None:
-    """Four times the devices; DuckDB once, for its memory."""
+def _growth(below: Path, devices: int, rounds: int, small: Contender, paper: Paper) -> None:
+    """Four times the devices, in Spark; DuckDB once, for its memory."""
     folder = _made(below / "grown", 4 * devices, 1, parquet="duckdb" not in paper.absent, paper=paper)
-    ours = [Contender(one.kind, folder, below / "out" / one.kind) for one in small]
+    ours = Contender(small.kind, folder, below / "out" / small.kind)
     duckdb = Contender("duckdb-parquet", folder, below / "out" / "duckdb")
     try:
-        for one in ours:  # one after the other: the machine's memory is for one at a time
-            _rounds([one], rounds)
-            one.end()
-        for one, before in zip(ours, small, strict=True):
-            name = "growth" if one.kind == "spark" else f"{one.kind}_growth"
-            paper.ratios |= {
-                f"{name}_seconds": one.median / before.median,
-                f"{name}_memory": one.peak_mb / before.peak_mb,
-            }
+        _rounds([ours], rounds)
+        paper.ratios |= {"growth_seconds": ours.median / small.median, "growth_memory": ours.peak_mb / small.peak_mb}
+        paper.note("growth", [ours], [])
+        ours.end()  # the machine's memory is for one at a time
         if "duckdb" not in paper.absent:
             say(f"growth duckdb-parquet: {duckdb.merge():.2f} s, {duckdb.peak_mb:.0f} MB")
-            paper.ratios |= {
-                "memory_to_duckdb": ours[0].peak_mb / duckdb.peak_mb,
-                "children_memory_to_duckdb": ours[1].peak_mb / duckdb.peak_mb,
-            }
-        paper.note("growth", ours, [duckdb])
+            paper.ratios["memory_to_duckdb"] = ours.peak_mb / duckdb.peak_mb
+        paper.note("growth", [ours], [duckdb])
     finally:
-        for one in (*ours, duckdb):
-            one.end()
+        ours.end()
+        duckdb.end()
         shutil.rmtree(folder)
 
 
