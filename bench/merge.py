@@ -164,6 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="tidemark bench merge", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="two rounds instead of five")
+    parser.add_argument("--rounds", type=int, default=0, help="as many rounds, after the one that does not count")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--only", default="", help=f"parts, with commas: {', '.join(PARTS)}")
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of devices, to try the benchmark itself")
@@ -172,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := wanted - set(PARTS):
         parser.error(f"no part {', '.join(sorted(unknown))}; there are: {', '.join(PARTS)}")
     leave_nothing()
-    rounds, devices = 2 if asked.quick else 5, max(100, int(800 * asked.scale) // 100 * 100)
+    rounds, devices = asked.rounds or (2 if asked.quick else 5), max(100, int(800 * asked.scale) // 100 * 100)
     paper = Paper(absent=_absent())
     for reason in paper.absent.values():
         say(reason)
@@ -206,7 +207,7 @@ def _all(place: Path, devices: int, rounds: int, wanted: set[str], paper: Paper)
         if "shuffle" in wanted:
             beside = [Contender(one.kind, folder, one.out) for one in ours[:1]]
             ours[0].end()
-            _rounds([*beside, *shuffles], SURE)
+            _rounds([*beside, *shuffles], min(rounds, SURE))
             paper.compare("to_spark_shuffle", beside[0], min(shuffles, key=lambda shuffle: shuffle.median))
             paper.note("shuffle", beside, shuffles)
             beside[0].end()
