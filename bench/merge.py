@@ -12,13 +12,15 @@ times, ours to the peer's:
     memory_to_duckdb                       largest memory of the process tree (Spark's JVM included) at 64,000,000 rows, to
                                            DuckDB from Parquet to Parquet
 
-Every contender is a process that stays; rounds alternate after one that does not count; what each left is compared point by
-point in that round. Only merges are timed: from the plan to whole, synced outputs whose points are counted.
+`cpu_…`: the same of CPU seconds, which hardly depend on what else the machine does. Every contender is a process that stays;
+rounds alternate after one that does not count; what each left is compared point by point in that round. Only merges are
+timed: from the plan to whole, synced outputs whose points are counted.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -31,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import sets
-from bench.alone import Watch
+from bench.alone import TICKS, Watch, below
 from bench.measure import report
 from bench.rows import REPOSITORY, SLOW, SURE, leave_nothing, say
 
@@ -48,6 +50,7 @@ class Contender:
     folder: Path
     out: Path
     samples: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
     peak_mb: float = 0.0
     process: subprocess.Popen[str] | None = None
     watch: Watch | None = None
@@ -69,10 +72,12 @@ class Contender:
             self.watch = Watch(self.process.pid, itself=True)
             self.watch.start()
         assert self.process.stdin is not None
+        before = cpu_seconds(self.process.pid)
         self.process.stdin.write("merge\n")
         self.process.stdin.flush()
         seconds: float = self._answer()["seconds"]
         self.samples.append(seconds)
+        self.cpu.append(cpu_seconds(self.process.pid) - before)
         self.peak_mb = self.watch.peak_mb if self.watch else 0.0
         return seconds
 
@@ -105,14 +110,30 @@ class Contender:
     def median(self) -> float:
         return statistics.median(self.samples)
 
+    @property
+    def median_cpu(self) -> float:
+        return statistics.median(self.cpu)
+
     def as_json(self) -> dict[str, Any]:
         return {
             "command": " ".join(self.command),
             "median_seconds": round(self.median, 3),
             "spread_seconds": [round(min(self.samples), 3), round(max(self.samples), 3)],
+            "median_cpu_seconds": round(self.median_cpu, 3),
             "peak_mb": round(self.peak_mb, 1),
             "samples": [round(sample, 3) for sample in self.samples],
+            "cpu_samples": [round(sample, 3) for sample in self.cpu],
         }
+
+
+def cpu_seconds(root: int) -> float:
+    """CPU seconds that a process, all below it and all that ended below them have used so far."""
+    ticks = 0
+    for pid in (root, *below(root)):
+        with contextlib.suppress(OSError):  # it has ended: its parent has its ticks
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:15]))
+    return ticks / TICKS
 
 
 @dataclass
@@ -130,6 +151,10 @@ class Paper:
         self.peers.update({f"{part} {one.kind}": one.as_json() for one in peers if one.samples})
         self.write()
 
+    def compare(self, name: str, ours: Contender, peer: Contender) -> None:
+        """Ours to the peer: wall and CPU."""
+        self.ratios |= {name: ours.median / peer.median, f"cpu_{name}": ours.median_cpu / peer.median_cpu}
+
     def write(self) -> dict[str, Any]:
         return report("merge", self.ratios, self.ours, self.peers, absent=self.absent, rows=self.rows)
 
@@ -139,6 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="tidemark bench merge", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="two rounds instead of five")
+    parser.add_argument("--rounds", type=int, default=0, help="as many rounds, after the one that does not count")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--only", default="", help=f"parts, with commas: {', '.join(PARTS)}")
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of devices, to try the benchmark itself")
@@ -147,43 +173,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := wanted - set(PARTS):
         parser.error(f"no part {', '.join(sorted(unknown))}; there are: {', '.join(PARTS)}")
     leave_nothing()
-    rounds, devices = 2 if asked.quick else 5, max(100, int(800 * asked.scale) // 100 * 100)
+    rounds, devices = asked.rounds or (2 if asked.quick else 5), max(100, int(800 * asked.scale) // 100 * 100)
     paper = Paper(absent=_absent())
     for reason in paper.absent.values():
         say(reason)
-    with sets.folder() as below:
+    with sets.folder() as place:
         if wanted & {"all", "shuffle", "growth"}:
-            _all(below, devices, rounds, wanted, paper)
+            _all(place, devices, rounds, wanted, paper)
         if "touched" in wanted:
             for every in (10, 100):
-                _touched(below, devices, every, rounds, paper)
+                _touched(place, devices, every, rounds, paper)
     finished = paper.write()
     print(json.dumps(finished if asked.json else finished["ratios"], indent=None if asked.json else 1))
     return 0
 
 
-def _all(below: Path, devices: int, rounds: int, wanted: set[str], paper: Paper) -> None:
+def _all(place: Path, devices: int, rounds: int, wanted: set[str], paper: Paper) -> None:
     """All devices overlap: ours beside the peers, then beside the plans that shuffle, then four times as much."""
-    folder = _made(below / "all", devices, 1, parquet=True, paper=paper)
-    ours = [Contender(kind, folder, below / "out" / kind) for kind in ("spark", "children")]
+    folder = _made(place / "all", devices, 1, parquet=True, paper=paper)
+    mine = ("spark", "children") if "all" in wanted else ("spark",)
+    ours = [Contender(kind, folder, place / "out" / kind) for kind in mine]
     kinds = [kind for kind in ("duckdb-tsfile", "polars-tsfile", "duckdb-parquet") if _word(kind) not in paper.absent]
-    peers = [Contender(kind, folder, below / "out" / kind) for kind in kinds if "all" in wanted]
-    shuffles = [Contender(f"spark-{plan}", folder, below / "out" / plan) for plan in ("cogroup", "join")]
+    peers = [Contender(kind, folder, place / "out" / kind) for kind in kinds if "all" in wanted]
+    shuffles = [Contender(f"spark-{plan}", folder, place / "out" / plan) for plan in ("cogroup", "join")]
     try:
         _rounds([*ours, *peers], rounds)
         for peer in peers:
             name = peer.kind.replace("-", "_")
-            paper.ratios |= {
-                f"to_{name}": ours[0].median / peer.median,
-                f"children_to_{name}": ours[1].median / peer.median,
-            }
+            paper.compare(f"to_{name}", ours[0], peer)
+            paper.compare(f"children_to_{name}", ours[1], peer)
             peer.end()
         paper.note("all", ours, peers)
         if "shuffle" in wanted:
             beside = [Contender(one.kind, folder, one.out) for one in ours[:1]]
             ours[0].end()
-            _rounds([*beside, *shuffles], SURE)
-            paper.ratios["to_spark_shuffle"] = beside[0].median / min(shuffle.median for shuffle in shuffles)
+            _rounds([*beside, *shuffles], min(rounds, SURE))
+            paper.compare("to_spark_shuffle", beside[0], min(shuffles, key=lambda shuffle: shuffle.median))
             paper.note("shuffle", beside, shuffles)
             beside[0].end()
     finally:
@@ -191,44 +216,37 @@ def _all(below: Path, devices: int, rounds: int, wanted: set[str], paper: Paper)
             one.end()
     shutil.rmtree(folder)
     if "growth" in wanted:
-        _growth(below, devices, min(rounds, 3), ours, paper)
+        _growth(place, devices, min(rounds, 3), ours[0], paper)
 
 
-def _growth(below: Path, devices: int, rounds: int, small: Sequence[Contender], paper: Paper) -> None:
-    """Four times the devices; DuckDB once, for its memory."""
-    folder = _made(below / "grown", 4 * devices, 1, parquet="duckdb" not in paper.absent, paper=paper)
-    ours = [Contender(one.kind, folder, below / "out" / one.kind) for one in small]
-    duckdb = Contender("duckdb-parquet", folder, below / "out" / "duckdb")
+def _growth(place: Path, devices: int, rounds: int, small: Contender, paper: Paper) -> None:
+    """Four times the devices, in Spark; DuckDB once, for its memory."""
+    folder = _made(place / "grown", 4 * devices, 1, parquet="duckdb" not in paper.absent, paper=paper)
+    ours = Contender(small.kind, folder, place / "out" / small.kind)
+    duckdb = Contender("duckdb-parquet", folder, place / "out" / "duckdb")
     try:
-        for one in ours:  # one after the other: the machine's memory is for one at a time
-            _rounds([one], rounds)
-            one.end()
-        for one, before in zip(ours, small, strict=True):
-            name = "growth" if one.kind == "spark" else f"{one.kind}_growth"
-            paper.ratios |= {
-                f"{name}_seconds": one.median / before.median,
-                f"{name}_memory": one.peak_mb / before.peak_mb,
-            }
+        _rounds([ours], rounds)
+        paper.compare("growth_seconds", ours, small)
+        paper.ratios["growth_memory"] = ours.peak_mb / small.peak_mb
+        paper.note("growth", [ours], [])
+        ours.end()  # the machine's memory is for one at a time
         if "duckdb" not in paper.absent:
             say(f"growth duckdb-parquet: {duckdb.merge():.2f} s, {duckdb.peak_mb:.0f} MB")
-            paper.ratios |= {
-                "memory_to_duckdb": ours[0].peak_mb / duckdb.peak_mb,
-                "children_memory_to_duckdb": ours[1].peak_mb / duckdb.peak_mb,
-            }
-        paper.note("growth", ours, [duckdb])
+            paper.ratios["memory_to_duckdb"] = ours.peak_mb / duckdb.peak_mb
+        paper.note("growth", [ours], [duckdb])
     finally:
-        for one in (*ours, duckdb):
-            one.end()
+        ours.end()
+        duckdb.end()
         shutil.rmtree(folder)
 
 
-def _touched(below: Path, devices: int, every: int, rounds: int, paper: Paper) -> None:
+def _touched(place: Path, devices: int, every: int, rounds: int, paper: Paper) -> None:
     """Newer rows of one device in `every`: what nothing overlaps is copied, or all is written anew."""
-    folder = _made(below / f"touched-{every}", devices, every, parquet=False, paper=paper)
-    copying, rewriting = (Contender(kind, folder, below / "out" / kind) for kind in ("pool", "pool-rewrite"))
+    folder = _made(place / f"touched-{every}", devices, every, parquet=False, paper=paper)
+    copying, rewriting = (Contender(kind, folder, place / "out" / kind) for kind in ("pool", "pool-rewrite"))
     try:
         _rounds([copying, rewriting], rounds)
-        paper.ratios[f"touched_{100 // every}_percent_x"] = rewriting.median / copying.median
+        paper.compare(f"touched_{100 // every}_percent_x", rewriting, copying)
         paper.note(f"touched-{100 // every}", [copying, rewriting], [])
     finally:
         copying.end()
@@ -249,10 +267,12 @@ def _rounds(contenders: Sequence[Contender], rounds: int) -> None:
             if turn > SURE and one.median > SLOW * fastest:
                 continue
             seconds = one.merge()
-            say(f"{one.folder.name} {one.kind}: {seconds:.2f} s, {one.peak_mb:.0f} MB{'' if turn else ' (warm-up)'}")
+            told = f"{one.folder.name} {one.kind}: {seconds:.2f} s, {one.cpu[-1]:.2f} CPU s, {one.peak_mb:.0f} MB"
+            say(told if turn else f"{told} (warm-up)")
             if turn == 0:
                 found[one.kind] = one.seen()
                 one.samples.clear()
+                one.cpu.clear()
             shutil.rmtree(one.out, ignore_errors=True)
     if len({answer["digest"] for answer in found.values()}) != 1:
         raise RuntimeError(f"different points were left: {found}")
