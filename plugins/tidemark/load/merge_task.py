@@ -7,6 +7,7 @@ refused by name, and nothing is written. Source: DESIGN §3 "Who wins", §7; res
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -220,7 +221,8 @@ def _layer(source: _Source, device: str, measurement: str, points: int) -> Layer
 
 
 def _output(task: MergeTask, partition: int, tables: Mapping[str, tuple[str, ...]]) -> _Output:
-    location = f"{task.staging}/{task.group}-{task.number}-{partition}.tsfile"
+    # Of this try alone: a worker that was given up may still write when another has the task.
+    location = f"{task.staging}/{task.group}-{task.number}-{partition}-{uuid.uuid4().hex[:12]}.tsfile"
     place = Path(task.root, location)
     place.parent.mkdir(parents=True, exist_ok=True)
     return _Output(location, TsFileWriter(place, tables))
