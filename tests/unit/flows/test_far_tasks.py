@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from tests.landing_maker import Sender
 from tests.small_files import column_of, file_of, sealed, source
 from tidemark.errors import RetryableError
 from tidemark.flows.far_tasks import FarTask, run_far
+from tidemark.flows.spark_session import zip_package
 from tidemark.load.check import Examined, ExamineTask
 from tidemark.load.merge_task import MergeOutcome, MergeTask, TaskSource
 from tidemark.stores.landing import LandedFile
@@ -69,3 +73,15 @@ def test_a_source_that_is_gone_is_tried_again_later(tmp_path: Path) -> None:
     with pytest.raises(RetryableError, match="is gone"):
         run_far(far)
     assert not (tmp_path / "staging").exists()
+
+
+def test_an_executor_logs_in_with_nothing_but_the_package_as_a_zip(tmp_path: Path) -> None:
+    """The far end's program is made of modules that lie in the zip that executors get."""
+    zip_package(tmp_path / "tidemark.zip")
+    code = "from tidemark.stores.far_source import program; import tidemark; print(tidemark.__file__, len(program('/')))"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "tidemark.zip")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    where, length = done.stdout.split()
+    assert "tidemark.zip" in where and int(length) > 1000
