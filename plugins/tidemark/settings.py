@@ -42,6 +42,9 @@ class SparkSettings:
     master: str = "local[*]"
     engine: str = "auto"  # spark | pool | auto
     min_points: int = 5_000_000  # below this many points the process pool merges
+    files: str = ""  # sftp://user@host:port/ under which executors reach this machine's paths; "": they see the same paths
+    host_key: str = ""
+    key: str = ""  # on every executor
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,8 @@ def merge_tasks(centre: Centre, staging: str) -> list[MergeTask]:
 
 
 def staged(centre: Centre, folder: str) -> Mapping[str, bytes]:
-    return {p.name: p.read_bytes() for p in (centre.root / folder).iterdir()}
+    """By group, task and partition; what follows in the names is of the try."""
+    return {p.name.rpartition("-")[0]: p.read_bytes() for p in (centre.root / folder).iterdir()}
 
 
 def test_spark_and_the_pool_make_the_same_bytes(centre: Centre, java: Path) -> None:

@@ -7,12 +7,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.services.processes import PartMissing, die_with_parent, free_port, stop, wait_until
 from tidemark.errors import UsageError
 from tidemark.flows.java import java_home
+from tidemark.flows.spark_session import close_sessions
 
 PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
 
@@ -43,9 +45,24 @@ def session(folder: Path) -> Iterator[Any]:
         os.environ.update(before)
 
 
+@dataclass(frozen=True)
+class Cluster:
+    """A running master at `address` with its workers, a process each."""
+
+    address: str
+    workers: tuple[subprocess.Popen[bytes], ...]
+
+
 @contextmanager
 def standalone(java: Path, folder: Path) -> Iterator[str]:
-    """The address of a master with two workers of one core each; they know this Python and nothing of the project."""
+    """The address of a `cluster`."""
+    with cluster(java, folder) as running:
+        yield running.address
+
+
+@contextmanager
+def cluster(java: Path, folder: Path) -> Iterator[Cluster]:
+    """A master with two workers of one core each; they know this Python and nothing of the project."""
     import pyspark
 
     home = Path(pyspark.__file__).parent
@@ -73,7 +90,8 @@ def standalone(java: Path, folder: Path) -> Iterator[str]:
                 )
             sign = "New state: ALIVE" if number == 0 else "Successfully registered with master"
             wait_until(lambda log=log, sign=sign: sign in log.read_text(errors="replace"), running[-1], 60, command[0])
-        yield address
+        yield Cluster(address, tuple(running[1:]))
     finally:
+        close_sessions()
         for process in reversed(running):
             stop(process)

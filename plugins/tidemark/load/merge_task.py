@@ -7,6 +7,7 @@ value or a type is refused by name, and nothing is written. Source: DESIGN §3 "
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -244,7 +245,8 @@ def _put(output: _Output, merge: DeviceMerge, part: Part) -> None:
 
 
 def _output(task: MergeTask, partition: int, tables: Mapping[str, tuple[str, ...]]) -> _Output:
-    location = f"{task.staging}/{task.group}-{task.number}-{partition}.tsfile"
+    # Of this try alone: a worker that was given up may still write when another has the task.
+    location = f"{task.staging}/{task.group}-{task.number}-{partition}-{uuid.uuid4().hex[:12]}.tsfile"
     place = Path(task.root, location)
     place.parent.mkdir(parents=True, exist_ok=True)
     return _Output(location, TsFileWriter(place, tables))

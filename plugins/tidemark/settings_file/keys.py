@@ -44,7 +44,14 @@ def readers(root: Path) -> Mapping[str, Mapping[str, Reader]]:
     count, interval = values.whole(0), values.whole(1)
     return {
         "ledger": {"url": values.ledger},
-        "spark": {"master": values.spark_master, "engine": values.one_of("auto", "spark", "pool"), "min_points": count},
+        "spark": {
+            "master": values.spark_master,
+            "engine": values.one_of("auto", "spark", "pool"),
+            "min_points": count,
+            "files": values.far_files,
+            "host_key": values.host_key,
+            "key": values.path_below(root),
+        },
         "receivers": {
             "store": store,
             **login,

@@ -59,6 +59,7 @@ delete_limit_share = 0.2                   # as does a larger share of the known
 master = "local[*]"                        # or spark://host:7077, yarn, k8s://…
 engine = "auto"                            # Spark in Airflow's DAGs, a process pool on the command line; "spark", "pool"
 min_points = 5000000                       # with "auto": below this many points a process pool, Spark above
+files = ""                                 # "sftp://user@host:22/" (with host_key, key) where executors see no shared path
 """
 
 
