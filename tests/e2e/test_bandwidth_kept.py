@@ -123,7 +123,8 @@ def test_bundles_of_small_files_keep_the_cap_on_the_lower_tiers(sshd: Sshd, tmp_
         store.close()
 
 
-@pytest.mark.parametrize("way", ["pull", pytest.param("push", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("way", ["pull", "push"])
 def test_a_slow_cap_is_kept_with_files_that_are_seconds_of_it(sshd: Sshd, tmp_path: Path, way: str) -> None:
     """A file that is one piece on a free line is none here: it would cross at once, and nothing for seconds behind it."""
     far, near = sshd.new_folder("far"), tmp_path / "near"

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -24,16 +22,6 @@ from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 WAYS = pytest.mark.parametrize("way", ["pull", "push"])
 GB = 1 << 30
-
-
-@pytest.fixture
-def in_memory(tmp_path: Path) -> Iterator[Path]:
-    """A folder where 200,000 files are made and gone in seconds; on disk where no memory is to be had for it."""
-    memory = Path("/dev/shm")
-    room = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2 * GB
-    folder = Path(tempfile.mkdtemp(prefix="tidemark-test-", dir=memory if room else tmp_path))
-    yield folder
-    shutil.rmtree(folder)
 
 
 ODD_NAMES = [
