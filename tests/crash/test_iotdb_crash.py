@@ -97,4 +97,4 @@ def test_every_crash_is_recovered(worlds: Callable[[], IotdbWorld]) -> None:
 
 @pytest.mark.timeout(600)
 def test_crashes_while_recovering_are_recovered(worlds: Callable[[], IotdbWorld]) -> None:
-    assert explore_double(worlds, pairs=40).crashes > 40
+    assert explore_double(worlds, pairs=24).crashes > 24

@@ -160,6 +160,7 @@ def test_a_wrong_environment_variable_is_named(written: Path) -> None:
         ("sites.plant1", 'connection = "ssh"', "key and connection exclude each other"),
         ("receivers.centre", "settle_days = -2", "must be a whole number of at least 0"),
         ("receivers.centre", 'iotdb = "http://x"', 'must be "iotdb://user@host:port"'),
+        ("receivers.centre", 'iotdb = "iotdb://me:secret@h:6667"', "must not hold a password: log in with `iotdb_password"),
     ],
 )
 def test_a_bad_value_is_named_with_its_line_and_what_is_allowed(written: Path, section: str, line: str, says: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidemark.errors import PermanentError, RetryableError, TidemarkError
+from tidemark.errors import PartialError, PermanentError, RetryableError, TidemarkError
 from tidemark.ledger import iotdb_rows
 from tidemark.ledger.catalog_rows import CatalogFile
 from tidemark.ledger.database import Ledger
@@ -92,6 +92,7 @@ class Giver:
             self.mender.stage.clear()
             folder = self.mender.stage.place([one.file for one in files])
             load_into(self.mender.server, folder, batch.database, batch.table)
+            passed = self._passed_over(files)
             for one in files:
                 if self._leaves_deletions(one.file):
                     self.mender.forget(one.file, one.devices)
@@ -99,11 +100,12 @@ class Giver:
             if len(files) == 1:
                 return self._refused(files[0], refused)
             return [replace(one, state="unknown") for one in files]
+        files = [one for one in files if one not in passed]
         # CRASH WINDOW: LOADed, not written down: the same.
         self._record([FileRow(one.file.file_id, "given", "file") for one in files], "iotdb.given", files)
         self.done.files += len(files)
         self.refusals = 0
-        return []
+        return self._again(passed, len(batch.files))
 
     def points(self, one: Standing) -> bool:
         """Give what readers see of a file and the server lacks; whether the server agrees now."""
@@ -146,6 +148,20 @@ class Giver:
             iotdb_rows.put_files(connection, self.target, rows, self.clock())
             fresh = [h for h, row in zip(held, rows, strict=True) if known.get(row.file_id) != row]
             record_many(connection, "iotdb.held", [{**_place(h.file), "reason": h.reason} for h in fresh])
+
+    def _passed_over(self, files: Sequence[Standing]) -> list[Standing]:
+        """Files that an old server did not take though it says that it did: two of one name, of one time partition."""
+        if not self.mender.server.version.moves:
+            return []
+        left = {file.file_id for file in self.mender.stage.left([one.file for one in files])}
+        return [one for one in files if one.file.file_id in left]
+
+    def _again(self, passed: Sequence[Standing], together: int) -> list[Standing]:
+        """Those passed over are to be given one by one; one that was alone is held."""
+        if passed and together == 1:
+            self.hold(passed[0].file, PartialError("the server says that it took the file, and did not"))
+            return []
+        return [replace(one, state="unknown") for one in passed]
 
     def _leaves_deletions(self, file: CatalogFile) -> bool:
         """Old servers take a file and not the deletions beside it: they are told those."""

@@ -52,6 +52,7 @@ class Stage:
         self._copies = copies
         self._clock = clock
         self._version = 0
+        self._placed: dict[int, str] = {}
         self.folder = f"{FOLDER}/{hashlib.sha256(server.encode()).hexdigest()[:12]}"
 
     def clear(self) -> None:
@@ -64,6 +65,7 @@ class Stage:
         A TsFile is a second name of the catalog's own: nobody writes into one. Deletions are a copy: a server appends.
         """
         names = {file.file_id: f"{self.folder}/{number}/{self._name(file)}" for number, file in enumerate(files)}
+        self._placed = names
         links = [(file.location, names[file.file_id]) for file in files]
         if self._store.properties.hard_links and not self._copies:
             gone = self._store.link(links)
@@ -77,6 +79,11 @@ class Stage:
                 end = mods_form(file.mods_location)
                 self._store.publish(f"{names[file.file_id]}.{end}", self._store.read(file.mods_location))
         return str(self._root / self.folder)
+
+    def left(self, files: Sequence[CatalogFile]) -> list[CatalogFile]:
+        """Of what was placed last: what a server that takes files away did not take."""
+        there = self._store.stat_many([self._placed[file.file_id] for file in files])
+        return [file for file, entry in zip(files, there, strict=True) if entry is not None]
 
     def write(
         self, devices: Mapping[str, Mapping[str, Column]], aligned: Mapping[str, bool], tags: Mapping[str, Sequence[str]]
