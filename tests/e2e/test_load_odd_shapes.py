@@ -158,6 +158,18 @@ def test_a_device_that_reaches_over_1970_is_in_no_ones_way(centre: Centre) -> No
     assert read_merge_read(centre, files, first + second, groups=2).moved == 0
 
 
+def test_a_file_between_the_times_of_two_others_is_in_no_ones_way(centre: Centre) -> None:
+    """Two files overlap in one device; in another a third lies between them, and what they become reaches over it."""
+    d2 = ("root.sg", "d2")
+    files = [
+        file_of({D1: {"s": column_of(DataType.INT64, {5: 5})}}),
+        file_of({D1: {"s": column_of(DataType.INT64, {9: 9})}, d2: {"s": column_of(DataType.INT64, {1: 1})}}),
+        file_of({D1: {"s": column_of(DataType.INT64, {1: 1})}, d2: {"s": column_of(DataType.INT64, {1: 2})}}),
+    ]
+    first = rows_of("root.sg.d1", {"s": column_of(DataType.INT64, {1: 1, 5: 5, 9: 9})})
+    assert read_merge_read(centre, files, [*first, ("root.sg.d2", "s", 1, "INT64", "2")]).moved == 0
+
+
 def test_a_series_whose_type_changes_is_read_as_each_file_has_it(centre: Centre) -> None:
     """No TsFile holds two types of a series, so such files stay as they came, and why is told."""
     written = [

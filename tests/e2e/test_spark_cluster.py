@@ -40,7 +40,7 @@ from tidemark.settings import SparkSettings
 pytestmark = [pytest.mark.full, pytest.mark.real("spark"), pytest.mark.timeout(400)]
 ROOT = Path(__file__).parents[2]
 SITE = SITES["2.0.1-beta"]
-GROUPS, PAGES = 8, 30_000
+GROUPS, PAGES = 8, 20_000
 
 
 @pytest.fixture(scope="module")

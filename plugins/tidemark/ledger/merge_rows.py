@@ -95,7 +95,7 @@ def publish(
 ) -> tuple[int, ...] | None:
     """Let `merged` stand for `sources` in one step; the new file_ids, or None when the ledger moved on since planning.
 
-    None, and nothing changed: a source is no longer live or is to be replaced, or a file came that overlaps the outputs
+    None, and nothing changed: a source is no longer live or is to be replaced, or a file came that overlaps the sources
     and ranks below them.
     Merged files made earlier from any of the sources retire in the same step.
     """
@@ -250,7 +250,10 @@ def _ranked_above(connection: Connection, receiver: str, ids: set[int]) -> set[i
 
 
 def _came_between(connection: Connection, receiver: str, ids: set[int], merged: Sequence[MergedFile]) -> bool:
-    """Whether a visible file that is not a source of the merge, nor made from its sources, overlaps it from below."""
+    """Whether a visible file that is not a source of the merge, nor made from its sources, overlaps one of them from below.
+
+    The sources' times count, as they do for the plan: one that lies between those of two sources has no point in common.
+    """
     if not merged:
         return False
     mine = merged[0].file
@@ -260,8 +263,8 @@ def _came_between(connection: Connection, receiver: str, ids: set[int], merged: 
         for f in catalog_rows.visible_files(connection, receiver, mine.site_id, mine.database)
         if f.file_id not in ids and f.file_id not in made and f.rank <= mine.rank
     ]
-    devices = catalog_rows.devices_of_files(connection, [f.file_id for f in others])
-    return any(overlapping(one.devices, devices.get(f.file_id, ())) for f in others for one in merged)
+    devices = catalog_rows.devices_of_files(connection, [*ids, *(f.file_id for f in others)])
+    return any(overlapping(devices.get(one, ()), devices.get(f.file_id, ())) for f in others for one in ids)
 
 
 def _insert(connection: Connection, one: MergedFile, source_ids: Sequence[int], batch: str, at: float) -> int:
