@@ -70,7 +70,7 @@ def test_of_many_slots_no_more_moves_than_must() -> None:
     for number in range(5, 12):
         before, nodes = owners, [*nodes, f"n{number:02}"]
         owners = even_weights(weights)(before, nodes)
-        had = Counter({name: 0 for name in nodes})
+        had = Counter(dict.fromkeys(nodes, 0))
         for slot, name in enumerate(before):
             had[name] += weights[slot]
         mean = sum(weights.values()) / len(nodes)
