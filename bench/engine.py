@@ -20,7 +20,7 @@ def run() -> int:
     parser.add_argument("--host-key", default="")
     parser.add_argument("--key", default="")
     parser.add_argument("--tier", default="")
-    parser.add_argument("--target-only", action="store_true", help="SHA-256 of the bytes as they arrive alone")
+    parser.add_argument("--target-only", action="store_true", help="SHA-256 at the target alone")
     parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--stop-after", type=int, default=0, help="bytes; what is under way then is left for another run")
     asked = parser.parse_args()

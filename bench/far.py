@@ -17,7 +17,6 @@ LINES = {
     "wan_bbr": Conditions("bbr", loss_percent=0.1),
 }
 PARTS = (*LINES, "resume")
-LEFT_OUT = "scp and the per-file tools: several round trips a file, minutes for 2,000 of them"
 
 
 def measure(server: Sshd, below: Path, wanted: set[str], rounds: int, scale: float, book: Book) -> None:
@@ -45,12 +44,10 @@ def measure(server: Sshd, below: Path, wanted: set[str], rounds: int, scale: flo
 
 
 def _pull(part: str, files: sets.FileSet, way: Way, rounds: int, book: Book) -> None:
-    many = files.name == "small"
     row = f"{part}_{files.name}"
     mine = engine(way)
-    peers = on_a_long_line(way, many)
-    if many:
-        book.absent[row] = LEFT_OUT
+    peers, left_out = on_a_long_line(way, many=files.name == "small")
+    book.absent.update({f"{row} {name}": reason for name, reason in left_out.items()})
     alternate(row, [mine], peers, way, rounds, book)
     book.ratios[row] = mine.median_seconds / best(peers)
 

@@ -54,8 +54,8 @@ def make(folder: Path, edge: EdgeSet) -> Path:
                 for device in range(DEVICES):
                     _insert(session, f"{group}.d{device}", FIRST_WEEK + week, edge.rows, random)
             if week % _FLUSH_EVERY == _FLUSH_EVERY - 1:
-                session.execute("flush")
-        session.execute("flush")
+                session.run("flush")
+        session.run("flush")
         points = sum(session.count(f"{group}.*") for group in GROUPS)
         session.close()
     finally:
@@ -73,10 +73,10 @@ def tsfiles(data: Path) -> list[Path]:
 
 def _create(session: Session) -> None:
     for group in GROUPS:
-        session.execute(f"set storage group to {group}")
+        session.run(f"set storage group to {group}")
         for device in range(DEVICES):
             for series in range(SERIES):
-                session.execute(f"create timeseries {group}.d{device}.s{series} with datatype=DOUBLE, encoding=GORILLA")
+                session.run(f"create timeseries {group}.d{device}.s{series} with datatype=DOUBLE, encoding=GORILLA")
 
 
 def _insert(session: Session, device: str, week: int, rows: int, random: np.random.Generator) -> None:

@@ -1,6 +1,6 @@
 """Spark job: the merge tasks: each reads its devices from all sources and stages its merged files.
 
-python spark_jobs/merge.py FOLDER MASTER
+python spark_jobs/merge.py FOLDER MASTER [REPLIES]
 """
 
 from __future__ import annotations
@@ -13,4 +13,4 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # so that `spark_jobs` is
 from spark_jobs.tasks import run_job
 
 if __name__ == "__main__":
-    run_job("merge", *sys.argv[1:3])
+    run_job("merge", *sys.argv[1:])

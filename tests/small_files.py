@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.crash.edge import resource_bytes
 from tidemark.tsfiles.codes import DataType
-from tidemark.tsfiles.column import Column
+from tidemark.tsfiles.column import VALUE_DTYPES, Column
 from tidemark.tsfiles.writer import TsFileWriter, device_order, tree_segments
 
 Devices = Mapping[str, Mapping[str, Sequence[tuple[int, int]]]]  # device → measurement → (time, value)
@@ -52,3 +52,24 @@ def source(version: int, *, inner: int = 0, cross: int = 0, unsequence: bool = F
     """A source path; higher versions win."""
     folder = "unsequence" if unsequence else "sequence"
     return f"data/{folder}/{database}/0/0/{1_600_000_000_000 + version}-{version}-{inner}-{cross}.tsfile"
+
+
+def file_of(
+    devices: Mapping[tuple[str | None, ...], Mapping[str, Column]],
+    aligned: bool = False,
+    tables: Mapping[str, Sequence[str]] | None = None,
+) -> dict[str, bytes]:
+    """A TsFile of any columns, by the segments of their devices, without companions. `tables`: table → its tag columns."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "1-1-0-0.tsfile"
+        with TsFileWriter(place, tables) as writer:
+            for segments in sorted(devices, key=device_order):
+                writer.write(segments, devices[segments], aligned)
+        return {"": place.read_bytes()}
+
+
+def column_of(data_type: DataType, points: Mapping[int, object]) -> Column:
+    """The points (time → value) of a series of any type."""
+    values = np.empty(len(points), VALUE_DTYPES[data_type])
+    values[:] = [points[time] for time in sorted(points)]
+    return Column(data_type, np.array(sorted(points), np.int64), values)

@@ -28,7 +28,8 @@ class ReceiverSettings:
     key: str = ""  # private key file for sftp
     connection: str = ""  # or an Airflow connection id
     tier: str = "auto"  # auto: what a probe of the far end finds; python | posix | sftp: that and no other
-    iotdb: str = ""  # also LOAD into this server
+    iotdb: str = ""  # also LOAD into this server, iotdb://user@host:port; it must see the store under the same path
+    iotdb_password_file: str = ""  # a file with its password; "" : "root", as a server has it that nobody changed
     settle_days: int = 14  # merged files stand alone after this many days
     partition_interval_ms: int = 604_800_000  # of catalog and slots
     max_unloaded_landings: int = 8  # a sync waits (5) while more than this are not loaded
@@ -41,6 +42,9 @@ class SparkSettings:
     master: str = "local[*]"
     engine: str = "auto"  # spark | pool | auto
     min_points: int = 5_000_000  # below this many points the process pool merges
+    files: str = ""  # sftp://user@host:port/ under which executors reach this machine's paths; "": they see the same paths
+    host_key: str = ""
+    key: str = ""  # on every executor
 
 
 @dataclass(frozen=True)

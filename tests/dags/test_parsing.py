@@ -65,6 +65,17 @@ def test_load_precedes_merge_for_each_receiver(dagbag: Callable[[], Any]) -> Non
     assert dag.task_dict["load"].downstream_task_ids == {"merge", "done"}
 
 
+def test_a_receiver_with_an_iotdb_is_loaded_into_it_beside_the_merge(dagbag: Callable[[], Any], centre: Centre) -> None:
+    centre.write()
+    centre.config.write_text(
+        centre.config.read_text().replace('store = "centre"\n', 'store = "centre"\niotdb = "iotdb://root@127.0.0.1:6667"\n')
+    )
+    dag = dagbag().dags["tidemark_load"]
+    assert dag.task_dict["load"].downstream_task_ids == {"merge", "load_iotdb", "done"}
+    assert dag.task_dict["load_iotdb"].downstream_task_ids == {"done"}
+    assert "load_iotdb" in dag.doc_md
+
+
 def test_what_every_dag_has(dagbag: Callable[[], Any]) -> None:
     for dag_id, dag in dagbag().dags.items():
         assert dag.max_active_runs == 1, dag_id

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +34,16 @@ def running_airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runnin
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retrying, "FIRST_PAUSE", 0.02)
     monkeypatch.setattr(retrying, "LONGEST_PAUSE", 0.1)
+
+
+@pytest.fixture
+def in_memory(tmp_path: Path) -> Iterator[Path]:
+    """A folder where 200,000 files are made and gone in seconds; on disk where no memory is to be had for it."""
+    memory = Path("/dev/shm")
+    room = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2 << 30
+    folder = Path(tempfile.mkdtemp(prefix="tidemark-test-", dir=memory if room else tmp_path))
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from tests.services.sshd import Sshd
+from tidemark.stores.local import LocalStore
 from tidemark.stores.login import Limits
 from tidemark.stores.opening import StoreAddress
-from tidemark.stores.protocol import Tier
+from tidemark.stores.protocol import Store, Tier
+from tidemark.stores.sftp import open_sftp
 from tidemark.stores.transfer import SendItem, SendOptions
 
 TIERS = [Tier.PYTHON, Tier.POSIX, Tier.SFTP]
@@ -37,3 +39,10 @@ def write(folder: Path, *sizes: int) -> list[SendItem]:
 
 def same(items: list[SendItem], source: Path, target: Path) -> bool:
     return all((source / i.source_path).read_bytes() == (target / i.target_path).read_bytes() for i in items)
+
+
+def ends(server: Sshd, near: Path, far: Path, way: str, tier: Tier) -> tuple[Store, Store]:
+    """Source and target of a pull from the server's folder `far`, or of a push to it."""
+    near.mkdir(exist_ok=True)
+    remote, local = open_sftp(address(server, far), tier, QUICK), LocalStore(str(near))
+    return (remote, local) if way == "pull" else (local, remote)

@@ -21,6 +21,7 @@ from tidemark.stores.transfer import SendItem, SendOptions, Sent, send
 pytestmark = pytest.mark.real("sshd")
 
 CAP = 2e6  # bytes a second: any machine and any line can do more
+SLOW = 350e3  # a file of a megabyte is almost three seconds of it, and ten seconds hold no whole number of them
 WINDOW = 10.0  # seconds
 
 
@@ -41,14 +42,14 @@ def counted(wire: Wire) -> Iterator[list[tuple[float, int]]]:
     looking.join()
 
 
-def in_windows(seen: list[tuple[float, int]]) -> list[float]:
+def in_windows(seen: list[tuple[float, int]], cap: float = CAP) -> list[float]:
     """Bytes a second in every window, from a second after the first file's bytes to the last ones."""
-    first = next(at for at, count in seen if count > seen[0][1] + CAP / 4) + 1.0
+    first = next(at for at, count in seen if count > seen[0][1] + cap / 4) + 1.0
     total = seen[-1][1]
     rates = []
     for at, count in seen:
         later = next(((then, passed) for then, passed in seen if then >= at + WINDOW), None)
-        if at >= first and later is not None and later[1] < total - CAP / 2:
+        if at >= first and later is not None and later[1] < total - cap / 2:
             rates.append((later[1] - count) / (later[0] - at))
     return rates
 
@@ -118,5 +119,51 @@ def test_bundles_of_small_files_keep_the_cap_on_the_lower_tiers(sshd: Sshd, tmp_
             outcomes = list(send(*ends, items, SendOptions(bandwidth=CAP)))
         assert all(isinstance(one, Sent) for one in outcomes) and len(outcomes) == len(items)
         rates = in_windows(seen)
-        assert max(rates, default=0) <= 1.1 * CAP, f"{max(rates):.0f}"
+        assert rates and max(rates) <= 1.1 * CAP, f"{max(rates):.0f}"
+        store.close()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("way", ["pull", "push"])
+def test_a_slow_cap_is_kept_with_files_that_are_seconds_of_it(sshd: Sshd, tmp_path: Path, way: str) -> None:
+    """A file that is one piece on a free line is none here: it would cross at once, and nothing for seconds behind it."""
+    far, near = sshd.new_folder("far"), tmp_path / "near"
+    near.mkdir()
+    begin, items = far if way == "pull" else near, []
+    for number in range(6):
+        (begin / f"{number}").write_bytes(bytes(1_000_000))
+        items.append(SendItem(f"{number}", f"l/{number}", 1_000_000))
+    with Wire(sshd.port, upwards=way == "push") as wire:
+        store = open_sftp(address(sshd, far, wire.port), Tier.PYTHON, QUICK)
+        ends = (store, LocalStore(str(near))) if way == "pull" else (LocalStore(str(near)), store)
+        with counted(wire) as seen:
+            outcomes = list(send(*ends, items, SendOptions(bandwidth=SLOW)))
+        assert all(isinstance(one, Sent) for one in outcomes) and len(outcomes) == len(items)
+        rates = in_windows(seen, SLOW)
+        assert rates and max(rates) <= 1.05 * SLOW and min(rates) >= 0.95 * SLOW, f"{min(rates):.0f} {max(rates):.0f}"
+        store.close()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("sizes", [[13_000_000], [200_000] * 65, [20_000] * 650])
+def test_what_is_read_back_for_the_proof_counts(sshd: Sshd, tmp_path: Path, sizes: list[int]) -> None:
+    """Over SFTP a pushed file crosses twice, up and down again: both ways together keep the cap. So does a look at what
+    is there already."""
+    far, near = sshd.new_folder("far"), tmp_path / "near"
+    near.mkdir()
+    for number, size in enumerate(sizes):
+        (near / f"{number}").write_bytes(bytes(size))
+    items = [SendItem(f"{number}", f"l/{number}", size) for number, size in enumerate(sizes)]
+    with Wire(sshd.port, both=True) as wire:
+        store = open_sftp(address(sshd, far, wire.port), Tier.SFTP, QUICK)
+        with counted(wire) as seen:
+            sent = list(send(LocalStore(str(near)), store, items, SendOptions(bandwidth=CAP)))
+        assert all(isinstance(one, Sent) for one in sent) and len(sent) == len(items)
+        rates = in_windows(seen)
+        assert rates and max(rates) <= 1.1 * CAP, f"{max(rates):.0f}"  # requests and answers on top
+        with counted(wire) as seen:
+            again = list(send(LocalStore(str(near)), store, items, SendOptions(bandwidth=CAP)))
+        assert [one.wire_bytes for one in again] == [0] * len(items)
+        passed, seconds = seen[-1][1] - seen[0][1], seen[-1][0] - seen[0][0]
+        assert sum(sizes) <= passed <= 1.1 * CAP * seconds, f"{passed / seconds:.0f}"
         store.close()

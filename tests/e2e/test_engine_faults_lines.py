@@ -90,11 +90,12 @@ def test_a_server_that_is_started_again_in_the_middle(start_sshd: Callable[..., 
 
     try:
         with world.ends() as (source, target):
-            first = list(send(source, target, items, SendOptions(retries=50, bandwidth=20e6), again))
+            options = SendOptions(retries=50, bandwidth=20e6, block_bytes=2 * MB)
+            first = list(send(source, target, items, options, again))
     finally:
         over.set()
     assert world.arrived({one.item: one for one in first}) and len(first) == len(items)
-    assert sum(one.wire_bytes for one in first) <= sum(item.size for item in items) + 8 * MB
+    assert sum(one.wire_bytes for one in first) <= sum(item.size for item in items) + options.block_bytes
 
 
 @WAYS

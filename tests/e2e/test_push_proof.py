@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,10 @@ from tests.services.sshd import Sshd
 from tidemark.stores import far_stream, line, retrying
 from tidemark.stores.block_journal import part_of
 from tidemark.stores.local import LocalStore
+from tidemark.stores.push_carrier import PushCarrier, Seal
 from tidemark.stores.python_store import PythonStore
 from tidemark.stores.sftp import open_sftp
-from tidemark.stores.transfer import SendItem, SendOptions, Sent, send
+from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 
 pytestmark = pytest.mark.real("sshd")
 MB = 1 << 20
@@ -72,6 +74,30 @@ def test_a_byte_that_flips_on_the_far_disk_while_more_comes_costs_its_block(site
     assert [path.name for path in Path(centre.root).rglob("*") if path.is_file()] == ["0.tsfile"]
 
 
+def test_a_byte_that_flips_again_and_again_fails_after_the_tries(
+    site: LocalStore, centre: PythonStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`retries` repeats of its block, as in a pull, and none of the file besides."""
+    (item,) = old(site, 12 * MB)
+    part = Path(centre.root) / part_of(item.target_path)
+    seal, asked, crossed = PushCarrier.seal, [], []
+
+    def flipped_before(carrier: PushCarrier, seals: list[Seal]) -> None:
+        with part.open("r+b") as file:
+            file.seek(2 * MB + 17)
+            byte = file.read(1)
+            file.seek(2 * MB + 17)
+            asked.append(file.write(bytes([byte[0] ^ 1])))
+        seal(carrier, seals)
+
+    monkeypatch.setattr(PushCarrier, "seal", flipped_before)
+    (failed,) = send(site, centre, [item], SendOptions(block_bytes=MB, retries=2), crossed.append)
+    assert isinstance(failed, Failed) and "arrived with another digest" in failed.error.message
+    assert len(asked) == 3
+    assert sum(crossed) <= 12 * MB + 2 * MB
+    assert not (Path(centre.root) / item.target_path).exists()
+
+
 @pytest.mark.parametrize("size", [100_000, 3 * MB])
 def test_a_source_that_changes_while_its_last_bytes_are_read_is_never_mixed(
     site: LocalStore, centre: PythonStore, size: int, monkeypatch: pytest.MonkeyPatch
@@ -108,6 +134,43 @@ def test_pieces_of_two_editions_are_never_put_together(
 
     (sent,) = send(site, centre, [item], SendOptions(block_bytes=MB, bandwidth=8e6), on_bytes)
     assert isinstance(sent, Sent) and arrived(site, centre, [item])
+    assert sum(crossed) > 6 * MB
+
+
+def grown_and_replaced(place: Path) -> None:
+    """By another file that is longer than what is wanted, too."""
+    other = place.with_name("other")
+    other.write_bytes(os.urandom(8 * MB))
+    other.replace(place)
+
+
+def rewritten_within_its_tick(place: Path) -> None:
+    before = place.stat()
+    with place.open("r+b") as file:
+        file.write(os.urandom(before.st_size))
+    os.utime(place, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("digest", [True, False], ids=["both ends", "target only"])
+@pytest.mark.parametrize(("size", "change"), [(7 * MB, grown_and_replaced), (6 * MB, rewritten_within_its_tick)])
+def test_two_editions_that_no_time_tells_apart_are_never_put_together(
+    site: LocalStore, centre: PythonStore, size: int, change: Callable[[Path], None], digest: bool
+) -> None:
+    """Nor where the link has the digest made at the target alone."""
+    (written,) = old(site, size)
+    item = replace(written, size=6 * MB)
+    place = Path(site.where.root) / item.source_path
+    crossed: list[int] = []
+
+    def on_bytes(count: int) -> None:
+        if not crossed:
+            change(place)
+        crossed.append(count)
+
+    options = SendOptions(block_bytes=MB, bandwidth=8e6, digest_at_source=digest)
+    (sent,) = send(site, centre, [item], options, on_bytes)
+    assert isinstance(sent, Sent) and sent.verified == ("source" if digest else "target")
+    assert (Path(centre.root) / item.target_path).read_bytes() == place.read_bytes()[: item.size]
     assert sum(crossed) > 6 * MB
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.store_ends import QUICK, address
+from tests.e2e.store_ends import QUICK, address, ends
 from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
 from tidemark.errors import DiskFullError, PermissionDeniedError, SourceVanishedError
@@ -22,7 +22,7 @@ from tidemark.stores.disk_target import DiskTarget
 from tidemark.stores.local import LocalStore
 from tidemark.stores.opening import open_store
 from tidemark.stores.posix_flow import range_command
-from tidemark.stores.protocol import Store, Tier
+from tidemark.stores.protocol import Tier
 from tidemark.stores.sftp import open_sftp
 from tidemark.stores.sftp_target import SftpTarget
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
@@ -120,12 +120,6 @@ def test_either_line_between_two_servers_may_be_cut(sshd: Sshd, other: Sshd, tie
 
 
 # --- what happens while bytes are on their way
-
-
-def ends(server: Sshd, near: Path, far: Path, way: str, tier: Tier) -> tuple[Store, Store]:
-    near.mkdir(exist_ok=True)
-    remote, local = open_sftp(address(server, far), tier, QUICK), LocalStore(str(near))
-    return (remote, local) if way == "pull" else (local, remote)
 
 
 @pytest.mark.parametrize("tier", LOWER)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -13,7 +11,7 @@ import pytest
 from tests.centre import Centre, inline_centre
 from tests.expected import SITES
 from tests.landing_maker import companions, tsfiles_below
-from tests.services.processes import die_with_parent, free_port, stop, wait_until
+from tests.services import spark as spark_service
 from tidemark.errors import RetryableError, UsageError
 from tidemark.flows.admitting import local_root
 from tidemark.flows.engines import PoolEngine
@@ -57,7 +55,8 @@ def merge_tasks(centre: Centre, staging: str) -> list[MergeTask]:
 
 
 def staged(centre: Centre, folder: str) -> Mapping[str, bytes]:
-    return {p.name: p.read_bytes() for p in (centre.root / folder).iterdir()}
+    """By group, task and partition; what follows in the names is of the try."""
+    return {p.name.rpartition("-")[0]: p.read_bytes() for p in (centre.root / folder).iterdir()}
 
 
 def test_spark_and_the_pool_make_the_same_bytes(centre: Centre, java: Path) -> None:
@@ -107,35 +106,6 @@ def with_spark(settings: Settings, master: str) -> Settings:
 
 @pytest.fixture
 def cluster(java: Path, tmp_path: Path) -> Iterator[str]:
-    """The address of a standalone master with two workers of one core each, from the pip package alone."""
-    import pyspark
-
-    home = Path(pyspark.__file__).parent
-    port, page = free_port(), free_port()
-    address = f"spark://127.0.0.1:{port}"
-    deploy = "org.apache.spark.deploy"
-    worker = [f"{deploy}.worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0"]
-    commands = [
-        [f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page)],
-        *([*worker, "--work-dir", str(tmp_path / f"worker{n}"), address] for n in range(2)),
-    ]
-    running: list[subprocess.Popen[bytes]] = []
-    try:
-        for number, command in enumerate(commands):
-            log = tmp_path / f"{number}.log"
-            with log.open("wb") as out:
-                running.append(
-                    subprocess.Popen(
-                        [home / "bin" / "spark-class", *command],
-                        stdout=out,
-                        stderr=out,
-                        env={"JAVA_HOME": str(java), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"},
-                        preexec_fn=die_with_parent(),
-                    )
-                )
-            sign = "New state: ALIVE" if number == 0 else "Successfully registered with master"
-            wait_until(lambda log=log, sign=sign: sign in log.read_text(errors="replace"), running[-1], 60, command[0])
+    """The address of a standalone master with two workers."""
+    with spark_service.standalone(java, tmp_path) as address:
         yield address
-    finally:
-        for process in reversed(running):
-            stop(process)

@@ -11,12 +11,15 @@ from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 from hypothesis import given
 
 from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
+from tidemark.load import merge_pieces
 from tidemark.load.merge_plan import Group, Unit, overlapping_groups, tasks_of
 from tidemark.load.merge_task import MergeOutcome, run_merge_task
 from tidemark.load.overlay import Counts
+from tidemark.tsfiles import writer_pages
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import VALUE_DTYPES, Column
 from tidemark.tsfiles.devices import file_device
@@ -85,9 +88,13 @@ def files(draw: st.DrawFn) -> RandomFile:
     return RandomFile(points, tuple(draw(st.lists(deletion, max_size=3))), draw(st.booleans()))
 
 
-@given(st.lists(files(), min_size=2, max_size=5))
-def test_merged_files_hold_what_the_model_says(chosen: list[RandomFile]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+@given(st.lists(files(), min_size=2, max_size=5), st.sampled_from([0, 2, 1000]), st.sampled_from([1, 2, 10_000]))
+def test_merged_files_hold_what_the_model_says(chosen: list[RandomFile], copy_rows: int, page_rows: int) -> None:
+    """Whatever is copied and whatever is decoded: files of many small chunks too."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merge_pieces, "COPY_ROWS", copy_rows)
+        patch.setattr(writer_pages, "PAGE_ROWS", page_rows)
+        patch.setattr(writer_pages, "CHUNK_PAGES", 2 if page_rows == 1 else 1)
         units = [write_unit(Path(folder), number, file) for number, file in enumerate(chosen)]
         for group in overlapping_groups(units):
             members = [chosen[file_id - 1] for file_id in (unit.file.file_id for unit in group.units)]

@@ -49,6 +49,7 @@ class IoTDB:
     folder: Path
     jars: Path
     ports: Mapping[str, int]
+    heap: str = "768m"
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _lines: dict[bool, subprocess.Popen[bytes]] = field(default_factory=dict)  # by "the table model's dialect"
 
@@ -74,6 +75,17 @@ class IoTDB:
         last = self._say(sql, table)[-1]
         if "executed successfully" not in last:
             raise RuntimeError(f"{sql}: {last}")
+
+    def kill(self) -> None:
+        """As a power cut would: nothing is flushed."""
+        for process in reversed(self.processes):
+            stop(process, signal.SIGKILL)
+        self.processes.clear()
+        self._lines.clear()
+
+    def again(self) -> None:
+        """Start what was killed on what it left."""
+        _launch_both(self)
 
     def close(self) -> None:
         for process in reversed(self.processes):
@@ -112,20 +124,25 @@ class IoTDB:
         return process
 
 
-def start(settings: Mapping[str, str] | None = None) -> IoTDB:
-    """A node with an empty folder of its own. PartMissing without Java, Maven or the jars."""
+def start(settings: Mapping[str, str] | None = None, heap: str = "768m") -> IoTDB:
+    """A node with an empty folder of its own. `heap`: of the DataNode, '' as its JVM takes it by itself. PartMissing
+    without Java, Maven or the jars."""
     jars = fetch()
     folder = Path(tempfile.mkdtemp(prefix="tidemark-iotdb-"))
-    node = IoTDB(folder, jars, {name: free_port() for name in PORTS})
+    node = IoTDB(folder, jars, {name: free_port() for name in PORTS}, heap)
     try:
         _configure(node, settings or {})
-        _launch(node, "confignode", "org.apache.iotdb.confignode.service.ConfigNode", "256m")
-        _launch(node, "datanode", "org.apache.iotdb.db.service.DataNode", "768m")
-        _wait_for_both(node)
+        _launch_both(node)
     except BaseException:
         node.close()
         raise
     return node
+
+
+def _launch_both(node: IoTDB) -> None:
+    _launch(node, "confignode", "org.apache.iotdb.confignode.service.ConfigNode", "256m")
+    _launch(node, "datanode", "org.apache.iotdb.db.service.DataNode", node.heap)
+    _wait_for_both(node)
 
 
 def fetch() -> Path:
@@ -184,6 +201,8 @@ def _launch(node: IoTDB, role: str, main: str, heap: str) -> None:
         "iotdb-foreground": "yes",
     }
     words = [f"-D{key}={value}" for key, value in defines.items()]
+    log = folder / "logs" / f"{role}.log"
+    log.unlink(missing_ok=True)  # of a node that was killed: its sign is of that life
     out = (folder / "logs" / f"{role}.out").open("wb")
     with out:
         process = subprocess.Popen(
@@ -196,7 +215,6 @@ def _launch(node: IoTDB, role: str, main: str, heap: str) -> None:
         )
     node.processes.append(process)
     if role == "confignode":
-        log = folder / "logs" / f"{role}.log"
         sign = "start successfully"
         wait_until(lambda: log.exists() and sign in log.read_text(errors="replace"), process, START_SECONDS, role)
 

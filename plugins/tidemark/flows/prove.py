@@ -9,6 +9,7 @@ from sqlalchemy.engine import Connection
 
 from tidemark.errors import NotFoundError, TidemarkError
 from tidemark.flows.app import App
+from tidemark.flows.iotdb_status import at_targets, target_status
 from tidemark.flows.known_sites import root_here, site_names, sites_of
 from tidemark.ledger.database import now
 from tidemark.ledger.leases import is_alive, lease_clock
@@ -32,7 +33,8 @@ LEFT_OUT = "excluded by"
 def status(app: App) -> StatusReport:
     """One line a link, from the ledger alone; links of the settings that never ran are `new`."""
     with app.ledger.read() as connection:
-        return StatusReport(_statuses(app, connection))
+        targets = tuple(target_status(connection, r) for r in app.settings.receivers.values() if r.iotdb)
+        return StatusReport(_statuses(app, connection), targets)
 
 
 def _statuses(app: App, connection: Connection) -> tuple[LinkStatus, ...]:
@@ -91,7 +93,7 @@ def why(app: App, subject: str) -> Explanation:
                 hint=f"./tidemark why {close[0]}" if close else "./tidemark status",
                 subject=subject,
             )
-    return answer
+        return at_targets(connection, answer)
 
 
 def _desk(app: App, connection: Connection) -> Desk:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidemark.errors import PartialError, UsageError
+from tidemark.errors import PartialError
 from tidemark.flows.admitting import local_root, site_of
 from tidemark.flows.app import App
 from tidemark.flows.point_files import PointFile, check_ending
@@ -27,6 +26,7 @@ from tidemark.settings import ReceiverSettings
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import Column, overlay
 from tidemark.tsfiles.devices import matches
+from tidemark.tsfiles.moments import moment
 
 _TALL = pa.schema(
     [
@@ -46,8 +46,6 @@ _ARROW = {
     DataType.TIMESTAMP: pa.int64(),
 }
 """Types that a wide column keeps; the others, and columns whose files disagree, are canonical text."""
-
-_PER_SECOND = {"ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 @dataclass(frozen=True)
@@ -122,28 +120,6 @@ def read(app: App, receiver: ReceiverSettings, query: Query, out: Path, progress
                 seen += target.rows > before
                 progress(Tick("read", done=number, total=len(devices)))
         return ReadResult(target.rows, seen, dict(sorted(reader.unread.found.items())))
-
-
-def moment(text: str, unit: str) -> int | None:
-    """A time bound in `unit` (ms, us, ns) since 1970: an integer as it is, ISO 8601 taken as UTC where it has no zone."""
-    if not text:
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(
-            f"{text!r} is neither an integer nor an ISO 8601 time such as 2026-01-31T12:00:00Z",
-            hint="./tidemark read --help",
-            subject=text,
-        ) from None
-    at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
-    since = at - datetime(1970, 1, 1, tzinfo=UTC)
-    micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-    return micros * _PER_SECOND[unit] // 1_000_000
 
 
 class _Tall:

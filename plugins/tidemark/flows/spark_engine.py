@@ -1,94 +1,68 @@
 """Runs tasks as a Spark job: `spark_jobs/<kind>.py` in a process of its own, tasks in by file, outcomes out by file.
 
 No row passes through the JVM: Spark hands out pickled tasks and brings back pickled outcomes; each executor runs its
-tasks in fresh children like the pool (research/spark-tsfile.md §3.3). The driver process ends with the job, so a caller
-(an Airflow task) never holds a JVM.
+tasks in children like the pool (research/spark-tsfile.md §3.3). The driver stays for the next job of this process
+(`spark_session`) and ends with it.
 """
 
 from __future__ import annotations
 
-import os
 import pickle
 import shutil
-import subprocess
-import sys
 import tempfile
-import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tidemark.errors import RetryableError, UsageError
-from tidemark.flows.engine_children import package_root, run_in_children
+from tidemark.flows.engine_children import run_in_kept_child
 from tidemark.flows.engines import KINDS, Limits, Outcome
+from tidemark.flows.far_tasks import FarTask
 from tidemark.flows.java import ensure_java
+from tidemark.flows.spark_session import PACKAGE, session_at, zip_package
+from tidemark.settings import SparkSettings
+from tidemark.stores.opening import StoreAddress
 
-JOBS = Path(__file__).parents[3] / "spark_jobs"
-TASKS, RESULTS, PACKAGE = "tasks.pickle", "results.pickle", "tidemark.zip"
-_TAIL_LINES = 25
+__all__ = ["PACKAGE", "SparkEngine", "read_tasks", "run_numbered", "write_results", "zip_package"]
+
+TASKS, RESULTS = "tasks.pickle", "results.pickle"
 
 
 @dataclass(frozen=True)
 class SparkEngine:
-    """Spark at `master`; `java` is the JDK's or JRE's home folder."""
+    """Spark at `master`; `java` is the JDK's or JRE's home folder. `files`: how executors reach the receiver's files,
+    None: by the same paths."""
 
     master: str
     java: Path
     limits: Limits = field(default_factory=Limits)
+    files: StoreAddress | None = None
     name: str = "spark"
 
     @staticmethod
-    def found(master: str) -> SparkEngine:
-        """The engine with the Java of this machine; UsageError where there is none."""
-        return SparkEngine(master, ensure_java())
+    def found(settings: SparkSettings) -> SparkEngine:
+        """The engine of `[spark]` with the Java of this machine; UsageError where there is none."""
+        files = StoreAddress(settings.files, settings.host_key, settings.key) if settings.files else None
+        return SparkEngine(settings.master, ensure_java(), files=files)
 
     def run(self, kind: str, tasks: Sequence[Any]) -> Iterator[Outcome]:
         """Outcomes come when the job is done. RetryableError when Spark itself fails, with the end of its log."""
         if not tasks:
             return
-        folder = Path(tempfile.mkdtemp(prefix="tidemark-spark-"))
+        session = session_at(kind, self.master, self.java)
+        folder = Path(tempfile.mkdtemp(prefix="job-", dir=session.folder))
         try:
-            (folder / TASKS).write_bytes(pickle.dumps((kind, list(tasks), self.limits)))
-            _zip_package(folder / PACKAGE)
-            self._submit(kind, folder)
+            (folder / TASKS).write_bytes(pickle.dumps((*self._placed(kind, tasks), self.limits)))
+            session.run(kind, folder)
             yield from pickle.loads((folder / RESULTS).read_bytes())
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _submit(self, kind: str, folder: Path) -> None:
-        job = JOBS / f"{kind}.py"
-        if not job.exists():
-            raise UsageError(f"the Spark job {job} is missing", hint="run Tidemark from its own folder", subject=kind)
-        log = folder / "log"
-        with log.open("wb") as out:
-            done = subprocess.run(
-                [sys.executable, str(job), str(folder), self.master],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env=self._environment(),
-                check=False,
-            )
-        if done.returncode or not (folder / RESULTS).exists():
-            lines = [line for line in log.read_text(errors="replace").splitlines() if not line.startswith("\tat ")]
-            tail = "\n".join(lines[-_TAIL_LINES:])
-            raise RetryableError(
-                f"the Spark job {kind} at {self.master} ended with {done.returncode}:\n{tail}",
-                hint='./tidemark doctor; or set [spark] engine = "pool"',
-                subject=kind,
-            )
-
-    def _environment(self) -> dict[str, str]:
-        paths = [str(package_root()), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-        return {
-            **os.environ,
-            "JAVA_HOME": str(self.java),
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "PYTHONPATH": os.pathsep.join(p for p in paths if p),
-            "TIDEMARK_PARENT": str(os.getpid()),
-        }
+    def _placed(self, kind: str, tasks: Sequence[Any]) -> tuple[str, list[Any]]:
+        """The tasks as executors can run them, and what runs them there."""
+        if self.files is None:
+            return kind, list(tasks)
+        return "far", [FarTask(self.files, task) for task in tasks]
 
 
 def read_tasks(folder: str) -> tuple[str, list[tuple[int, Any]], Limits]:
@@ -105,14 +79,7 @@ def write_results(folder: str, outcomes: Sequence[Outcome]) -> None:
 
 
 def run_numbered(kind: str, limits: Limits, numbered: Iterator[tuple[int, Any]]) -> Iterator[Outcome]:
-    """For the executor: its share of the tasks, one after another, each in a child."""
+    """For the executor: its share of the tasks, one after another, in a child that stays for its next share."""
     mine = list(numbered)
-    for outcome in run_in_children(KINDS[kind], [task for _, task in mine], 1, limits):
+    for outcome in run_in_kept_child(KINDS[kind], [task for _, task in mine], limits):
         yield Outcome(mine[outcome.index][0], outcome.value, outcome.error)
-
-
-def _zip_package(target: Path) -> None:
-    root = package_root()
-    with zipfile.ZipFile(target, "w") as archive:
-        for path in sorted((root / "tidemark").rglob("*.py")):
-            archive.write(path, path.relative_to(root))

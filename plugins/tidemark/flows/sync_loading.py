@@ -16,7 +16,7 @@ from tidemark.flows.sync_steps import holding, stores_of
 from tidemark.ledger import run_rows
 from tidemark.ledger.leases import Leases
 from tidemark.progress import Progress, silent
-from tidemark.settings import LinkSettings
+from tidemark.settings import LinkSettings, ReceiverSettings
 from tidemark.sync import receipts
 from tidemark.sync.window import require_window
 from tidemark.sync.work import Options, Work
@@ -67,13 +67,27 @@ def _load(app: App, link: LinkSettings, progress: Progress) -> LoadResult | None
     from tidemark.flows.load_landings import load
 
     give_up = time.monotonic() + LOAD_PATIENCE
+    receiver = app.receiver(link.receiver)
     while True:
         try:
-            return load(app, app.receiver(link.receiver), site=app.site(link.site).id, progress=progress)
+            loaded = load(app, receiver, site=app.site(link.site).id, progress=progress)
+            return _with_iotdb(app, receiver, loaded, progress)
         except LeaseHeldError:
             if time.monotonic() > give_up:
                 return None
             time.sleep(0.5)
+
+
+def _with_iotdb(app: App, receiver: ReceiverSettings, loaded: LoadResult, progress: Progress) -> LoadResult:
+    """Also into the receiver's IoTDB; one that another process gives to right now gets this by its next load."""
+    if not receiver.iotdb:
+        return loaded
+    from tidemark.flows.load_iotdb import with_iotdb
+
+    try:
+        return with_iotdb(app, receiver, loaded, progress)
+    except LeaseHeldError:
+        return loaded
 
 
 def _take_answers(app: App, link: LinkSettings, run_id: str) -> None:

@@ -71,6 +71,11 @@ KINDS: Mapping[str, str] = {
     "merge.waits": "A change at the site is not read yet, since a settled file holds it back; detail: reason.",
     "merge.replaced": "A settled file left the catalog: its sources came again.",
     "file.reclaimed": "A retired file's bytes were removed after the grace; detail: file_id.",
+    # the IoTDB that a receiver's files are LOADed into as well
+    "iotdb.given": "The server has the file, or what readers see of it; detail: server, file_id.",
+    "iotdb.held": "The server was not given the file; detail: reason.",
+    "iotdb.gone": "The server forgot what only this file brought, which left the catalog; detail: server, file_id.",
+    "iotdb.counted": "A database was counted at the server; detail: server, partitions, points, compared, wrong.",
     # proof and care
     "verify.difference": "verify found a difference; detail: what, expected, found.",
     "verify.repaired": "verify --repair marked a difference for sending or deriving again; detail: what.",

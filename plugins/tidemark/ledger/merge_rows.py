@@ -196,11 +196,8 @@ def settle(connection: Connection, merged_ids: Collection[int], at: float) -> tu
 def overlapping(mine: Iterable[CatalogDevice], other: Iterable[CatalogDevice]) -> bool:
     """Whether two files have a device in common whose times touch."""
     extents = {d.device: (d.start, d.end) for d in mine}
-    for device in other:
-        start, end = extents.get(device.device, (1, 0))
-        if start <= device.end and device.start <= end:
-            return True
-    return False
+    met = ((extents[device.device], device) for device in other if device.device in extents)
+    return any(start <= device.end and device.start <= end for (start, end), device in met)
 
 
 def _withdraw(connection: Connection, receiver: str, hit: set[int], at: float) -> Withdrawn:

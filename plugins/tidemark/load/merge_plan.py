@@ -8,6 +8,7 @@ always from sources: what was merged before is derived again. Source: DESIGN §3
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from tidemark.load.merge_task import MergeTask, TaskSource
 
 NONE: Mapping[int, Mapping[str, str]] = MappingProxyType({})
 TASK_POINTS = 2_000_000  # a device is never split; what is left over makes a smaller task
+COPY_SHARE = 8  # a point that is copied costs about that part of one that is decoded and written
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,11 @@ class Group:
     @property
     def points(self) -> int:
         return sum(unit.file.points for unit in self.units)
+
+    @property
+    def work(self) -> int:
+        """Points to merge: those of devices that are only copied count for a share."""
+        return sum(_costs(self).values())
 
     @property
     def file_ids(self) -> tuple[int, ...]:
@@ -128,24 +135,28 @@ def overlapping_groups(units: Sequence[Unit]) -> list[Group]:
 
 
 def tasks_of(group: Group, number: int, root: str, staging: str, interval: int) -> list[MergeTask]:
-    """The group's tasks, ordered by device: each a range of its devices, of about TASK_POINTS points.
+    """The group's tasks, ordered by device: each a range of its devices, of about TASK_POINTS points to merge.
+
+    Devices that will be copied (`merge_pieces`) hardly count, so few that overlap do not make many small files of all.
 
     `number`: the group's place in the batch; `staging`: folder below `root` for their outputs; `interval`: of catalog
     partitions, in the site's unit.
     """
-    points: dict[str, int] = defaultdict(int)
-    for unit in group.units:
-        for device in unit.devices:
-            points[device.device] += device.points
     ranges: list[list[str]] = [[]]
     weight = 0
-    for name, count in sorted(points.items()):
+    for name, count in sorted(_costs(group).items()):
         if ranges[-1] and weight + count > TASK_POINTS:
             ranges.append([])
             weight = 0
         ranges[-1].append(name)
         weight += count
     first = group.units[0].file
+    known = [
+        pair
+        for unit in group.units
+        for pair in ((unit.file.location, unit.file.sha256), (unit.file.mods_location, unit.file.mods_sha256))
+    ]
+    proofs = tuple((location, sha256) for location, sha256 in known if location and sha256)
     return [
         MergeTask(
             group=number,
@@ -156,9 +167,25 @@ def tasks_of(group: Group, number: int, root: str, staging: str, interval: int) 
             interval=interval,
             sources=_sources(group, frozenset(devices)),
             devices=tuple(devices),
+            prove=proofs[place :: len(ranges)],
         )
         for place, devices in enumerate(ranges)
     ]
+
+
+def _costs(group: Group) -> dict[str, int]:
+    """Device → points to merge: of a device that lies in files without deletions, one after another, only a share."""
+    found: dict[str, list[tuple[CatalogDevice, bool]]] = defaultdict(list)
+    for unit in group.units:
+        for device in unit.devices:
+            found[device.device].append((device, bool(unit.file.mods_location)))
+    costs = {}
+    for name, extents in found.items():
+        points = sum(device.points for device, _ in extents)
+        extents.sort(key=lambda extent: extent[0].start)
+        meets = any(before.end >= after.start for (before, _), (after, _) in itertools.pairwise(extents))
+        costs[name] = points if meets or any(mods for _, mods in extents) else points // COPY_SHARE
+    return costs
 
 
 def _sources(group: Group, devices: frozenset[str]) -> tuple[TaskSource, ...]:

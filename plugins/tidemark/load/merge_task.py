@@ -1,27 +1,31 @@
 """One merge task: the points of some devices from all their sources, newest wins, as new TsFiles in staging.
 
 Runs wherever an engine puts it, in a process of its own; reads the sources, writes below its staging folder and nothing
-else, so it may be run twice. Memory holds one device. What may not be merged without changing a value or a type is
-refused by name, and nothing is written. Source: DESIGN §3 "Who wins", §7; research/spark-tsfile.md §3.4.
+else, so it may be run twice. Memory holds one piece of a device (`merge_pieces`). What may not be merged without changing a
+value or a type is refused by name, and nothing is written. Source: DESIGN §3 "Who wins", §7; research/spark-tsfile.md §3.4.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
-from tidemark.errors import CorruptionError, NotFoundError, RetryableError
-from tidemark.load.check import mods_form
-from tidemark.load.overlay import NOTHING, Counts, Layer, cut, lay, split_counts
+from tidemark.errors import CorruptionError, NotFoundError, RetryableError, UnsupportedError
+from tidemark.load.check import mods_form, sha256_of
+from tidemark.load.merge_device import DeviceMerge, Holder, Part
+from tidemark.load.overlay import NOTHING, Counts
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import Column
 from tidemark.tsfiles.devices import split_nodes, table_segments
 from tidemark.tsfiles.mods import Deletion, parse_mods
 from tidemark.tsfiles.reader import TsFile
-from tidemark.tsfiles.statistics import describe
+from tidemark.tsfiles.tally import tally
 from tidemark.tsfiles.writer import TsFileWriter, device_order, tree_segments
+from tidemark.tsfiles.writer_pages import aligned_chunks, mark_chunk, row_times, series_chunks
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,11 @@ class TaskSource:
 
 @dataclass(frozen=True)
 class MergeTask:
-    """Devices of one group. `sources` lowest rank first; `interval` of catalog partitions, in the site's unit."""
+    """Devices of one group. `sources` lowest rank first; `interval` of catalog partitions, in the site's unit.
+
+    `prove`: (location, SHA-256) of files that must still be what was loaded: between them the tasks of a group prove all its
+    sources, for what rotted on this disk would get a sound digest by being merged.
+    """
 
     group: int
     number: int
@@ -44,6 +52,7 @@ class MergeTask:
     interval: int
     sources: tuple[TaskSource, ...]
     devices: tuple[str, ...]
+    prove: tuple[tuple[str, str], ...] = ()
 
     @property
     def subject(self) -> str:
@@ -78,20 +87,21 @@ class MergeOutcome:
 
 @dataclass(frozen=True)
 class _Source:
-    """A source while it is open."""
+    """A source while it is open, and what it holds of the task's devices."""
 
     file: TsFile
     deletions: tuple[Deletion, ...]
-    devices: frozenset[str]
+    devices: Mapping[str, Holder]
 
 
 @dataclass
 class _Output:
-    """A file of one partition while it is written."""
+    """A file of one partition while it is written; `device`: the one whose chunks it takes."""
 
     location: str
     writer: TsFileWriter
     counts: Counts = NOTHING
+    device: str = ""
 
 
 class _RefusedError(Exception):
@@ -111,6 +121,7 @@ def run_merge_task(task: MergeTask) -> MergeOutcome:
     """
     with ExitStack() as opened:
         try:
+            _prove(task)
             sources = [_open(task, source, opened) for source in task.sources]
         except (NotFoundError, FileNotFoundError) as gone:
             raise RetryableError(
@@ -123,7 +134,21 @@ def run_merge_task(task: MergeTask) -> MergeOutcome:
             _check_types(task, sources)
         except _RefusedError as refused:
             return MergeOutcome(task.group, task.number, refused=(refused.subject, refused.reason))
-        return _merge(task, sources, tables)
+        try:
+            return _merge(task, sources, tables)
+        except UnsupportedError as unsure:  # a page in an encoding that loses values: its file stays as it came
+            return MergeOutcome(task.group, task.number, refused=(unsure.subject, unsure.message))
+
+
+def _prove(task: MergeTask) -> None:
+    for location, sha256 in task.prove:
+        found = sha256_of(Path(task.root, location))
+        if found != sha256:
+            raise CorruptionError(
+                f"{location} is not what was loaded: its SHA-256 is {found}, not {sha256}",
+                hint="./tidemark verify --repair fetches it again",
+                subject=location,
+            )
 
 
 def _open(task: MergeTask, source: TaskSource, opened: ExitStack) -> _Source:
@@ -132,7 +157,9 @@ def _open(task: MergeTask, source: TaskSource, opened: ExitStack) -> _Source:
     if source.mods_location:
         data = Path(task.root, source.mods_location).read_bytes()
         deletions = parse_mods(data, mods_form(source.mods_location), source.mods_location)
-    return _Source(file, deletions, frozenset(file.devices()))
+    there = set(file.devices())
+    held = {device: Holder(file, deletions, *file.series_of(device)) for device in task.devices if device in there}
+    return _Source(file, deletions, held)
 
 
 def _tag_columns(sources: Sequence[_Source]) -> dict[str, tuple[str, ...]]:
@@ -152,42 +179,40 @@ def _check_types(task: MergeTask, sources: Sequence[_Source]) -> None:
     """One type a series, and in the table model one type a column: a TsFile holds no more."""
     types: dict[tuple[str, str], tuple[DataType, str]] = {}
     for source in sources:
-        for device in task.devices:
-            if device not in source.devices:
-                continue
+        for device, holder in source.devices.items():
             owner = f"{task.database}.{table_segments(device)[0]}" if _of_table(device) else device
-            for measurement in source.file.measurements(device):
-                if not source.file.points(device, measurement):
+            for measurement, series in holder.series.items():
+                if not series.statistics.count:
                     continue
-                found = source.file.type_of(device, measurement)
-                known, where = types.setdefault((owner, measurement), (found, source.file.path))
-                if known != found:
-                    reason = f"{known.name} in {Path(where).name}, {found.name} in {Path(source.file.path).name}"
+                known, where = types.setdefault((owner, measurement), (series.type, source.file.path))
+                if known != series.type:
+                    reason = f"{known.name} in {Path(where).name}, {series.type.name} in {Path(source.file.path).name}"
                     raise _RefusedError(f"{device}.{measurement}", reason)
 
 
 def _merge(task: MergeTask, sources: Sequence[_Source], tables: Mapping[str, tuple[str, ...]]) -> MergeOutcome:
     outputs: dict[int, _Output] = {}
-    read = unplaced = NOTHING
+    held = unplaced = NOTHING
     try:
         for device in sorted(task.devices, key=lambda name: device_order(_segments(name))):
-            holders = [source for source in sources if device in source.devices]
-            rows: dict[int, dict[str, Column]] = {}
-            for measurement, layers in _layers(holders, device).items():
-                column, counts = lay(layers)
-                read += counts
-                parts = cut(column, task.interval)
-                for partition, account in split_counts(counts, parts).items():
-                    if partition not in outputs:
-                        outputs[partition] = _output(task, partition, tables)
-                    outputs[partition].counts += account
-                    rows.setdefault(partition, {})[measurement] = parts[partition]
-                unplaced += NOTHING if parts else counts
-            aligned = holders[-1].file.aligned(device)  # as the newest file has it
-            for partition, columns in rows.items():
-                outputs[partition].writer.write(_segments(device), columns, aligned)
-        if sum((output.counts for output in outputs.values()), unplaced) != read:
-            raise CorruptionError(f"{task.subject}: the outputs do not account for {read}", subject=task.subject)
+            holders = [source.devices[device] for source in sources if device in source.devices]
+            held += Counts(sum(series.statistics.count for holder in holders for series in holder.series.values()))
+            merge = DeviceMerge(device, holders, task.interval)
+            for part in merge.parts():
+                if part.partition is None:
+                    unplaced += part.counts
+                    continue
+                if part.partition not in outputs:
+                    outputs[part.partition] = _output(task, part.partition, tables)
+                _put(outputs[part.partition], merge, part)
+            for output in outputs.values():
+                if output.device == device:
+                    output.writer.end()
+        counted = sum((output.counts for output in outputs.values()), unplaced)
+        if not counted.balanced or counted.points_in != held.points_in:
+            raise CorruptionError(
+                f"{task.subject}: the outputs do not account for {held.points_in} points", subject=task.subject
+            )
         staged = tuple(_finish(task, partition, outputs[partition]) for partition in sorted(outputs))
     except BaseException:
         for output in outputs.values():
@@ -196,28 +221,32 @@ def _merge(task: MergeTask, sources: Sequence[_Source], tables: Mapping[str, tup
     return MergeOutcome(task.group, task.number, staged, unplaced)
 
 
-def _layers(holders: Sequence[_Source], device: str) -> dict[str, list[Layer]]:
-    """Measurement → its points in each file, lowest rank first."""
-    layers: dict[str, list[Layer]] = {}
-    for source in holders:
-        for measurement in source.file.measurements(device):
-            points = source.file.points(device, measurement)
-            if points:
-                layers.setdefault(measurement, []).append(_layer(source, device, measurement, points))
-    return layers
-
-
-def _layer(source: _Source, device: str, measurement: str, points: int) -> Layer:
-    """The points before and after deletions are counted, not computed from each other: the account is a check."""
-    column = source.file.column(device, measurement)
-    if not any(entry.affects(device, measurement) for entry in source.deletions):
-        return Layer(column, points)
-    left = source.file.column(device, measurement, deletions=source.deletions)
-    return Layer(left, points, deleted=len(column) - len(left))
+def _put(output: _Output, merge: DeviceMerge, part: Part) -> None:
+    """Write the part; in an aligned device each chunk group has a chunk of every column, if only its mark."""
+    writer = output.writer
+    if output.device != merge.device:
+        writer.begin(_segments(merge.device))
+        output.device = merge.device
+    output.counts += part.counts
+    kind = writer.compression
+    if not merge.aligned:
+        for name, column in part.columns.items():
+            writer.put(series_chunks(name, column, kind), same_group=True)
+        if part.copied:
+            writer.put(part.copied, same_group=True)
+    elif part.copied:
+        known = {chunk.name for chunk in part.copied}
+        marks = [mark_chunk(name, of_type, kind) for name, of_type in merge.types.items() if name not in known]
+        writer.put([*part.copied, *marks])
+    else:
+        columns = {name: part.columns.get(name, Column.empty(of_type)) for name, of_type in merge.types.items()}
+        for group in aligned_chunks(row_times(part.columns), columns, kind):
+            writer.put(group)
 
 
 def _output(task: MergeTask, partition: int, tables: Mapping[str, tuple[str, ...]]) -> _Output:
-    location = f"{task.staging}/{task.group}-{task.number}-{partition}.tsfile"
+    # Of this try alone: a worker that was given up may still write when another has the task.
+    location = f"{task.staging}/{task.group}-{task.number}-{partition}-{uuid.uuid4().hex[:12]}.tsfile"
     place = Path(task.root, location)
     place.parent.mkdir(parents=True, exist_ok=True)
     return _Output(location, TsFileWriter(place, tables))
@@ -226,7 +255,7 @@ def _output(task: MergeTask, partition: int, tables: Mapping[str, tuple[str, ...
 def _finish(task: MergeTask, partition: int, output: _Output) -> Staged:
     """Close the output and compare what its own statistics say with what was meant."""
     output.writer.close()
-    facts = describe(Path(task.root, output.location), task.database)
+    facts = tally(Path(task.root, output.location), task.database)
     counts = output.counts
     if facts.points != counts.points_out or facts.points != output.writer.points or not counts.balanced:
         raise CorruptionError(
@@ -234,8 +263,7 @@ def _finish(task: MergeTask, partition: int, output: _Output) -> Staged:
             hint="./tidemark verify --deep",
             subject=task.subject,
         )
-    devices = tuple((d.device, d.start, d.end, d.points) for d in facts.devices)
-    writer = output.writer
+    writer, devices = output.writer, facts.devices
     return Staged(output.location, partition, writer.sha256, writer.size, facts.model, facts.points, devices, counts)
 
 
@@ -243,5 +271,6 @@ def _of_table(device: str) -> bool:
     return split_nodes(device)[0] != "root"
 
 
+@lru_cache(maxsize=4096)
 def _segments(device: str) -> tuple[str | None, ...]:
     return table_segments(device) if _of_table(device) else tree_segments(device)

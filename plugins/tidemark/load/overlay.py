@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tidemark.tsfiles.column import Column, overlay
+from tidemark.tsfiles.weave import Weave, weave
 
 
 @dataclass(frozen=True)
@@ -52,18 +53,35 @@ class Layer:
     deleted: int = 0
 
 
-def lay(layers: Sequence[Layer]) -> tuple[Column, Counts]:
-    """The series as readers see it, and where its points went. Layers lowest rank first, all of one type (ValueError)."""
-    column = overlay([layer.column for layer in layers])
+def lay(layers: Sequence[Layer], known: list[Weave] | None = None) -> tuple[Column, Counts]:
+    """The series as readers see it, and where its points went. Layers lowest rank first, all of one type (ValueError).
+
+    `known`: how layers of other series with the same times lay over each other; what is found out here is added.
+    """
+    column = _overlay([layer.column for layer in layers], [] if known is None else known)
     points = sum(layer.points for layer in layers)
     deleted = sum(layer.deleted for layer in layers)
     return column, Counts(points, len(column), points - deleted - len(column), deleted)
+
+
+def _overlay(columns: Sequence[Column], known: list[Weave]) -> Column:
+    filled = [column for column in columns if len(column)]
+    if len(filled) < 2 or len({column.type for column in columns}) != 1:
+        return overlay(columns)
+    runs = [column.times for column in filled]
+    woven = next((one for one in known if one.fits(runs)), None)
+    if woven is None:
+        woven = weave(runs)
+        known.append(woven)
+    return Column(columns[0].type, woven.times, woven.choose([column.values for column in filled]))
 
 
 def cut(column: Column, interval: int) -> dict[int, Column]:
     """The column by catalog partition, floor(time / interval); `interval` in the unit of its times."""
     if not len(column):
         return {}
+    if (only := int(column.times[0]) // interval) == int(column.times[-1]) // interval:
+        return {only: column}
     partitions = column.times // interval  # rounds down before 1970 too
     starts = np.flatnonzero(np.append(True, partitions[1:] != partitions[:-1]))
     ends = np.append(starts[1:], len(column))

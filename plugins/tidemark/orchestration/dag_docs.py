@@ -55,6 +55,7 @@ from the ledger, so a missed event costs minutes and no data. One map index a re
 |---|---|
 | `load` | it loaded all it could, and the last line of its log names what it could not and the next command |
 | `merge` | some were not merged; the catalog is right without, only slower to read: mend, then clear |
+| `load_iotdb` | only where a receiver names an `iotdb`: it is down, or was not given all (the log names files and reasons) |
 | `done` | never by itself: it is `upstream_failed` when one of the others is red |
 
 What a load may leave: landings behind one that is missing in the sequence, files in quarantine (`./tidemark quarantine

@@ -25,16 +25,20 @@ def local_receivers(settings: Settings) -> list[str]:
 
 
 def load_dag(settings: Settings) -> DAG:
-    """`tidemark_load`: load, then merge, one map index a receiver."""
+    """`tidemark_load`: load, then merge, one map index a receiver; `load_iotdb` beside merge where one has an IoTDB."""
     receivers = local_receivers(settings)
+    targets = any(settings.receivers[name].iotdb for name in receivers)
     with _dag("tidemark_load", "load", LOAD_DOC, load_schedule(receivers)) as dag:
 
         def load_and_merge(receiver: str) -> None:
             loaded = _task("load")(receiver=receiver)
             # A load that left something is red, and what it loaded is merged all the same; `done` joins the two verdicts.
             merged = _task("merge", trigger_rule="all_done")(receiver=receiver)
-            [loaded, merged] >> EmptyOperator(task_id="done")
-            loaded >> merged
+            tasks = [loaded, merged]
+            if targets:  # also after a load that left something, and again by itself while the server is down
+                tasks.append(_task("load_iotdb", trigger_rule="all_done")(receiver=receiver))
+            tasks >> EmptyOperator(task_id="done")
+            loaded >> tasks[1:]
 
         # The group is mapped so that a receiver's merge waits for its own load only.
         task_group(group_id="receiver", prefix_group_id=False)(load_and_merge).expand(receiver=receivers)

@@ -39,6 +39,18 @@ def load(receiver: str) -> dict[str, Any]:
     return _judged(result.exit_code, result.as_json())
 
 
+def load_iotdb(receiver: str) -> dict[str, Any]:
+    """Give the receiver's IoTDB what the catalog took; nothing where it has none."""
+    from tidemark.flows.load_iotdb import load_if_any
+
+    result = perform(lambda app: load_if_any(app, app.receiver(receiver)))
+    if result is None:
+        return {}
+    for trouble in result.troubles:
+        log.warning("%s %s: %s", trouble.what, trouble.path, trouble.reason)
+    return _judged(result.exit_code, result.as_json())
+
+
 def merge(receiver: str) -> dict[str, Any]:
     """Merge what overlaps at the receiver."""
     from tidemark.flows.merge_catalog import merge as run

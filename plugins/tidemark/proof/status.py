@@ -111,13 +111,33 @@ class LinkStatus:
 
 
 @dataclass(frozen=True)
+class TargetStatus:
+    """How the IoTDB of a receiver stands: files that `waits` for it to be given, `held`: refused; `differs`: why its counts
+    are not the catalog's, by database and partition."""
+
+    receiver: str
+    server: str
+    given: int
+    waits: int
+    held: int
+    differs: tuple[str, ...]
+
+    @property
+    def state(self) -> str:
+        """equal | differs | held | behind."""
+        return "differs" if self.differs else "held" if self.held else "behind" if self.waits else "equal"
+
+
+@dataclass(frozen=True)
 class StatusReport:
     """What `status` says of everything."""
 
     links: tuple[LinkStatus, ...]
+    iotdb: tuple[TargetStatus, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        return {"links": [link.as_json() for link in self.links]}
+        targets = [{"state": one.state, **vars(one), "differs": list(one.differs)} for one in self.iotdb]
+        return {"links": [link.as_json() for link in self.links], **({"iotdb": targets} if targets else {})}
 
 
 def link_status(facts: LinkFacts, clock: float) -> LinkStatus:

@@ -44,11 +44,19 @@ def readers(root: Path) -> Mapping[str, Mapping[str, Reader]]:
     count, interval = values.whole(0), values.whole(1)
     return {
         "ledger": {"url": values.ledger},
-        "spark": {"master": values.spark_master, "engine": values.one_of("auto", "spark", "pool"), "min_points": count},
+        "spark": {
+            "master": values.spark_master,
+            "engine": values.one_of("auto", "spark", "pool"),
+            "min_points": count,
+            "files": values.far_files,
+            "host_key": values.host_key,
+            "key": values.path_below(root),
+        },
         "receivers": {
             "store": store,
             **login,
             "iotdb": values.iotdb,
+            "iotdb_password_file": values.path_below(root),
             "settle_days": count,
             "partition_interval_ms": interval,
             "max_unloaded_landings": values.whole(1),

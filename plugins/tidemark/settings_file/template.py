@@ -17,7 +17,8 @@ store = "var/centre"                       # a folder of this machine, file:///s
 # host_key = "SHA256:…"                    # required for sftp; ssh-keyscan HOST | ssh-keygen -lf - shows it
 # key = "~/.ssh/id_ed25519"                # log in with this key file, or:  connection = "an Airflow connection id"
 # tier = "auto"                            # of an sftp store: "python", "posix", "sftp" let nothing better be used there
-# iotdb = "iotdb://root@127.0.0.1:6667"    # also LOAD into this IoTDB server
+# iotdb = "iotdb://root@127.0.0.1:6667"    # also LOAD into this IoTDB server, which sees the store under the same path
+# iotdb_password_file = "iotdb.password"   # a file with its password; without: "root"
 settle_days = 14                           # after this many days merged files stand alone and their sources are reclaimed
 partition_interval_ms = 604800000          # time partitions of the catalog: a week
 max_unloaded_landings = 8                  # a sync waits while more landings than this are not loaded
@@ -58,6 +59,7 @@ delete_limit_share = 0.2                   # as does a larger share of the known
 master = "local[*]"                        # or spark://host:7077, yarn, k8s://…
 engine = "auto"                            # Spark in Airflow's DAGs, a process pool on the command line; "spark", "pool"
 min_points = 5000000                       # with "auto": below this many points a process pool, Spark above
+files = ""                                 # "sftp://user@host:22/" (with host_key, key) where executors see no shared path
 """
 
 

@@ -247,6 +247,15 @@ def ledger(value: Any) -> str:
     raise ValueError('must be "sqlite:///file" or "postgresql+psycopg://user@host/database"')
 
 
+def far_files(value: Any) -> str:
+    """Where Spark's executors find the root of this machine's file system; "": they see the same paths."""
+    if value == "":
+        return ""
+    if not text(value).startswith("sftp://"):
+        raise ValueError('must be "sftp://user@host:port/", or "" where executors see the same paths')
+    return str(store(Path("/"))(value))
+
+
 def spark_master(value: Any) -> str:
     if isinstance(value, str) and re.fullmatch(r"local(\[(\*|\d+)\])?|yarn|(spark|k8s)://.+", value):
         return value
@@ -263,5 +272,6 @@ def _address(value: Any, scheme: str) -> SplitResult:
     if not sound:
         raise ValueError(form)
     if address.password is not None:
-        raise ValueError('must not hold a password: log in with `key = "FILE"` or an Airflow `connection`')
+        instead = '`iotdb_password_file = "FILE"`' if scheme == "iotdb" else '`key = "FILE"` or an Airflow `connection`'
+        raise ValueError(f"must not hold a password: log in with {instead}")
     return address

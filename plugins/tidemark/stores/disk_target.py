@@ -24,6 +24,7 @@ class DiskTarget:
         self._store = store
         self._handles: dict[int, int] = {}
         self._papers: dict[int, int] = {}
+        self._found: dict[int, bytes] = {}  # journals of jobs that none of their bytes came of
         self._synced: dict[int, int] = {}
         self._claimed: dict[int, int] = {}
         self._proofs: dict[int, tuple[durable.Proof, bytes]] = {}  # of parts whose digests were made
@@ -41,19 +42,12 @@ class DiskTarget:
     def begin(self, job: Job, known: bytes) -> None:
         """Opened when its first bytes come: many may be on their way."""
         self._synced[job.number] = self._claimed[job.number] = job.at
-        if job.small:
-            return
-        journal = job.journal()
-        with translated(self._store.where, job.paper):
-            paper = os.open(self._store.disk.locate(job.paper), _OPEN | os.O_APPEND, 0o644)
-            self._papers[job.number] = paper
-            if not known.startswith(journal):
-                os.ftruncate(paper, 0)
-                os.write(paper, journal)
-            else:  # what it claims behind that is cut
-                os.ftruncate(paper, len(journal))
+        if not job.small:
+            self._found[job.number] = known
 
     def write(self, job: Job, data: bytes | memoryview) -> None:
+        if job.number in self._found:
+            self._open_paper(job, self._found.pop(job.number))
         with translated(self._store.where, job.part):
             handle = self._handle(job)
             left, offset = memoryview(data), job.at
@@ -105,6 +99,7 @@ class DiskTarget:
 
     def abandon(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
+            self._found.pop(job.number, None)
             for open_now in (self._handles, self._papers):
                 handle = open_now.pop(job.number, -1)
                 if handle >= 0:
@@ -112,6 +107,17 @@ class DiskTarget:
 
     def close(self) -> None:
         self._disks.close()
+
+    def _open_paper(self, job: Job, known: bytes) -> None:
+        journal = job.journal()
+        with translated(self._store.where, job.paper):
+            paper = os.open(self._store.disk.locate(job.paper), _OPEN | os.O_APPEND, 0o644)
+            self._papers[job.number] = paper
+            if not known.startswith(journal):
+                os.ftruncate(paper, 0)
+                os.write(paper, journal)
+            else:  # what it claims behind that is cut
+                os.ftruncate(paper, len(journal))
 
     def _unless_lost(self, jobs: Sequence[Job], sync: Callable[[], None]) -> dict[Job, TidemarkError]:
         """Those of which the disk lost bytes or the name. No other sync would say so again: their parts are gone, and where

@@ -166,11 +166,12 @@ def give_names(
             # CRASH WINDOW: a file that nobody proved has the name; the rerun compares its digest and brings it again.
             if named and os.path.lexists(final):
                 os.rename(final, part)
-    _sync_folders(renames, disks)
+    sync_names(renames, disks)
     return others
 
 
-def _sync_folders(renames: Sequence[tuple[bytes, bytes]], disks: Disks | None) -> None:
+def sync_names(renames: Sequence[tuple[bytes, bytes]], disks: Disks | None) -> None:
+    """Make the folders of names that were given durable. Raises SyncFailed."""
     folders = sorted({final.rpartition(b"/")[0] for _, final in renames})
     try:
         if len(folders) >= SYNC_ONCE and _sync_disks(folders, disks):

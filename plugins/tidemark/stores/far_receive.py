@@ -23,7 +23,7 @@ from tidemark.stores.disk import Disk
 from tidemark.stores.far_sealing import DIFFERS, SEALED, Seal, Sealing, trouble_of
 from tidemark.stores.far_stream import BARE, NOTHING, RECORD
 from tidemark.stores.head_room import HeadRoom
-from tidemark.stores.part_file import PartFile, begin_part, write_small
+from tidemark.stores.part_file import PartFile, begin_part, digest_of, write_small
 from tidemark.stores.resuming import claims, whole_blocks
 
 WORDS = struct.Struct(">BI")  # PIECES or SEALS, bytes of the FILEs with their paths
@@ -203,16 +203,7 @@ def begin(disk: Disk, files: list[Any], resumed: dict[str, Any]) -> list[Any]:
 
 def _there(place: bytes, digest: bytes) -> bool:
     try:
-        return os.path.lexists(place) and _digest(place) == digest
+        found = digest_of(place)
     except OSError:
         return False
-
-
-def _digest(place: bytes) -> bytes:
-    total = sha256()
-    with open(os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
-        while True:
-            piece = file.read(1 << 20)
-            if not piece:
-                return total.digest()
-            total.update(piece)
+    return found is not None and found[0] == digest

@@ -15,20 +15,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from hashlib import sha256
 from typing import Any
 
 from tidemark.stores import durable
-from tidemark.stores.block_journal import Identity, copy_at, decode, journal_at, journal_of, part_at, part_of
+from tidemark.stores.block_journal import Identity, copy_at, journal_at, part_at
 from tidemark.stores.disk import Disk
 from tidemark.stores.far_stream import BARE, NOTHING, RECORD
 from tidemark.stores.part_file import Differs, PartFile, digest_of, named, still
+from tidemark.stores.resuming import first_bad
 
 SEALED = 4  # kind of an answer: about a name
 DIFFERS = 252  # a trouble beside those of `far_stream`: not the bytes whose digest came with them
 LOST = 254  # and: the disk lost bytes of it, as a sync said
 BATCH = 2000
-_PIECE = 1 << 18
 LOOK_SECONDS = 0.1  # between two looks at the parts' leases, while nothing comes
 GATHER_SECONDS = 0.05  # for which a batch waits to grow
 
@@ -120,7 +119,7 @@ class Sealing:
         """The whole file has the digest it must have, wherever it is."""
         try:
             found = self._finished(seal) if seal.part is not None else _found(seal)
-            offset, length = _bad_piece(self.disk, seal) if not found and seal.part is not None else (0, 0)
+            offset, length = first_bad(self.disk, seal.path) if not found and seal.part is not None else (0, 0)
         except OSError as error:
             answers.append(_lost_of(seal) if _is_lost(seal) else trouble_of(seal.number, error, SEALED))
             return False
@@ -219,36 +218,6 @@ def _proven_piece(number: int, part: PartFile, span: tuple[int, int], claim: tup
     except OSError as error:
         return trouble_of(number, error, BARE, span)
     return RECORD.pack(number, span[0], span[1], 0, BARE, 0, NOTHING)
-
-
-def _bad_piece(disk: Disk, seal: Seal) -> tuple[int, int]:
-    """(offset, length) of the first piece of a large file that is not what its journal says; (0, 0) where each is."""
-    journal = decode(disk.read(journal_of(seal.path), 0, None))
-    if journal is None:
-        return 0, 0
-    handle = disk.open(part_of(seal.path))
-    try:
-        total, good = sha256(), 0
-        for end, digest in sorted({block.length: block.sha256 for block in journal.blocks if not block.offset}.items()):
-            if _hashed(handle, total, good, end) != digest:
-                return good, end - good
-            good = end
-        for block in journal.blocks:
-            if block.offset and _hashed(handle, sha256(), block.offset, block.end) != block.sha256:
-                return block.offset, block.length
-    finally:
-        os.close(handle)
-    return 0, 0
-
-
-def _hashed(handle: int, total: Any, offset: int, end: int) -> str:
-    while offset < end:
-        piece = os.pread(handle, min(_PIECE, end - offset), offset)
-        if not piece:
-            return ""
-        total.update(piece)
-        offset += len(piece)
-    return str(total.hexdigest())
 
 
 def _found(seal: Seal) -> bool:

@@ -12,7 +12,7 @@ import functools
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from importlib import resources
 from typing import NamedTuple
 
 MODULES = (
@@ -64,7 +64,7 @@ def program(root: str) -> bytes:
 
 @functools.cache
 def _bare(name: str) -> str:
-    text = (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")
+    text = (resources.files("tidemark.stores") / f"{name}.py").read_text(encoding="utf-8")  # on an executor out of a zip
     lines = text.encode().split(b"\n")
     for cut in sorted(_cuts(_parsed(text).body), reverse=True):
         first, last = lines[cut.line - 1], lines[cut.end_line - 1]

@@ -16,7 +16,7 @@ from tidemark.stores.allowance import Allowance
 from tidemark.stores.carrier import Asking, Came, Carrier, Opened, open_another
 from tidemark.stores.far_program import DATA
 from tidemark.stores.far_session import FarSession
-from tidemark.stores.far_stream import RANGE
+from tidemark.stores.far_stream import RANGE, RECORD
 from tidemark.stores.packets import Frame
 from tidemark.stores.python_store import PythonStore
 from tidemark.stores.retrying import pause_after
@@ -128,7 +128,12 @@ class Line:
             except UnreachableError:
                 self.lost(carrier)
                 return
-            self._bucket.take(sum(span.length for span in spans))
+            if self._bucket.rate:
+                self._bucket.take(sum(span.length + self._beside(span.number) for span in spans))
+
+    def _beside(self, number: int) -> int:
+        """Bytes that cross with a span the way its contents do: who sends says what they are of, and asks for the name."""
+        return RECORD.size + (2 * (RANGE.size + len(self._files[number].path)) + RECORD.size if self._sends else 0)
 
     def opened(self, opened: Opened, stopped: Callable[[], bool]) -> None:
         """Raises what must end the transfer: HostKeyError."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidemark.stores import durable
@@ -217,12 +217,8 @@ class PartFile:
                     self.hashed = end
 
     def _hash_back(self, total: Any, offset: int, end: int) -> None:
-        while offset < end:
-            piece = os.pread(self._handle, min(_BACK, end - offset), offset)
-            if not piece:
-                raise OSError(errno.EIO, "lost bytes that were written")
-            total.update(piece)
-            offset += len(piece)
+        if not hash_range(self._handle, total, offset, end):
+            raise OSError(errno.EIO, "lost bytes that were written")
 
 
 def write_small(place: bytes, data: memoryview) -> durable.Proof:
@@ -238,18 +234,29 @@ def write_small(place: bytes, data: memoryview) -> durable.Proof:
         os.close(handle)
 
 
+def hash_range(handle: int, total: Any, offset: int, end: int, tell: Callable[[], None] | None = None) -> bool:
+    """Take the bytes of an open file from `offset` to `end` into the hash `total`; False where it has not all of them.
+
+    `tell` is called behind every piece, so that who waits hears of it.
+    """
+    while offset < end:
+        piece = os.pread(handle, min(_BACK, end - offset), offset)
+        if not piece:
+            return False
+        total.update(piece)
+        offset += len(piece)
+        if tell is not None:
+            tell()
+    return True
+
+
 def digest_of(place: bytes) -> tuple[bytes, durable.Proof] | None:
     """SHA-256 of a part that nobody wrote to meanwhile, and its proof; None of one that somebody did."""
     handle = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        before, total, offset = durable.Proof.of(os.fstat(handle)), hashlib.sha256(), 0
-        while True:
-            piece = os.pread(handle, _BACK, offset)
-            if not piece:
-                break
-            total.update(piece)
-            offset += len(piece)
-        return (total.digest(), before) if durable.Proof.of(os.fstat(handle)) == before else None
+        before, total = durable.Proof.of(os.fstat(handle)), hashlib.sha256()
+        whole = hash_range(handle, total, 0, before.size)
+        return (total.digest(), before) if whole and durable.Proof.of(os.fstat(handle)) == before else None
     finally:
         os.close(handle)
 

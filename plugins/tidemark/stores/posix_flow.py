@@ -13,10 +13,14 @@ from typing import NamedTuple
 from tidemark.stores.flow import Want
 from tidemark.stores.posix_shell import BrokenOutput, FarShell
 
-AHEAD_BYTES = 8 << 20  # of commands whose output was not read
+AHEAD_BYTES = 8 << 20  # of output that was not read, with what the tools put around the contents
+AHEAD_FILES = 2000  # however small
+AHEAD_COMMANDS = 1 << 19  # bytes: a far end whose output nobody reads soon reads no more commands
 BUNDLE_FILES, BUNDLE_BYTES = 250, 4 << 20
+BUNDLE_NAMES = 1 << 16  # bytes of a command: systems take no argument list of any length
 _DD_BLOCK = 1 << 18
 _TAR_BLOCK = 512
+_NAME_FIELD = 100  # bytes of a header; a longer name has a header and blocks of its own
 _REGULAR, _NAMING = (b"0", b"\0"), (b"L", b"x", b"g", b"K")
 
 Came = tuple[Want, memoryview | bytes, bool]  # bytes of it; whether it is to be asked in another way
@@ -25,6 +29,37 @@ Came = tuple[Want, memoryview | bytes, bool]  # bytes of it; whether it is to be
 class _Asked(NamedTuple):
     wants: tuple[Want, ...]
     tar: bool
+    command: str
+    output: int  # bytes it brings
+
+
+class _Ahead:
+    """What of the far end's work was not read yet."""
+
+    def __init__(self, most: int) -> None:
+        self.asked: deque[_Asked] = deque()
+        self._most = most
+        self._output = self._files = self._commands = 0
+
+    @property
+    def full(self) -> bool:
+        """One command is under way and another behind it, whatever they bring."""
+        much = self._output >= self._most or self._files >= AHEAD_FILES or self._commands >= AHEAD_COMMANDS
+        return much and len(self.asked) >= 2
+
+    def put(self, asked: _Asked) -> None:
+        self.asked.append(asked)
+        self._count(asked, 1)
+
+    def take(self) -> _Asked:
+        asked = self.asked.popleft()
+        self._count(asked, -1)
+        return asked
+
+    def _count(self, asked: _Asked, sign: int) -> None:
+        self._output += sign * asked.output
+        self._files += sign * len(asked.wants)
+        self._commands += sign * len(asked.command)
 
 
 class ToolFlow:
@@ -37,9 +72,8 @@ class ToolFlow:
         self._place = place
         self._tools = tools
         self._shell: FarShell | None = None
-        self._asked: deque[_Asked] = deque()
-        self._ahead = 0
         self._most = min(ahead or AHEAD_BYTES, AHEAD_BYTES)
+        self._ahead = _Ahead(self._most)
 
     def stream(self, wants: Iterator[Want]) -> Iterator[Came]:
         """(want, bytes, False) until all of it came; (want, b"", True) for one that the tools did not bring.
@@ -49,12 +83,12 @@ class ToolFlow:
         commands = self._commands(wants)
         try:
             while True:
-                while self._ahead < self._most or len(self._asked) < 2:
+                while not self._ahead.full:
                     asked = next(commands, None)
                     if asked is None:
                         break
                     self._feed(asked)
-                if not self._asked:
+                if not self._ahead.asked:
                     return
                 yield from self._answer()
         finally:
@@ -63,41 +97,45 @@ class ToolFlow:
 
     def _commands(self, wants: Iterator[Want]) -> Iterator[_Asked]:
         bundle: list[Want] = []
-        size = 0
+        size = names = 0
         for want in wants:
             small = want.small and "tar" in self._tools
-            if bundle and (not small or len(bundle) == BUNDLE_FILES or size + want.length > min(self._most, BUNDLE_BYTES)):
-                yield _Asked(tuple(bundle), True)
-                bundle, size = [], 0
+            member = self._member(want)
+            name, output = len(member), _in_archive(member, want.length)
+            full = len(bundle) == BUNDLE_FILES or names + name > BUNDLE_NAMES
+            if bundle and (not small or full or size + output > min(self._most, BUNDLE_BYTES)):
+                yield self._archive(bundle, size)
+                bundle, size, names = [], 0, 0
             if small:
                 bundle.append(want)
-                size += want.length
+                size, names = size + output, names + name
             else:
-                yield _Asked((want,), False)
+                command = range_command(self._place(want.path), want.offset, want.length, "dd" in self._tools)
+                yield _Asked((want,), False, command, want.length)
         if bundle:
-            yield _Asked(tuple(bundle), True)
+            yield self._archive(bundle, size)
+
+    def _archive(self, bundle: list[Want], output: int) -> _Asked:
+        names = " ".join(shlex.quote(self._member(want)) for want in bundle)
+        return _Asked(tuple(bundle), True, f"cd / && tar -cf - -- {names}", output)
 
     def _feed(self, asked: _Asked) -> None:
         self._shell = self._shell or self._open_shell()
-        self._asked.append(asked)
-        self._ahead += sum(want.length for want in asked.wants)
-        if asked.tar:
-            names = " ".join(shlex.quote(self._member(want)) for want in asked.wants)
-            self._shell.feed(f"cd / && tar -cf - -- {names}")
-        else:
-            (want,) = asked.wants
-            self._shell.feed(range_command(self._place(want.path), want.offset, want.length, "dd" in self._tools))
+        self._ahead.put(asked)
+        self._shell.feed(asked.command)
 
     def _answer(self) -> Iterator[Came]:
         """What the oldest command brings. Where that is not what was agreed on, those behind it are asked again."""
-        asked, shell = self._asked.popleft(), self._shell
+        asked, shell = self._ahead.asked[0], self._shell
         assert shell is not None
         came: set[int] = set()
         try:
             yield from self._members(shell, asked, came) if asked.tar else self._range(shell, asked.wants[0], came)
         except BrokenOutput:
+            self._ahead.take()
             self._begin_anew()
-        self._ahead -= sum(want.length for want in asked.wants)
+        else:
+            self._ahead.take()
         for want in asked.wants:
             if want.number not in came:
                 yield want, b"", True
@@ -106,8 +144,7 @@ class ToolFlow:
         assert self._shell is not None
         self._shell.close()
         self._shell = None
-        left, self._asked = self._asked, deque()
-        self._ahead -= sum(want.length for asked in left for want in asked.wants)
+        left, self._ahead = self._ahead.asked, _Ahead(self._most)
         for asked in left:
             self._feed(asked)
 
@@ -143,6 +180,13 @@ class ToolFlow:
 
     def _member(self, want: Want) -> str:
         return "./" + self._place(want.path).lstrip("/")
+
+
+def _in_archive(name: str, length: int) -> int:
+    """Bytes of a member: its header and contents, by blocks, and a name that is long for a header."""
+    size = len(name.encode())
+    long = 2 * _TAR_BLOCK + size + -size % _TAR_BLOCK if size > _NAME_FIELD else 0
+    return _TAR_BLOCK + length + -length % _TAR_BLOCK + long
 
 
 def range_command(place: str, offset: int, length: int, dd: bool) -> str:

@@ -19,9 +19,11 @@ from tidemark.stores.sftp_folders import SftpFolders
 from tidemark.stores.sftp_store import SftpStore
 from tidemark.stores.sftp_target import SftpTarget
 from tidemark.stores.ssh import SshConnection
+from tidemark.stores.transfer_items import Wire
 
 _RANGES, _FILES = 1000, 500  # an exec; a command
 
+_ESCAPED = "\\\n\r"  # with one of them in a name, sha256sum's line of it is written otherwise
 _LARGE = 32 << 20  # bytes from which on a digest has a command of its own, that runs while the file comes
 
 
@@ -56,8 +58,6 @@ class PosixStore(SftpStore):
         return _Beside(self._connection.open_pipe(self._shell(script)))
 
     def digests(self, ranges: Sequence[Range]) -> Sequence[str | None]:
-        if any("\n" in path or "\\" in path for path, _, _ in ranges):
-            return super().digests(ranges)  # the tools' lists have a path a line
         known = self.stat_many([check_path(path) for path, _, _ in ranges])
         found: list[str | None] = [None] * len(ranges)
         whole: dict[int, str] = {}
@@ -73,12 +73,13 @@ class PosixStore(SftpStore):
         return found
 
     def _of_files(self, places: Sequence[str]) -> list[str | None]:
-        """Whole files: many a command, whose lines say of which."""
-        if not places:
-            return []
-        digests: dict[str, str] = {}
-        for start in range(0, len(places), _FILES):
-            names = " ".join(map(shlex.quote, places[start : start + _FILES]))
+        """Whole files: many a command, whose lines say of which. A name that a line would not say as it is comes in none."""
+        odd = [place for place in places if any(character in place for character in _ESCAPED)]
+        commands = [f"{{ sha256sum < {shlex.quote(place)} || echo -; }}" for place in odd]
+        digests = dict(zip(odd, self._answers(commands), strict=True))
+        plain = [place for place in places if place not in digests]
+        for start in range(0, len(plain), _FILES):
+            names = " ".join(map(shlex.quote, plain[start : start + _FILES]))
             for line in self._output(f"sha256sum -- {names}").split(b"\n"):
                 digest, _, place = line.partition(b"  ")
                 if len(digest) == 64:
@@ -86,15 +87,22 @@ class PosixStore(SftpStore):
         return [digests.get(place) for place in places]
 
     def _of_ranges(self, ranges: Sequence[Range]) -> list[str | None]:
-        answers: list[str] = []
-        for start in range(0, len(ranges), _RANGES):
-            batch = [
+        return self._answers(
+            [
                 f"{{ {range_command(place, offset, length or 0, 'dd' in self._tools)}; }} | sha256sum"
-                for place, offset, length in ranges[start : start + _RANGES]
+                for place, offset, length in ranges
             ]
-            answers += [line.split()[0] for line in self._output("; ".join(batch)).decode("ascii").splitlines()]
-        if len(answers) != len(ranges):
-            raise PermanentError(f"sha256sum at {self._connection.login.name} gave {len(answers)} of {len(ranges)} digests")
+        )
+
+    def _answers(self, commands: Sequence[str]) -> list[str | None]:
+        """Of commands that print a line each, which begins with a digest or has none."""
+        answers: list[str] = []
+        for start in range(0, len(commands), _RANGES):
+            lines = self._output("; ".join(commands[start : start + _RANGES])).decode("ascii").splitlines()
+            answers += [line.split()[0] for line in lines]
+        if len(answers) != len(commands):
+            name = self._connection.login.name
+            raise PermanentError(f"sha256sum at {name} gave {len(answers)} of {len(commands)} digests")
         return [answer if len(answer) == 64 else None for answer in answers]
 
     def _output(self, command: str) -> bytes:
@@ -110,8 +118,8 @@ class PosixStore(SftpStore):
     def _open_shell(self) -> FarShell:
         return FarShell(self._connection.open_pipe(self._shell("exec sh")))
 
-    def target(self, block_bytes: int) -> Target:
-        return SftpTarget(self, self._session()[0], block_bytes, reads_back=False)
+    def target(self, wire: Wire) -> Target:
+        return SftpTarget(self, self._session()[0], wire, reads_back=False)
 
     def _has_inodes(self) -> bool:
         return "printf" in self._tools or "stat" in self._tools

@@ -11,26 +11,28 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import sha256
 from queue import Empty
+from typing import NamedTuple
 
 from tidemark.errors import TidemarkError
 from tidemark.stores.block_journal import Identity, journal_of, part_at
 from tidemark.stores.carrier import Carrier
 from tidemark.stores.disk import Disk
-from tidemark.stores.durable import make_folder, make_folders
+from tidemark.stores.durable import remove_quietly
 from tidemark.stores.far_stream import ANY, BARE, same_edition
 from tidemark.stores.line import Line
 from tidemark.stores.local import LocalStore
 from tidemark.stores.looking import same_at
 from tidemark.stores.packets import Frame
-from tidemark.stores.part_file import Differs, Resumed, begin_part, write_small
+from tidemark.stores.part_file import Differs, Resumed, begin_part
 from tidemark.stores.protocol import Entry, Range
 from tidemark.stores.proving import ProvenPart, Prover
 from tidemark.stores.python_store import PythonStore
 from tidemark.stores.resuming import claims, whole_blocks
 from tidemark.stores.schedule import complement
 from tidemark.stores.sealing import Sealer, Whole
+from tidemark.stores.small_files import WORTH_IT, Arrived, SmallFiles
+from tidemark.stores.target_folders import TargetFolders
 from tidemark.stores.transfer_items import SendItem, TryAgain, Wire, changed
 from tidemark.stores.transfer_proof import differs, identity
 from tidemark.stores.transfer_round import PAUSE, Round
@@ -57,6 +59,15 @@ class _Large:
     part: ProvenPart | None = None  # once its first piece came
 
 
+class _Small(NamedTuple):
+    """A whole file as it came: what its record says of its digest."""
+
+    number: int
+    data: memoryview
+    kind: int
+    digest: bytes
+
+
 class Pull(Round):
     def __init__(self, wire: Wire, source: PythonStore, target: LocalStore, items: Sequence[SendItem]) -> None:
         super().__init__(wire, items, source.where, target.where)
@@ -64,13 +75,9 @@ class Pull(Round):
         self.target = target
         self.line = Line(source, self.schedule, self.asking, wire)
         self._large: dict[int, _Large] = {}  # under way
-        self._folders: dict[str, bytes] = {}  # made; their places, with a slash
-        self._beside: dict[str, dict[str, None]] = {}  # folder → those in it that files go to; until one of them is made
-        for item in items:
-            folder = item.target_path.rpartition("/")[0]
-            self._beside.setdefault(folder.rpartition("/")[0], {})[folder] = None
-        self._at_edge = 0
-        self._sealer = Sealer(wire, target.disk, target.where, self._told.put)
+        self._small_files = SmallFiles(quick=len(items) >= WORTH_IT)
+        self._sealer = Sealer(wire, target.disk, target.where, self._told.put, self._small_files)
+        self._folders = TargetFolders(target.disk, items, self._sealer.disks)
         self._prover = Prover(lambda: self.line.came.put((None, None)))
         self._leases_at = 0.0  # when the parts' leases were looked at
         self._unproven: set[int] = set()  # all written, not all read back
@@ -80,6 +87,7 @@ class Pull(Round):
     def take(self, carrier: Carrier, frame: Frame) -> None:
         carrier.bytes += len(frame.data)
         at, large, data, files, proven = 0, self._large, frame.data, self._files, self.wire.options.digest_at_source
+        small: list[_Small] = []
         for number, offset, length, trouble, kind, note, digest in self._records(frame):
             piece = data[at : at + length]
             at += length
@@ -92,13 +100,16 @@ class Pull(Round):
                 if self.schedule.waits_for(number):
                     self._source_trouble(number, trouble, note)
             elif number in large:
-                self.schedule.arrived(carrier.number, number, offset, length)
+                new = self.schedule.arrived(carrier.number, number, offset, length)
                 if self._same(number, note):
                     self._piece((number, offset), piece, (kind, digest))
-            else:
-                self._small(carrier, number, piece, (kind, digest))
+                    self.kept_bytes += length if new and number in large else 0
+            elif self.schedule.arrived(carrier.number, number, 0, length):  # else it has its outcome
+                small.append(_Small(number, piece, kind, digest))
         if at != len(data):
             raise self._not_asked()
+        if small:
+            self._write_small(data, small)
         self._tell_bytes(at, TOLD_AT_ONCE)
         if self._order.ready:
             self._sealer.put(self._order.take())
@@ -123,10 +134,7 @@ class Pull(Round):
 
     def enough(self) -> bool:
         """More than a block is on its way, so that a line is never idle: past the edge one block is taken of it at most."""
-        if not self._edge.is_set():
-            self._at_edge = self.kept_bytes
-            return False
-        return self.kept_bytes - self._at_edge + self.line.frame > self.wire.options.block_bytes
+        return not self._edge.lets(self.line.frame)
 
     def close(self) -> None:
         self._tell_bytes(0, 0)
@@ -140,27 +148,29 @@ class Pull(Round):
         except Exception as bug:
             self._bug = self._bug or bug
 
-    def _small(self, carrier: Carrier, number: int, data: memoryview, proof: tuple[int, bytes]) -> None:
-        """A whole file."""
-        size = len(data)
-        if not self.schedule.arrived(carrier.number, number, 0, size):
-            return  # of a file that has its outcome
-        item = self._files[number]
-        if size != item.size:
-            raise self._not_asked()
-        self.wire.spend([(item.target_path, size)])
-        own = sha256(data)
-        if proof[0] != BARE and own.digest() != proof[1]:
-            self._lose(number, TryAgain(differs(item, "target", 0, size)))
-            return
+    def _write_small(self, frame: memoryview, small: Sequence[_Small]) -> None:
+        """Whole files, of one frame."""
+        placed: list[tuple[_Small, bytes]] = []
+        for one in small:
+            item = self._files[one.number]
+            if len(one.data) != item.size:
+                raise self._not_asked()
+            try:
+                placed.append((one, self._folders.place(item.target_path)))
+            except OSError as error:
+                self._not_kept(one.number, None, error)
+        self.wire.spend([(self._files[one.number].target_path, len(one.data)) for one, _ in placed])
         syncs_failed = self._sealer.syncs_failed
-        try:
-            place = self._place(item.target_path)
-            seen = write_small(part_at(place), data)
-        except OSError as error:
-            self._not_kept(number, None, error)
-            return
-        self._whole(number, Whole(item, place, own.hexdigest(), False, proof=seen, syncs_failed=syncs_failed))
+        written = self._small_files.write(frame, [Arrived(part_at(place), one.data) for one, place in placed])
+        for (one, place), (digest, seen, trouble) in zip(placed, written, strict=True):
+            item = self._files[one.number]
+            if trouble is not None:
+                self._not_kept(one.number, None, trouble)
+            elif one.kind != BARE and digest != one.digest:
+                remove_quietly(part_at(place))
+                self._lose(one.number, TryAgain(differs(item, "target", 0, item.size)))
+            else:
+                self._whole(one.number, Whole(item, place, digest.hex(), False, proof=seen, syncs_failed=syncs_failed))
 
     def _same(self, number: int, edition: int) -> bool:
         """Whether this piece is of the file that the others are of; where times cannot tell, a digest will."""
@@ -179,7 +189,6 @@ class Pull(Round):
         try:
             part = self._part(item, large)
             part.put(offset, data, *proof)
-            self.kept_bytes += len(data)
             handle = part.sync_due()
             if handle >= 0:
                 self._sealer.sync(handle, part)
@@ -235,37 +244,12 @@ class Pull(Round):
 
     def _part(self, item: SendItem, large: _Large) -> ProvenPart:
         if large.part is None:
-            self._place(item.target_path)
+            self._folders.place(item.target_path)
             disk, path = self.target.disk, item.target_path
             large.syncs_failed = self._sealer.syncs_failed
             begin_part(disk, path, large.identity, large.resumed)
             large.part = ProvenPart(disk, path, large.identity, large.resumed, lambda: self.line.came.put((None, None)))
         return large.part
-
-    def _place(self, path: str) -> bytes:
-        """Where a file goes; its folder is there, and no symlink."""
-        folder, _, name = path.rpartition("/")
-        above = self._folders.get(folder)
-        if above is None:
-            self._make_beside(folder)
-            place = self.target.disk.locate(path)
-            above = place[: len(place) - len(name.encode())]
-            make_folder(above.rstrip(b"/") or b"/")
-            self._sealer.disks.watch(above)
-            self._folders[folder] = above
-        return above + name.encode()
-
-    def _make_beside(self, folder: str) -> None:
-        """Make it together with those beside it that files go to, so that what lies above is synced once for all of them.
-
-        What is in the way of another one is the trouble of the files that go there.
-        """
-        places = []
-        for other in self._beside.pop(folder.rpartition("/")[0], {}):
-            with suppress(OSError):  # a symlink is on the way
-                places.append(self.target.disk.locate(other))
-        with suppress(FileExistsError, NotADirectoryError):
-            make_folders(places)
 
     def _whole_large(self, number: int, part: ProvenPart) -> None:
         item, large = self._files[number], self._large.pop(number)
@@ -273,7 +257,7 @@ class Pull(Round):
         digest = part.sha256()
         part.close()
         confirm = self._confirming(item, digest) if large.confirm else None
-        place = self._place(item.target_path)
+        place = self._folders.place(item.target_path)
         whole = Whole(item, place, digest, True, confirm, proof=part.proof, syncs_failed=large.syncs_failed)
         self._whole(number, whole)
 

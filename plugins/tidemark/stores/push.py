@@ -24,7 +24,7 @@ from tidemark.stores.looking import same_at
 from tidemark.stores.packets import Frame
 from tidemark.stores.part_file import spans_of
 from tidemark.stores.protocol import Entry, Range
-from tidemark.stores.push_carrier import UNCONFIRMED, Feed, PushCarrier, Seal
+from tidemark.stores.push_carrier import UNCONFIRMED, UNSENT, Feed, PushCarrier, Seal
 from tidemark.stores.python_store import PythonStore
 from tidemark.stores.retrying import SOON
 from tidemark.stores.schedule import Span, complement
@@ -46,7 +46,7 @@ class _Pieces:
     identity: Identity
     gaps: list[tuple[int, int]]
     kept: bool  # an earlier try left something
-    confirm: bool  # its times cannot show a change: digested again before it is sealed
+    confirm: bool  # its times cannot show a change: digested again before it is sealed, whoever else digests
     repeated: int = 0  # pieces asked for again
 
 
@@ -65,7 +65,7 @@ class Push(Round):
         self.source = source
         self.target = target
         root, reserve = source.where.root, wire.options.reserve
-        feed = Feed(root, reserve, self._describe, self._read, self._asked, self._crossed, self._broke)
+        feed = Feed(root, reserve, self._describe, self._read, self._asked, self._edge.passes, self._crossed, self._broke)
         self.line = Line(target, self.schedule, self.asking, wire, lambda *what: PushCarrier(feed, *what), sends=True)
         self._large: dict[int, _Pieces] = {}  # all of the round
         self._first: dict[int, int] = {}  # small file: the connection that was asked for it first
@@ -124,7 +124,7 @@ class Push(Round):
         same, sure = same_edition(self._editions.setdefault(number, edition), edition)
         if not same and large.identity.mtime != ANY:
             return False
-        large.confirm = large.confirm or (self.wire.options.digest_at_source and not sure)
+        large.confirm = large.confirm or not sure
         if prefix and end == self._files[number].size:
             self._wholes[number] = prefix
         return True
@@ -163,7 +163,7 @@ class Push(Round):
             self._order.whole(number, Whole(item, b"", "", True, number=number))
 
     def _trouble(self, number: int, span: tuple[int, int], trouble: int, kind: int, size: int) -> None:
-        if not self.schedule.waits_for(number):
+        if trouble == UNSENT or not self.schedule.waits_for(number):
             return
         item = self._files[number]
         if kind == SOURCE:
@@ -205,13 +205,15 @@ class Push(Round):
             by.seal(seals)
 
     def _to_seal(self, number: int) -> Seal:
-        """With the digest it must have: it is looked up now where its pieces went over several connections."""
+        """With the digest it must have: made now where its pieces went over several connections, or may be of two files."""
         large, item = self._large.get(number), self._files[number]
         if large is None:
             return Seal(number, bytes.fromhex(self._sealing.digests[number]))
-        if item.sha256 or not self.wire.options.digest_at_source:
-            return Seal(number, bytes.fromhex(item.sha256) or NOTHING)
-        if number in self._wholes and not large.confirm:
+        if item.sha256:
+            return Seal(number, bytes.fromhex(item.sha256))
+        if not large.confirm and not self.wire.options.digest_at_source:
+            return Seal(number, NOTHING)
+        if not large.confirm and number in self._wholes:
             return Seal(number, self._wholes[number])
         return Seal(number, NOTHING, lambda: self._digest_now(item))
 
@@ -249,7 +251,7 @@ class Push(Round):
         large = self._large[number]
         large.repeated += 1
         if large.repeated > self.wire.options.retries:
-            self._lose(number, TryAgain(differs(self._files[number], "target", offset, length)))
+            self._fail(number, differs(self._files[number], "target", offset, length))
             return
         self.schedule.repeat(number, offset, offset + length)
         for carrier in list(self.line.carriers):
@@ -274,7 +276,7 @@ class Push(Round):
         kept.update(self._begin({number: (known[number], False) for number in stale & kept.keys()}))
         for number, blocks in kept.items():
             item = self._files[number]
-            confirm = self.wire.options.digest_at_source and unsure(item, files[number], started)
+            confirm = unsure(item, files[number], started)
             gaps = complement(item.size, spans_of(blocks))
             self._large[number] = _Pieces(known[number], gaps, bool(blocks), confirm)
         return {number: self._large[number].gaps for number in kept}

@@ -23,6 +23,7 @@ from tidemark.stores.packets import Frame
 from tidemark.stores.schedule import Span
 
 ANSWERS_ROOM, ANSWERS_SLABS = HEAD.size + ANSWERS * RECORD.size, 3
+UNSENT = 249  # a trouble with a piece that this end says: the edge of the window came before it
 UNCONFIRMED = 253  # a trouble with a seal that this end says: an error of the source, see `PushCarrier.unconfirmed`
 
 
@@ -42,6 +43,7 @@ class Feed(NamedTuple):
     describe: Callable[[int, int], bytes]  # a FILE of these flags and its path
     read: Callable[[int, int, int, bytes], bool]  # number, edition, end, digest up to there or b""; False: it is CHANGED
     asked: Callable[[int, Sequence[Span]], Sequence[int]]  # of a connection; which of them are COPYs
+    passes: Callable[[int], bool]  # whether so many bytes may still go
     crossed: Callable[[Sequence[tuple[int, int]]], None]  # (number, bytes) that are handed to a line
     broke: Callable[[BaseException], None]  # what nobody expected
 
@@ -139,6 +141,10 @@ class PushCarrier(Carrier):
                 kept.append((number, records[at : at + RECORD.size], (start, end)))
             else:
                 troubles.append(RECORD.pack(number, offset, length, CHANGED, SOURCE, 0, NOTHING))
+        if kept and not self._feed.passes(sum(end - start for _, _, (start, end) in kept)):
+            pieces = [(number, *RECORD.unpack(record)[1:3]) for number, record, _ in kept]
+            troubles += [RECORD.pack(*piece, UNSENT, SOURCE, 0, NOTHING) for piece in pieces]
+            kept = []
         self._report(troubles)
         if not kept:
             return

@@ -14,6 +14,7 @@ from tidemark.errors import DiskFullError, TidemarkError
 from tidemark.stores.block_journal import Block, decode
 from tidemark.stores.flow import DigestingBeside, Piece, Want, flow
 from tidemark.stores.protocol import Range, Store, Tier
+from tidemark.stores.reading_back import digests
 from tidemark.stores.relay_job import Job, first_bad_block, good_claims
 from tidemark.stores.relay_proof import editions_at, may_be_written, source_digests
 from tidemark.stores.relay_room import TargetRoom
@@ -46,17 +47,18 @@ class Relay:
         self._journals: dict[int, bytes] = {}  # found at the target
         self._whole: list[Job] = []  # all bytes written, not proved yet
         self._useless: list[str] = []  # journals of parts that are not what the source has
+        self._resumed = 0  # bytes that earlier tries left
         self._started = time.time()
         self._looked = 0.0  # when all sources had been looked at, by `time.monotonic`
         self._room: TargetRoom | None = None
 
     @property
     def kept_bytes(self) -> int:
-        return self._target.kept_bytes
+        return self._resumed + self._target.kept_bytes
 
     def outcomes(self) -> Iterator[Outcome]:
         try:
-            self._target = target_of(self._wire.target, self._wire.options.block_bytes)
+            self._target = target_of(self._wire)
             yield from self._prepare()
             yield from self._carry()
         except TidemarkError as error:
@@ -109,10 +111,11 @@ class Relay:
             journal = decode(data or b"")
             if journal is None or journal.identity != job.identity:
                 continue
-            good = good_claims(journal.blocks, _digests_of(target, job.part))
+            good = good_claims(journal.blocks, self._digests_of(target, job.part))
             if good and self._wire.proven_at_source:
-                good = good_claims(good, _digests_of(source, job.item.source_path))
+                good = good_claims(good, self._digests_of(source, job.item.source_path))
             job.go_on(good)
+            self._resumed += job.at
 
     # the stream
 
@@ -283,9 +286,8 @@ class Relay:
         store, path = (self._wire.source, job.item.source_path) if end == "source" else (self._wire.target, job.part)
         if end == "source" and not self._wire.proven_at_source:
             return None
-        block = first_bad_block(job.claims, _digests_of(store, path))
+        block = first_bad_block(job.claims, self._digests_of(store, path))
         return TryAgain(differs(job.item, end, block.offset, block.length)) if block is not None else None
 
-
-def _digests_of(store: Store, path: str) -> Callable[[Sequence[Block]], Sequence[str | None]]:
-    return lambda blocks: store.digests([Range(path, block.offset, block.length) for block in blocks])
+    def _digests_of(self, store: Store, path: str) -> Callable[[Sequence[Block]], Sequence[str | None]]:
+        return lambda blocks: digests(self._wire, store, [Range(path, block.offset, block.length) for block in blocks])

@@ -72,12 +72,12 @@ def _as_it_was(job: Job, now: int | None) -> tuple[bool, bool]:
 def may_be_written(wire: Wire, job: Job, started: float) -> bool:
     """A file nobody digests for us, so young that a change right now might not show in its mtime of whole seconds: its
     first byte is to be asked RACY_SECONDS after the look at it, whatever the clock over there says."""
-    return not wire.proven_at_source and not job.small and job.entry.mtime >= started - CLOCKS_APART
+    return not wire.proven_at_source and job.entry.mtime >= started - CLOCKS_APART
 
 
 def _to_digest(wire: Wire, job: Job, started: float) -> bool:
+    if not wire.proven_at_source:  # that is to read all of it again: `may_be_written` waits instead
+        return job.entry.size != job.item.size  # but a growing file's mtime says nothing
     if wire.digests_far:
-        return wire.options.digest_at_source
-    if not wire.proven_at_source and not job.small:
-        return False  # only reading all of it again would tell; see `may_be_written`
+        return wire.options.digest_at_source or unsure(job.item, job.entry, started - CLOCKS_APART)
     return job.running is None or unsure(job.item, job.entry, started)

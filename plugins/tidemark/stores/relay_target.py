@@ -14,6 +14,7 @@ from tidemark.stores.local import LocalStore
 from tidemark.stores.part_file import SYNC_BYTES
 from tidemark.stores.protocol import Entry, Range, Store
 from tidemark.stores.relay_job import Job
+from tidemark.stores.transfer_items import Wire
 from tidemark.stores.transfer_proof import taken_away
 
 
@@ -61,15 +62,16 @@ class Target(Protocol):
 class TakingParts(Protocol):
     """What a store may do besides."""
 
-    def target(self, block_bytes: int) -> Target:
-        """Not more than a quarter of `block_bytes` may be handed on and be lost when the line is cut."""
+    def target(self, wire: Wire) -> Target:
+        """Not more than a quarter of a block may be handed on and be lost when the line is cut."""
         ...
 
 
-def target_of(store: Store, block_bytes: int) -> Target:
+def target_of(wire: Wire) -> Target:
+    store = wire.target
     if isinstance(store, LocalStore):
         return DiskTarget(store)
-    return store.target(block_bytes) if isinstance(store, TakingParts) else CallTarget(store)
+    return store.target(wire) if isinstance(store, TakingParts) else CallTarget(store)
 
 
 def _same(part: Entry | None, final: Entry | None) -> bool:

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from tidemark.stores import durable
 from tidemark.stores.block_journal import Block, Identity, decode, journal_of, part_of
 from tidemark.stores.disk import Disk
-from tidemark.stores.part_file import Resumed
-
-_PIECE = 1 << 20
+from tidemark.stores.part_file import Resumed, hash_range
 
 
 def whole_blocks(disk: Disk, path: str, identity: Identity | None) -> Resumed:
@@ -29,7 +26,7 @@ def whole_blocks(disk: Disk, path: str, identity: Identity | None) -> Resumed:
     handle = disk.open(part_of(path), writing=True)  # as who goes on will: one who hangs loses all of a lease, not half
     try:
         before = durable.Proof.of(os.fstat(handle))
-        resumed = _borne_out(disk, handle, journal.blocks)
+        resumed = _borne_out(handle, journal.blocks, disk.tell)
         resumed.seen = before
         return resumed
     finally:
@@ -41,31 +38,40 @@ def claims(resumed: Resumed) -> list[tuple[int, int, str]]:
     return [tuple(block) for block in resumed.known()]
 
 
-def _borne_out(disk: Disk, handle: int, blocks: Sequence[Block]) -> Resumed:
+def first_bad(disk: Disk, path: str) -> tuple[int, int]:
+    """(offset, length) of the first bytes of a part that are not what its journal claims; (0, 0) where all are."""
+    journal = decode(disk.read(journal_of(path), 0, None))
+    if journal is None:
+        return 0, 0
+    handle = disk.open(part_of(path))
+    try:
+        kept = _borne_out(handle, journal.blocks)
+    finally:
+        os.close(handle)
+    claimed = sorted(block.length for block in journal.blocks if block.offset == 0 and block.length > kept.prefix)
+    if claimed:
+        return kept.prefix, claimed[0] - kept.prefix
+    latest = {block.offset: block for block in journal.blocks if block.offset and block.end > kept.prefix}
+    bad = [block for block in latest.values() if block not in kept.blocks]
+    return (bad[0].offset, bad[0].length) if bad else (0, 0)
+
+
+def _borne_out(handle: int, blocks: Sequence[Block], tell: Callable[[], None] | None = None) -> Resumed:
     """The longest prefix, and blocks behind it."""
     kept = Resumed()
     prefixes = {block.length: block.sha256 for block in blocks if block.offset == 0}
     following = {block.offset: block for block in blocks if block.offset}
     total, at = hashlib.sha256(), 0
     for end in sorted(prefixes):
-        if not _hash(disk, handle, total, at, end):
+        if not hash_range(handle, total, at, end, tell):
             break
         at = end
         if total.hexdigest() == prefixes[end]:  # one that differs may be followed by one written again
             kept.prefix, kept.running = end, total.copy()
     for block in sorted(following.values(), key=lambda block: block.offset):
         own = hashlib.sha256()
-        if block.end > kept.prefix and _hash(disk, handle, own, block.offset, block.end) and own.hexdigest() == block.sha256:
+        if block.end <= kept.prefix or not hash_range(handle, own, block.offset, block.end, tell):
+            continue
+        if own.hexdigest() == block.sha256:
             kept.blocks.append(block)
     return kept
-
-
-def _hash(disk: Disk, handle: int, total: Any, offset: int, end: int) -> bool:
-    while offset < end:
-        piece = os.pread(handle, min(_PIECE, end - offset), offset)
-        if not piece:
-            return False
-        total.update(piece)
-        offset += len(piece)
-        disk.tell()
-    return True

@@ -1,6 +1,7 @@
 """Rounds until every file has its outcome: what may work again is tried again, from what is there.
 
-A round that brought nothing costs one of the tries, and a pause; one that brought something gives them back. A file whose
+A round that brought nothing costs one of the tries, and a pause; one that brought something gives them back: a file, or
+more of the files than there was before. A file whose
 bytes differ or which changed meanwhile has as many tries of its own, and each file has its time (`file_deadline`). An error
 that is not of the network may be one file's alone: files whose path is none fail first, and of a round that cannot tell
 the rest are tried by halves, until it is known whose. Source: DESIGN §9, one level retries one failure.
@@ -21,7 +22,8 @@ Outcome = Sent | Failed | tuple[SendItem, TryAgain]
 
 
 class Round(Protocol):
-    """`outcomes` once; `error` then says what ended it early, `kept_bytes` how much of large files a next one need not send.
+    """`outcomes` once; `error` then says what ended it early, `kept_bytes` how much of large files a next one need not send,
+    with what was there before it.
 
     `halves`: an error that is not of the network may be one file's, of which the round cannot tell.
     """
@@ -64,6 +66,7 @@ class _Group:
         self._tries = wire.options.retries + 1
         self._tried: Counter[str] = Counter()  # failed tries of the file itself, by target path
         self._patience = Patience(self._tries)
+        self._kept = 0  # the most that a round kept since the last outcome
 
     def run(self) -> Iterator[Sent | Failed]:
         """Leaves those `waiting` whose `error` may be one file's alone."""
@@ -80,7 +83,11 @@ class _Group:
                 if one.halves and len(self.waiting) > 1 and not isinstance(self.error, DiskFullError):
                     return
                 break
-            if len(self.waiting) < before or (self.error is not None and one.kept_bytes):
+            told = len(self.waiting) < before
+            if told or self._tried.total() > tried:
+                self._kept = 0  # it was of a file that has its outcome, or begins anew
+            if told or (self.error is not None and one.kept_bytes > self._kept):
+                self._kept = 0 if told else one.kept_bytes
                 self._patience.progress()
             elif self.waiting and not self._wire.stopped() and not self._patience.failed():
                 if self.error is None and self._tried.total() > tried:

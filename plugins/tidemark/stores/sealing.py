@@ -18,10 +18,12 @@ from typing import NamedTuple
 
 from tidemark.errors import CorruptionError, TidemarkError
 from tidemark.stores import durable
-from tidemark.stores.block_journal import journal_of, part_at
+from tidemark.stores.block_journal import journal_at, journal_of, part_at
 from tidemark.stores.disk import Disk
 from tidemark.stores.far_sealing import BATCH, GATHER_SECONDS
 from tidemark.stores.part_file import PartFile, named, still
+from tidemark.stores.retrying import SOON
+from tidemark.stores.small_files import SmallFiles
 from tidemark.stores.transfer_items import Failed, SendItem, Sent, TryAgain, Wire
 from tidemark.stores.translation import Where, os_error
 
@@ -90,7 +92,10 @@ class NamesInOrder:
 class Sealer:
     """`put` from one thread; outcomes go to `tell`, in the order put where nothing is to be confirmed and nothing fails."""
 
-    def __init__(self, wire: Wire, disk: Disk, where: Where, tell: Callable[[list[Outcome]], None]) -> None:
+    def __init__(
+        self, wire: Wire, disk: Disk, where: Where, tell: Callable[[list[Outcome]], None], small: SmallFiles | None = None
+    ) -> None:
+        self._small = small or SmallFiles(quick=False)
         self._wire = wire
         self._disk = disk
         self._where = where
@@ -176,11 +181,13 @@ class Sealer:
         # CRASH WINDOW: whole parts without final names, or some with; the rerun seals them or finds them there.
         pairs = [whole.pair() for whole in batch]
         durable.make_durable(pairs, self.syncs_failed > 0, self.disks)
-        same = [whole for whole, pair in zip(batch, pairs, strict=True) if _still(whole, pair)]
-        if len(same) < len(batch):
-            pairs = [whole.pair() for whole in same]
-        for number in reversed(durable.give_names(pairs, lambda number: _named(same[number]), self.disks)):
+        at_once = self._small.name(pairs, [whole.proof for whole in batch])
+        same = [whole for whole, pair in zip(batch[at_once:], pairs[at_once:], strict=True) if _still(whole, pair)]
+        others = durable.give_names([whole.pair() for whole in same], lambda number: _named(same[number]), self.disks)
+        for number in reversed(others):
             del same[number]
+        durable.sync_names(pairs[:at_once], self.disks)
+        same = [*batch[:at_once], *same]
         # CRASH WINDOW: final names there, journals left over; `already_there` of the rerun removes them.
         self._disk.remove([journal_of(whole.item.target_path) for whole in same if whole.large])
         outcomes: list[Outcome] = [self._wire.sent(whole.item, whole.sha256) for whole in same]
@@ -193,7 +200,8 @@ class Sealer:
         error = self._lost.get(whole.place)
         if error is None and whole.syncs_failed == self.syncs_failed:
             return False
-        durable.remove_quietly(part_at(whole.place))
+        for place in (part_at(whole.place), journal_at(whole.place)):
+            durable.remove_quietly(place)
         lost = error or OSError(errno.EIO, "the disk lost bytes that were written at that time")
         self._tell([(whole.item, TryAgain(os_error(lost, self._where, whole.item.target_path)))])
         return True
@@ -208,12 +216,15 @@ class Sealer:
         try:
             confirm()
         except TryAgain as again:
-            self._tell([(whole.item, again)])
-            return False
+            outcome: Outcome = (whole.item, again)
+        except SOON as soon:
+            outcome = (whole.item, TryAgain(soon))
         except TidemarkError as error:
-            self._tell([(whole.item, TryAgain(error))])
-            return False
-        return True
+            outcome = self._wire.failed(whole.item, error)
+        else:
+            return True
+        self._tell([outcome])
+        return False
 
 
 def _still(whole: Whole, pair: tuple[bytes, bytes]) -> bool:

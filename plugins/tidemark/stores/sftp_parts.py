@@ -48,6 +48,7 @@ class Part:
         self._handle = b""
         self._held: list[Callable[[], None]] = []  # what is to be asked once it is open
         self._tried = False
+        self._closing = False
 
 
 class PartStream:
@@ -57,10 +58,22 @@ class PartStream:
         self._wire = wire
         self._most = most
         self._on_way = 0
+        self._handles = self._closing = 0
         self._syncs = FSYNC in wire.extensions
+
+    @property
+    def handles(self) -> int:
+        """Parts that are open at the server, opening or closing."""
+        return self._handles
+
+    def spare(self, most: int) -> None:
+        """Returns when fewer than `most` are open, or none of those that are is about to be closed."""
+        while self._handles >= most and self._closing:
+            self._wire.step()
 
     def open(self, place: str, offset: int = 0, fresh: bool = True) -> Part:
         part = Part(place, offset, fresh)
+        self._handles += 1
         self._open(part)
         return part
 
@@ -93,7 +106,10 @@ class PartStream:
         self.close(part)
 
     def close(self, part: Part) -> None:
-        self._then(part, lambda: self._post(part, CLOSE, text(part._handle), self._checked))
+        if not part._closing:
+            part._closing = True
+            self._closing += 1
+            self._then(part, lambda: self._end_of(part))
 
     def settle(self, parts: list[Part]) -> None:
         """Returns when all that was asked for these is answered."""
@@ -120,6 +136,18 @@ class PartStream:
         held, part._held = part._held, []
         for act in held:
             act()
+
+    def _end_of(self, part: Part) -> None:
+        if part._handle:
+            self._post(part, CLOSE, text(part._handle), self._closed)
+        else:  # it was never open
+            self._handles -= 1
+            self._closing -= 1
+
+    def _closed(self, part: Part, reply: Reply) -> None:
+        self._handles -= 1
+        self._closing -= 1
+        self._checked(part, reply)
 
     def _then(self, part: Part, act: Callable[[], None]) -> None:
         """Once the part is open; where it could not be opened there is nothing to ask."""

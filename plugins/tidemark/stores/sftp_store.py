@@ -26,6 +26,7 @@ from tidemark.stores.sftp_folders import SftpFolders
 from tidemark.stores.sftp_target import SftpTarget
 from tidemark.stores.sftp_wire import FSYNC, HARDLINK
 from tidemark.stores.ssh import SshConnection
+from tidemark.stores.transfer_items import Wire
 from tidemark.stores.translation import Where, os_error, translated
 
 _BATCH_FILES, _BATCH_BYTES = 500, 8 << 20
@@ -137,8 +138,8 @@ class SftpStore:
                 told = os_error(trouble, self._where, paths[number], reading=True) if trouble is not None else None
                 yield Piece(number, data, told)
 
-    def target(self, block_bytes: int) -> Target:
-        return SftpTarget(self, self._session()[0], block_bytes, reads_back=True)
+    def target(self, wire: Wire) -> Target:
+        return SftpTarget(self, self._session()[0], wire, reads_back=True)
 
     def place(self, path: str) -> str:
         """Where a path is at the server."""

@@ -7,46 +7,47 @@ by the store (read back, or by a tool there).
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
 from tidemark.errors import TidemarkError
 from tidemark.stores.part_file import SYNC_BYTES
-from tidemark.stores.protocol import Range
+from tidemark.stores.protocol import Range, Store
+from tidemark.stores.reading_back import digests
 from tidemark.stores.relay_job import Job
 from tidemark.stores.sftp_bulk import BulkWire
 from tidemark.stores.sftp_parts import Part, PartStream
+from tidemark.stores.transfer_items import Wire
 from tidemark.stores.transfer_proof import taken_away
 
+MOST_OPEN = 200  # parts and journals; servers allow a thousand, some fewer
 
-class Taking(Protocol):
-    """What the store does for it."""
+
+class Taking(Store, Protocol):
+    """What the store does for it besides."""
 
     def place(self, path: str) -> str: ...
-
-    def make_folders(self, folders: Sequence[str]) -> None: ...
 
     def told(self, error: OSError, path: str) -> TidemarkError:
         """What an error of the server means."""
         ...
 
-    def digests(self, ranges: Sequence[Range]) -> Sequence[str | None]: ...
-
     def name_durable(self, renames: Sequence[tuple[str, str, int]]) -> list[int]:
         """Rename parts that are durable already, (part, final, size); the numbers of those that were not there so."""
         ...
 
-    def remove(self, paths: Sequence[str]) -> None: ...
-
 
 class SftpTarget:
-    """`reads_back`: small files are proved by reading them; else by the store's digests."""
+    """`reads_back`: small files are proved by reading them; else by the store's digests. What crosses for it counts."""
 
-    def __init__(self, store: Taking, wire: BulkWire, block_bytes: int, reads_back: bool) -> None:
+    def __init__(self, store: Taking, session: BulkWire, wire: Wire, reads_back: bool) -> None:
         self._store = store
+        self._wire = wire
         self._reads_back = reads_back
-        self._whole_read = wire.read_size
-        self._stream = PartStream(wire, max(1, block_bytes // 4))
+        self._whole_read = session.read_size
+        self._stream = PartStream(session, max(1, wire.options.block_bytes // 4))
+        self._begun: deque[tuple[Job, bytes]] = deque()  # not opened yet, in the order of their bytes; journals found
         self._parts: dict[int, Part] = {}
         self._papers: dict[int, Part] = {}
         self._synced: dict[int, int] = {}
@@ -61,27 +62,24 @@ class SftpTarget:
         self._store.make_folders(sorted({job.item.target_path.rpartition("/")[0] for job in jobs}))
 
     def begin(self, job: Job, known: bytes) -> None:
-        self._parts[job.number] = self._stream.open(self._store.place(job.part), job.at, fresh=not job.at)
-        if job.small:
-            if not job.item.size:
-                self._end(job)
-            return
-        self._synced[job.number] = self._at[job.number] = job.at
-        journal = job.journal()
-        kept = len(journal) if job.at and known.startswith(journal) else 0
-        self._papers[job.number] = self._stream.open(self._store.place(job.paper), kept, fresh=not kept)
-        if not kept:
-            self._stream.write(self._papers[job.number], journal)
+        """Opened at once, so that its bytes need not wait for the answer, unless many are."""
+        self._begun.append((job, known))
+        self._open_more()
         if not job.left:
+            self._open_until(job)
             self._end(job)
 
     def write(self, job: Job, data: bytes | memoryview) -> None:
+        if job.number not in self._parts:
+            self._open_until(job)
         part = self._parts[job.number]
         self._stream.write(part, data)
         if part.trouble is not None and not job.small:  # else nobody would notice before the last byte
             raise self._store.told(part.trouble, job.part)
         if job.small and part.offset == job.item.size:
             self._end(job)
+        if self._begun:
+            self._open_more()
 
     def claim(self, job: Job) -> None:
         # CRASH WINDOW: a line about bytes that did not arrive: the rerun compares digests, and sends them again.
@@ -99,7 +97,7 @@ class SftpTarget:
         papers = [self._papers.pop(job.number) for job in jobs if not job.small]
         self._stream.settle([*parts, *papers])
         asked = [job for job, part in zip(jobs, parts, strict=True) if part.trouble is None and not self._in_stream(job)]
-        made = dict(zip(asked, self._store.digests([Range(job.part) for job in asked]), strict=True))
+        made = dict(zip(asked, digests(self._wire, self._store, [Range(job.part) for job in asked]), strict=True))
         found: list[str | TidemarkError | None] = []
         for job, part in zip(jobs, parts, strict=True):
             if part.trouble is not None:
@@ -116,6 +114,9 @@ class SftpTarget:
         return {jobs[number]: taken_away(jobs[number].item) for number in lost}
 
     def abandon(self, jobs: Sequence[Job]) -> None:
+        gone = set(jobs)
+        if any(job in gone for job, _ in self._begun):
+            self._begun = deque(begun for begun in self._begun if begun[0] not in gone)
         for job in jobs:
             for open_now in (self._parts, self._papers):
                 part = open_now.pop(job.number, None)
@@ -125,11 +126,35 @@ class SftpTarget:
     def close(self) -> None:
         """Its handles were closed as they were abandoned."""
 
+    def _open_more(self) -> None:
+        while self._begun and self._stream.handles < MOST_OPEN:
+            self._open(*self._begun.popleft())
+
+    def _open_until(self, job: Job) -> None:
+        """Those before it wait for bytes that never come, or were asked for in another way: so more are open for a while."""
+        while job.number not in self._parts:
+            self._stream.spare(MOST_OPEN)
+            self._open(*self._begun.popleft())
+
+    def _open(self, job: Job, known: bytes) -> None:
+        self._parts[job.number] = self._stream.open(self._store.place(job.part), job.at, fresh=not job.at)
+        if job.small:
+            return
+        self._synced[job.number] = self._at[job.number] = job.at
+        journal = job.journal()
+        kept = len(journal) if job.at and known.startswith(journal) else 0
+        self._papers[job.number] = self._stream.open(self._store.place(job.paper), kept, fresh=not kept)
+        if not kept:
+            self._stream.write(self._papers[job.number], journal)
+
     def _in_stream(self, job: Job) -> bool:
         """Its proof is on its way behind its bytes."""
         return self._reads_back and job.small and job.item.size <= self._whole_read
 
     def _end(self, job: Job) -> None:
-        self._stream.end(self._parts[job.number], self._in_stream(job))
+        in_stream = self._in_stream(job)
+        if in_stream:
+            self._wire.bucket.take(job.item.size)
+        self._stream.end(self._parts[job.number], in_stream)
         if not job.small:
             self._stream.close(self._papers[job.number])

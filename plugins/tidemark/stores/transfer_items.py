@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from tidemark.errors import SourceVanishedError, TidemarkError
+from tidemark.errors import DiskFullError, SourceVanishedError, TidemarkError
 from tidemark.stores.bandwidth import TokenBucket
 from tidemark.stores.file_deadline import FileDeadlines
 from tidemark.stores.protocol import Entry, Store, Tier
@@ -34,14 +34,14 @@ class SendOptions:
     bandwidth: float = 0.0  # bytes a second, 0: no cap
     should_stop: Callable[[], bool] | None = None  # asked between blocks and bundles; True ends the send there
     connections: int = 16  # to a remote end, at most
-    digest_at_source: bool = True  # False: of the bytes as they come alone, "not verified at the source"
+    digest_at_source: bool = True  # False: at the target alone, "not verified at the source"
     slowest: float = 1000.0  # bytes a second of a file that is worth waiting for (`file_deadline`); 0: all are
     reserve: int = 0  # bytes of the target's disk that stay free
 
 
 @dataclass(frozen=True)
 class Sent:
-    """Durable under its final name. `verified`: "source" (digest made there) or "target" (of the bytes as they came)."""
+    """Durable under its final name. `verified`: where the digest was made: "source" (there, too) or "target" (alone)."""
 
     item: SendItem
     sha256: str
@@ -143,6 +143,26 @@ def shorter(item: SendItem, size: int) -> SourceVanishedError:
         f"{item.source_path} has {size} bytes, {item.size} were selected",
         hint="the next run lists again",
         subject=item.source_path,
+    )
+
+
+def no_room_for(wire: Wire, item: SendItem, missing: int, room: int) -> DiskFullError:
+    """Before the first byte of a file: `missing` bytes of it are to come, `room` may."""
+    return DiskFullError(
+        f"{wire.target.url} has room for {room} bytes, {item.target_path} needs {missing}",
+        hint="free space there, then run again",
+        subject=item.target_path,
+    )
+
+
+def no_room_left(wire: Wire, free: int, missing: int) -> DiskFullError:
+    """While bytes come, `missing` more of them."""
+    reserve = wire.options.reserve
+    return DiskFullError(
+        f"{wire.target.url} has {free} bytes free, {missing} are still to come"
+        + (f" and {reserve} are to stay free" if reserve else ""),
+        hint="free space there, then run again: it goes on from what is there",
+        subject=wire.target.url,
     )
 
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 from tidemark.errors import CorruptionError, DiskFullError, TidemarkError, UnreachableError
 from tidemark.stores.block_journal import Identity, copy_of, journal_of, part_of
 from tidemark.stores.protocol import Entry, Range
+from tidemark.stores.reading_back import digests
 from tidemark.stores.retrying import SOON
 from tidemark.stores.transfer_items import SendItem, Wire
 
@@ -65,9 +66,9 @@ def already_there(wire: Wire, items: Sequence[SendItem]) -> dict[SendItem, str]:
         return {}
     unknown = [item for item in there if not item.sha256]
     wanted: dict[SendItem, str | TidemarkError | None] = {item: item.sha256 for item in there}
-    digests = of_each(wire.source.digests, [Range(item.source_path, 0, item.size) for item in unknown])
-    wanted.update(zip(unknown, digests, strict=True))
-    actual = of_each(wire.target.digests, [Range(item.target_path) for item in there])
+    sources = of_each(wire.source.digests, [Range(item.source_path, 0, item.size) for item in unknown])
+    wanted.update(zip(unknown, sources, strict=True))
+    actual = of_each(lambda ranges: digests(wire, wire.target, ranges), [Range(item.target_path) for item in there])
     arrived = {
         item: digest
         for item, digest in zip(there, actual, strict=True)

@@ -28,9 +28,20 @@ from tidemark.stores.protocol import Entry
 from tidemark.stores.python_store import PythonStore
 from tidemark.stores.schedule import Schedule
 from tidemark.stores.sealing import NamesInOrder, Outcome, Whole
-from tidemark.stores.transfer_items import SendItem, TryAgain, Wire, changed, require, shorter
+from tidemark.stores.transfer_items import (
+    SMALL,
+    SendItem,
+    TryAgain,
+    Wire,
+    changed,
+    no_room_for,
+    no_room_left,
+    require,
+    shorter,
+)
 from tidemark.stores.transfer_proof import already_there, identity, of_each, other_digest
 from tidemark.stores.translation import Where, os_error
+from tidemark.stores.window_edge import WindowEdge
 
 PAUSE = 0.1  # seconds between two looks at stalls, speed and the wish to stop
 GRACE = 5.0  # seconds for whoever is given up to end by itself
@@ -47,7 +58,7 @@ class Round:
         self.wire = wire
         self.items = items
         self.error: TidemarkError | None = None  # that ended the round
-        self.kept_bytes = 0  # of large files, that were checked and kept
+        self.kept_bytes = 0  # see `rounds`
         self.schedule = Schedule()
         self.asking: dict[int, Asking] = {}
         self.line: Line
@@ -58,7 +69,7 @@ class Round:
         self._told: queue.SimpleQueue[list[Outcome] | int | None] = queue.SimpleQueue()
         self._bug: BaseException | None = None  # what nobody expected; raised to the caller
         self._stop = threading.Event()  # ask no more, take what was asked
-        self._edge = threading.Event()  # the caller said so: no more than a block comes from then on
+        self._edge = WindowEdge(wire.options.block_bytes)  # the caller said so
         self._abandon = threading.Event()
         self._looking = True  # at what is there; no byte was asked
         self._head_room: HeadRoom | None = None  # of a target that is a disk of this machine
@@ -92,7 +103,7 @@ class Round:
         while True:
             if not stopped and (self._stop.is_set() or self.wire.stopped()):
                 if not self._stop.is_set():
-                    self._edge.set()
+                    self._edge.reach()
                 self._stop.set()
                 stopped = time.monotonic()
             with contextlib.suppress(queue.Empty):
@@ -152,11 +163,8 @@ class Round:
             line.start(self.wire.options)
             self._work()
             line.finish()
-        except TidemarkError as error:
-            self.error = error
-            line.abandon()
-        except OSError as error:
-            self.error = os_error(error, self._ends[1], "")
+        except (TidemarkError, OSError) as error:
+            self.error = error if isinstance(error, TidemarkError) else os_error(error, self._ends[1], "")
             line.abandon()
         except BaseException as bug:
             self._bug = self._bug or bug
@@ -210,6 +218,7 @@ class Round:
             raise PermanentError(f"{self.line.name}: the far end broke off: {bytes(frame.words)!r}", hint="run again")
         if self._head_room is not None:
             self._still_room(self._head_room, len(frame.data))
+        self._edge.passes(len(frame.data))
         self.take(carrier, frame)
         carrier.give_back(frame)
         self.line.top_up(carrier, self._stop.is_set)
@@ -234,19 +243,12 @@ class Round:
             raise self._no_room(none.free) from none
 
     def _no_room(self, free: int) -> DiskFullError:
-        reserve = self.wire.options.reserve
-        return DiskFullError(
-            f"{self.wire.target.url} has {free} bytes free, {self.schedule.missing_bytes} are still to come"
-            + (f" and {reserve} are to stay free" if reserve else ""),
-            hint="free space there, then run again: it goes on from what is there",
-            subject=self.wire.target.url,
-        )
+        return no_room_left(self.wire, free, self.schedule.missing_bytes)
 
     def _whole(self, number: int, whole: Whole) -> None:
         """All bytes are in the part and checked: it goes to be sealed, behind its companions."""
-        wanted = whole.item.sha256
-        if wanted and wanted != whole.sha256:
-            self._lose(number, TryAgain(other_digest(whole.item, whole.sha256, wanted)))
+        if whole.item.sha256 not in ("", whole.sha256):
+            self._lose(number, TryAgain(other_digest(whole.item, whole.sha256, whole.item.sha256)))
         else:
             self._order.whole(number, whole)
 
@@ -298,7 +300,7 @@ class Round:
             self._plan(left)
 
     def _plan(self, left: Sequence[SendItem]) -> None:
-        limit = self.line.frame
+        limit = min(self.line.frame, self.wire.options.block_bytes, self.wire.bucket.pace or SMALL)
         large = {number: item for number, item in enumerate(left) if item.size > limit}
         entries = of_each(self.wire.source.stat_many, [item.source_path for item in large.values()])
         free = self._room(left[0].target_path.rpartition("/")[0])
@@ -317,6 +319,7 @@ class Round:
                 self.refused(number)
                 continue
             free -= missing
+            self.kept_bytes += item.size - missing
             if number not in gaps:
                 self.asking[number] = Asking(item.source_path, item.size)
                 self.schedule.add_small(number, item.size)
@@ -337,14 +340,9 @@ class Round:
 
     def _fits(self, number: int, missing: int, free: int) -> bool:
         """False: the file was told to have no room, before its first byte."""
-        item, target = self._files[number], self.wire.target
+        item = self._files[number]
         if missing <= free:
             return True
-        full = DiskFullError(
-            f"{target.url} has room for {free} bytes, {item.target_path} needs {missing}",
-            hint="free space there, then run again",
-            subject=item.target_path,
-        )
-        self._told.put([self.wire.failed(item, full)])
+        self._told.put([self.wire.failed(item, no_room_for(self.wire, item, missing, free))])
         self._order.settled(number)
         return False

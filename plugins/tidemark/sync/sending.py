@@ -26,6 +26,7 @@ from tidemark.errors import (
 )
 from tidemark.ledger import events, run_rows
 from tidemark.ledger.run_rows import FAILED, MODS, PINNED, SENT, TO_SEND, VANISHED, RunItem
+from tidemark.stores.block_journal import part_of
 from tidemark.stores.landing import landed_path
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 from tidemark.sync.closing import close_part
@@ -76,7 +77,7 @@ def transfer_files(work: Work, batch: int | None = None) -> Mapping[str, int]:
         part = len(run_rows.landings(connection, work.link.name, run_id=work.run_id)) + 1
     if not todo:
         return {"files": 0, "bytes": 0}
-    _before_the_first_byte(work, sum(f.size for f in todo))
+    _before_the_first_byte(work, todo, part)
     sending = Sending(work, part, len(todo), sum(f.size for f in todo))
     for group in batches(todo, lambda path: partition_of(path, work.site.data), work.limits):
         if sending.is_full():
@@ -86,7 +87,7 @@ def transfer_files(work: Work, batch: int | None = None) -> Mapping[str, int]:
     return {"files": sending.files, "bytes": sending.bytes}
 
 
-def _before_the_first_byte(work: Work, size: int) -> None:
+def _before_the_first_byte(work: Work, todo: Sequence[Weighed], part: int) -> None:
     """The window is open, the receiver keeps up, there is room. Raises what says otherwise."""
     require_window(work.link, work.clock())
     with work.ledger.read() as connection:
@@ -98,13 +99,32 @@ def _before_the_first_byte(work: Work, size: int) -> None:
             hint="at the receiver: ./tidemark load",
             subject=work.link.name,
         )
-    free = work.target.free_bytes("landing")
-    if free is not None and free < size + HEADROOM_BYTES:
+    _require_room(work, todo, part)
+
+
+def _require_room(work: Work, todo: Sequence[Weighed], part: int) -> None:
+    """Raises DiskFullError where what is still to come does not fit; how far each file has come, the transfer looks at."""
+    free, size = work.target.free_bytes("landing"), sum(f.size for f in todo)
+    if free is None or free >= size + HEADROOM_BYTES:
+        return
+    missing = size - _left_there(work, todo, part)
+    if free < missing + HEADROOM_BYTES:
         raise DiskFullError(
-            f"receiver {work.receiver.name} has {free:,} bytes free, link {work.link.name} has {size:,} to send",
-            hint="free space at the receiver, then run it again",
+            f"receiver {work.receiver.name} has {free:,} bytes free, link {work.link.name} has {missing:,} to send",
+            hint=f"free space at the receiver, so that {HEADROOM_BYTES:,} bytes stay free behind them; then run it again",
             subject=work.receiver.name,
         )
+
+
+def _left_there(work: Work, todo: Sequence[Weighed], part: int) -> int:
+    """Bytes of these files that an earlier try left in the open part: gone on from, or freed by who begins anew."""
+    landing = work.landing(part)
+    with work.ledger.read() as connection:
+        items = run_rows.items_at(connection, work.run_id, [f.path for f in todo])
+    wanted = {p.send.target_path: p.send.size for item in items for p in pieces_of(work, item, landing)}
+    wanted.update({part_of(path): size for path, size in wanted.items()})
+    found = work.target.list_files([work.landing_folder(landing)])
+    return sum(min(entry.size, wanted.get(entry.path, 0)) for entry in found.entries)
 
 
 def task_batches(connection: Connection, run_id: str, data: Sequence[str]) -> list[list[Weighed]]:

@@ -7,7 +7,7 @@ values. The same in V3 and V4. Source: `ChunkHeader`, `PageHeader` of the TsFile
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -15,12 +15,13 @@ from typing import NamedTuple
 from tidemark.errors import UnsupportedError
 from tidemark.tsfiles.codes import COMPRESSIONS, DATA_TYPES, ENCODINGS, Compression, DataType, Encoding
 from tidemark.tsfiles.filebytes import FileBytes
-from tidemark.tsfiles.series import TIME_COLUMN, VALUE_COLUMN, Series, Statistics, data_type, parse_statistics
-from tidemark.tsfiles.wire import Cursor
+from tidemark.tsfiles.series import TIME_COLUMN, VALUE_COLUMN, ChunkPlace, Series, Statistics, data_type, parse_statistics
+from tidemark.tsfiles.wire import Cursor, corrupt
 
 _SEVERAL_PAGES, _ONE_PAGE = 1, 5
 _PAGES_OF = {_SEVERAL_PAGES: False, _ONE_PAGE: True}  # whether there is one page only
 _COLUMN_BITS = 0xC0
+_TOGETHER = 32 << 20  # bytes that are read at once, at most, to copy the chunks of a chunk group
 
 
 class ChunkHeader(NamedTuple):
@@ -53,15 +54,39 @@ class Page:
 
 def read_header(file: FileBytes, offset: int, series: Series, chunks_end: int) -> ChunkHeader:
     """The header at `offset`, which must be one of `series` and end with its pages before `chunks_end`."""
-    data = file.read_up_to(offset, 32 + len(_name_bytes(series.name)), chunks_end)
+    data = file.read_up_to(offset, 32 + len(name_bytes(series.name)), chunks_end)
     return _plain_header(data, offset, series, chunks_end) or _any_header(
         Cursor(data, file.path, offset), offset, series, chunks_end
     )
 
 
+def stored(file: FileBytes, parts: Sequence[tuple[Series, ChunkPlace]], chunks_end: int) -> list[tuple[ChunkHeader, bytes]]:
+    """Chunks as they stand in the file: of each its header and all its bytes, header and pages. Errors as of `read_header`.
+
+    Chunks that were written together are read together.
+    """
+    offsets = [place.offset for _, place in parts]
+    first, last = min(offsets), max(offsets)
+    if last - first > _TOGETHER:
+        return [one for part in parts for one in stored(file, [part], chunks_end)]
+    at_end = read_header(file, last, parts[offsets.index(last)][0], chunks_end)
+    data = file.read(first, at_end.end - first)
+    found = []
+    for series, place in parts:
+        begin = place.offset - first
+        head = data[begin : begin + 64 + 4 * len(series.name)]
+        header = _plain_header(head, place.offset, series, chunks_end) or _any_header(
+            Cursor(head, file.path, place.offset), place.offset, series, chunks_end
+        )
+        if header.end > at_end.end:
+            raise corrupt(file.path, f"the pages of {series.name!r} reach into another chunk", place.offset)
+        found.append((header, data[begin : header.end - first]))
+    return found
+
+
 def _plain_header(data: bytes, offset: int, series: Series, chunks_end: int) -> ChunkHeader | None:
     """A header that is just what its series says; None for any other, which `_any_header` reads or refuses."""
-    name = _name_bytes(series.name)
+    name = name_bytes(series.name)
     at = 1 + len(name)
     size = shift = 0
     try:
@@ -86,8 +111,10 @@ def _plain_header(data: bytes, offset: int, series: Series, chunks_end: int) -> 
 
 
 @lru_cache(maxsize=4096)
-def _name_bytes(name: str) -> bytes:
-    """A name with its length before it, as it stands in a header."""
+def name_bytes(name: str | None) -> bytes:
+    """A name with its length before it, as it stands in a header; None is a null tag."""
+    if name is None:
+        return b"\x01"
     text = name.encode()
     length = bytearray()
     left = 2 * len(text)  # zigzag

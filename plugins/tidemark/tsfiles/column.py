@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidemark.tsfiles.codes import DataType
+from tidemark.tsfiles.weave import weave
 
 VALUE_DTYPES: dict[DataType, np.dtype[Any]] = {
     DataType.BOOLEAN: np.dtype(np.bool_),
@@ -70,12 +70,5 @@ def overlay(columns: Sequence[Column]) -> Column:
     filled = [column for column in columns if len(column)]
     if len(filled) <= 1:
         return filled[0] if filled else columns[0]
-    if all(int(a.times[-1]) < int(b.times[0]) for a, b in itertools.pairwise(filled)):
-        times, values = np.concatenate([c.times for c in filled]), np.concatenate([c.values for c in filled])
-        return Column(columns[0].type, times, values)
-    times = np.concatenate([c.times for c in filled])
-    values = np.concatenate([c.values for c in filled])
-    order = np.argsort(times, kind="stable")  # equal times stay in rank order, so the last of them wins
-    times = times[order]
-    last = np.append(times[1:] != times[:-1], True)
-    return Column(columns[0].type, times[last], values[order[last]])
+    woven = weave([column.times for column in filled])
+    return Column(columns[0].type, woven.times, woven.choose([column.values for column in filled]))

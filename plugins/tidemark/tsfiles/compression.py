@@ -5,6 +5,8 @@ from __future__ import annotations
 import lzma
 import zlib
 from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 from tidemark.tsfiles.codes import Compression
 
@@ -48,12 +50,17 @@ def _lzma2(data: bytes, size: int) -> bytes:
         raise BadPageError(f"LZMA2: {error}") from error
 
 
+@cache
+def _codec(name: str) -> Any:
+    import pyarrow as pa
+
+    return pa.Codec(name)
+
+
 def _arrow(codec: str) -> Callable[[bytes, int], bytes]:
     def decompress_with(data: bytes, size: int) -> bytes:
-        import pyarrow as pa
-
         try:
-            result: bytes = pa.Codec(codec).decompress(data, size, asbytes=True)
+            result: bytes = _codec(codec).decompress(data, size, asbytes=True)
         except (OSError, ValueError) as error:
             raise BadPageError(f"{codec}: {error}") from error
         return result

@@ -1,6 +1,6 @@
 """Which types, encodings and compressions Tidemark reads: said apart from the decoders, since who only asks needs no numpy.
 
-Absent (no files to prove them with, or readers that differ): RLBE, SPRINTZ, DIFF, BITMAP, REGULAR, FREQ, CAMEL.
+Absent (no server that writes them was at hand): DIFF, BITMAP, REGULAR, FREQ, CAMEL.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from tidemark.tsfiles.compression import can_decompress
 
 INTEGERS = (DataType.INT32, DataType.DATE, DataType.INT64, DataType.TIMESTAMP)
 FLOATS = (DataType.FLOAT, DataType.DOUBLE)
-_NUMBERS = (Encoding.PLAIN, Encoding.RLE, Encoding.TS_2DIFF, Encoding.GORILLA, Encoding.CHIMP)
+_NUMBERS = (
+    *(Encoding.PLAIN, Encoding.RLE, Encoding.TS_2DIFF, Encoding.GORILLA, Encoding.CHIMP),
+    *(Encoding.RLBE, Encoding.SPRINTZ),
+)
 
 DECODABLE = frozenset(
     [(DataType.BOOLEAN, encoding) for encoding in (Encoding.PLAIN, Encoding.RLE)]

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidemark.tsfiles.bits import extract
+from tidemark.tsfiles.compiled import kernels
 from tidemark.tsfiles.compression import BadPageError
 from tidemark.tsfiles.decode_runs import scaled, unscale
 from tidemark.tsfiles.wire import Cursor
@@ -32,6 +33,8 @@ def float_deltas(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 def _packs(cursor: Cursor, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     """All packs at once: a pack is some hundred values, too few to be worth an array operation of its own."""
+    if (compiled := kernels()) is not None:
+        return compiled.deltas(cursor.take(cursor.left()), count, dtype)
     heads = _pack_heads(cursor, count, dtype.itemsize * 8)
     if not heads:
         return np.empty(0, dtype)
@@ -70,6 +73,8 @@ def _pack_heads(cursor: Cursor, count: int, bits: int) -> list[tuple[int, int, i
 
 def zigzag(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     """INT32, INT64, DATE, TIMESTAMP in ZIGZAG: blocks of length, number, zigzag integers."""
+    if (compiled := kernels()) is not None:
+        return compiled.zigzag(data, count, dtype)
     cursor = Cursor(data, "ZIGZAG")
     mask = (1 << (dtype.itemsize * 8)) - 1
     patterns: list[int] = []

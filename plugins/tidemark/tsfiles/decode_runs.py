@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidemark.tsfiles.bits import unpack
+from tidemark.tsfiles.compiled import kernels
 from tidemark.tsfiles.compression import BadPageError
 from tidemark.tsfiles.wire import Cursor
 
@@ -23,6 +24,8 @@ _HAS_RAW = 0x7FFFFFFE  # and some could not be made integers at all
 
 def runs(cursor: Cursor, count: int, size: int) -> NDArray[np.uint64]:
     """`count` values of a type of `size` bytes (4, 8) in RLE from the cursor to its end, as unsigned 64 bit patterns."""
+    if (compiled := kernels()) is not None:
+        return compiled.runs(cursor.take(cursor.left()), count, size)
     parts: list[NDArray[np.uint64]] = []
     have = 0
     while cursor.left():

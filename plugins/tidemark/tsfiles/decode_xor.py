@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tidemark.tsfiles.compiled import kernels
 from tidemark.tsfiles.compression import BadPageError
 
 _CHIMP_LEADING = (0, 8, 12, 16, 18, 20, 22, 24)
 
 
-class _Bits:
+class BitReader:
     """Bits from the head of `data`, most significant first."""
 
     __slots__ = ("at", "data", "end")
@@ -42,9 +43,13 @@ def gorilla(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     """INT32, INT64, DATE, TIMESTAMP, FLOAT, DOUBLE (`dtype`) in GORILLA."""
     if count == 0:
         return np.empty(0, dtype)
+    if (compiled := kernels()) is not None:
+        values, end = compiled.gorilla(data, count, dtype)
+        _check_mark(end, dtype, "GORILLA")
+        return values
     size = dtype.itemsize * 8
     length_bits = 6 if size == 64 else 5
-    bits = _Bits(data)
+    bits = BitReader(data)
     take = bits.take
     value = take(size)
     patterns = [value]
@@ -68,10 +73,14 @@ def chimp(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     """INT32, INT64, DATE, TIMESTAMP, FLOAT, DOUBLE (`dtype`) in CHIMP."""
     if count == 0:
         return np.empty(0, dtype)
+    if (compiled := kernels()) is not None:
+        values, end = compiled.chimp(data, count, dtype)
+        _check_mark(end, dtype, "CHIMP")
+        return values
     size = dtype.itemsize * 8
     index_bits, length_bits = (7, 6) if size == 64 else (6, 5)
     ring = 1 << index_bits
-    take = _Bits(data).take
+    take = BitReader(data).take
     value = take(size)
     patterns = [value]
     leading = -1
@@ -104,7 +113,7 @@ def gorilla_v1(data: bytes, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     size = dtype.itemsize * 8
     leading_bits, length_bits = (6, 7) if size == 64 else (5, 6)
     value = int.from_bytes(data[: dtype.itemsize], "little")
-    take = _Bits(data, dtype.itemsize).take
+    take = BitReader(data, dtype.itemsize).take
     patterns = [value]
     for _ in range(count):
         if take(1):
@@ -132,7 +141,12 @@ def _from_ring(patterns: list[int], index: int, ring: int) -> int:
 
 
 def _check_end(pattern: int, dtype: np.dtype[Any], name: str) -> None:
-    value = np.array([pattern], f"u{dtype.itemsize}").view(dtype)[0]
+    _check_mark(np.array([pattern], f"u{dtype.itemsize}").view(dtype), dtype, name)
+
+
+def _check_mark(mark: NDArray[Any], dtype: np.dtype[Any], name: str) -> None:
+    """`mark`: the value after the last one of a page."""
+    value = mark[0]
     ended = np.isnan(value) if dtype.kind == "f" else value == np.iinfo(dtype).min
     if not ended:
         raise BadPageError(f"a page in {name} does not end where its values do")

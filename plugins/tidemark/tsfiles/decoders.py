@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 from tidemark.tsfiles.codes import BINARY_TYPES, DataType, Encoding
 from tidemark.tsfiles.column import VALUE_DTYPES
+from tidemark.tsfiles.compiled import kernels
 from tidemark.tsfiles.compression import BadPageError
 from tidemark.tsfiles.decodable import FLOATS, INTEGERS
 from tidemark.tsfiles.decode_deltas import deltas, float_deltas, zigzag
+from tidemark.tsfiles.decode_rare import rlbe, sprintz
 from tidemark.tsfiles.decode_runs import boolean_runs, dictionary, float_runs, int_runs
 from tidemark.tsfiles.decode_xor import chimp, gorilla, gorilla_v1
 from tidemark.tsfiles.wire import Cursor
@@ -47,6 +49,8 @@ def _plain_booleans(data: bytes, count: int) -> NDArray[np.bool_]:
 
 def _plain_int32(data: bytes, count: int) -> NDArray[np.int32]:
     """Zigzag varints: the bits of each value are gathered for all values at once."""
+    if (compiled := kernels()) is not None:
+        return compiled.varints(data, count)
     raw = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(raw < 0x80)
     if len(ends) != count or (count and ends[-1] != len(raw) - 1) or (not count and len(raw)):
@@ -101,6 +105,8 @@ def _table() -> dict[tuple[DataType, Encoding], Decoder]:
         table[kind, Encoding.ZIGZAG] = partial(zigzag, dtype=dtype)
         table[kind, Encoding.GORILLA] = partial(gorilla, dtype=dtype)
         table[kind, Encoding.CHIMP] = partial(chimp, dtype=dtype)
+        table[kind, Encoding.RLBE] = partial(rlbe, dtype=dtype)
+        table[kind, Encoding.SPRINTZ] = partial(sprintz, dtype=dtype)
     for kind in FLOATS:
         dtype = VALUE_DTYPES[kind]
         integers = np.dtype(np.int32 if dtype.itemsize == 4 else np.int64)
@@ -110,6 +116,8 @@ def _table() -> dict[tuple[DataType, Encoding], Decoder]:
         table[kind, Encoding.GORILLA] = partial(gorilla, dtype=dtype)
         table[kind, Encoding.GORILLA_V1] = partial(gorilla_v1, dtype=dtype)
         table[kind, Encoding.CHIMP] = partial(chimp, dtype=dtype)
+        table[kind, Encoding.RLBE] = partial(rlbe, dtype=dtype)
+        table[kind, Encoding.SPRINTZ] = partial(sprintz, dtype=dtype)
     for kind in BINARY_TYPES:
         table[kind, Encoding.PLAIN] = _plain_binary
         table[kind, Encoding.DICTIONARY] = dictionary

@@ -41,7 +41,7 @@ def parse_node(cursor: Cursor, version: int, of_devices: bool) -> Node:
     names: list[Segments] = []
     offsets: list[int] = []
     for _ in range(cursor.count(9)):
-        names.append(_device_name(cursor) if version == 4 and of_devices else (cursor.var_name(),))
+        names.append(device_name(cursor) if version == 4 and of_devices else (cursor.var_name(),))
         offsets.append(cursor.i64())
     offsets.append(cursor.i64())
     kind = cursor.u8()
@@ -53,7 +53,8 @@ def parse_node(cursor: Cursor, version: int, of_devices: bool) -> Node:
     return Node(kind, children)
 
 
-def _device_name(cursor: Cursor) -> Segments:
+def device_name(cursor: Cursor) -> Segments:
+    """The segments of a device in a V4 file."""
     return tuple(cursor.var_string() for _ in range(cursor.count(1))) or ("",)
 
 

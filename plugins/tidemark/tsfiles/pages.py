@@ -21,6 +21,7 @@ from tidemark.tsfiles.codes import DataType, Encoding
 from tidemark.tsfiles.column import Column
 from tidemark.tsfiles.compression import BadPageError, decompress
 from tidemark.tsfiles.decodable import can_decode
+from tidemark.tsfiles.decode_rare import UNSURE, settled
 from tidemark.tsfiles.decoders import decode
 from tidemark.tsfiles.filebytes import FileBytes
 from tidemark.tsfiles.series import PLAIN_SERIES, TIME_COLUMN, VALUE_COLUMN, ChunkPlace, Series, Statistics
@@ -55,21 +56,25 @@ class ChunkReader:
     def plain(self, series: Series, place: ChunkPlace, span: Span, label: str) -> Iterator[Column]:
         """The points of a chunk of a series that is not aligned, a column a page; pages outside `span` are left out."""
         header = self._header(series, place, label, PLAIN_SERIES)
-        for page in pages(self._file, header):
+        found = list(pages(self._file, header))
+        self._check_points(header, place, found, label)
+        for page in found:
             statistics = page.statistics or place.statistics
             if page.data is None or not span.touches(statistics):
                 continue
             with _Located(self._file.path, page.offset, label):
                 cursor = Cursor(decompress(header.compression, page.data, page.size), "page")
                 times = _times(cursor.take(cursor.uvarint()), Encoding.TS_2DIFF, statistics)
-                values = decode(series.type, header.encoding, cursor.take(cursor.left()), len(times))
+                values = _values(header, cursor.take(cursor.left()), len(times), statistics, label)
             yield Column(series.type, times, values)
 
     def times(self, series: Series, place: ChunkPlace, label: str) -> list[tuple[Statistics, Times]]:
         """The times of a chunk of the time column, an array a page."""
         header = self._header(series, place, label, TIME_COLUMN)
+        of_chunk = list(pages(self._file, header))
+        self._check_points(header, place, of_chunk, label)
         found = []
-        for page in pages(self._file, header):
+        for page in of_chunk:
             statistics = page.statistics or place.statistics
             with _Located(self._file.path, page.offset, label):
                 data = decompress(header.compression, page.data or b"", page.size)
@@ -79,17 +84,33 @@ class ChunkReader:
     def values(
         self, series: Series, place: ChunkPlace, times: list[tuple[Statistics, Times]], span: Span, label: str
     ) -> Iterator[Column]:
-        """The points of a chunk of a value column, a column a page; `times` are those of the rows, page by page."""
+        """The points of a chunk of a value column, a column a page; `times` are those of the rows, page by page.
+
+        A page without nulls gives the very array of its times, not a copy.
+        """
         header = self._header(series, place, label, VALUE_COLUMN)
         found = list(pages(self._file, header))
         if len(found) not in (0, len(times)):
             raise corrupt(self._file.path, f"{label} has {len(found)} pages for {len(times)} of times", header.offset)
-        for page, (statistics, of_page) in zip(found, times, strict=False):
-            if page.data is None or not span.touches(statistics):
+        self._check_points(header, place, found, label)
+        for page, (of_rows, of_page) in zip(found, times, strict=False):
+            if page.data is None or not span.touches(of_rows):
                 continue
             with _Located(self._file.path, page.offset, label):
-                present, values = _rows(header, page, len(of_page))
-            yield Column(series.type, of_page[present], values)
+                present, coded = _rows(header, page, len(of_page))
+                count = int(np.count_nonzero(present))
+                statistics = page.statistics or place.statistics
+                if count != statistics.count:
+                    raise BadPageError(f"{count} values where the statistics say {statistics.count}")
+                values = _values(header, coded, count, statistics, label)
+            yield Column(series.type, of_page if count == len(of_page) else of_page[present], values)
+
+    def _check_points(self, header: ChunkHeader, place: ChunkPlace, found: list[Page], label: str) -> None:
+        """The pages of a chunk hold the points that the index promises: none is lost where a page's length is damaged."""
+        told = sum((page.statistics or place.statistics).count for page in found if page.data is not None)
+        if told != place.statistics.count:
+            problem = f"{label}: pages of {told} points where the index says {place.statistics.count}"
+            raise corrupt(self._file.path, problem, header.offset)
 
     def _header(self, series: Series, place: ChunkPlace, label: str, column: int) -> ChunkHeader:
         header = read_header(self._file, place.offset, series, self._chunks_end)
@@ -125,16 +146,30 @@ def _times(data: bytes, encoding: Encoding, statistics: Statistics) -> Times:
     return times
 
 
-def _rows(header: ChunkHeader, page: Page, rows: int) -> tuple[NDArray[np.bool_], NDArray[Any]]:
-    """Which rows of a page of a value column are not null, and their values."""
+def _values(header: ChunkHeader, coded: bytes, count: int, statistics: Statistics, label: str) -> NDArray[Any]:
+    """The values of a page. UnsupportedError where an encoding that can lose values has, or is written in an unknown way."""
+    values = decode(header.type, header.encoding, coded, count)
+    if header.encoding not in UNSURE or not count:
+        return values
+    sure = settled(header.encoding, coded, values, statistics.values)
+    if sure is None:
+        raise UnsupportedError(
+            f"{label}: {header.type.name} {header.encoding.name} decodes to other values than its statistics say",
+            hint="the encoding loses values, or the site writes it in another way: the file is kept as it came",
+            subject=label,
+        )
+    return sure
+
+
+def _rows(header: ChunkHeader, page: Page, rows: int) -> tuple[NDArray[np.bool_], bytes]:
+    """Which rows of a page of a value column are not null, and its encoded values."""
     cursor = Cursor(decompress(header.compression, page.data or b"", page.size), "page")
     announced = cursor.i32()
     if announced != rows:
         raise BadPageError(f"{announced} rows where there are {rows} times")
     bitmap = np.frombuffer(cursor.take((rows + 7) // 8), np.uint8)
     present = np.unpackbits(bitmap, count=rows).astype(np.bool_)
-    values = decode(header.type, header.encoding, cursor.take(cursor.left()), int(present.sum()))
-    return present, values
+    return present, cursor.take(cursor.left())
 
 
 class _Located:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
+import numpy as np
+
 from tidemark.errors import NotFoundError
+from tidemark.tsfiles.chunks import ChunkHeader, stored
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import Column, overlay
 from tidemark.tsfiles.devices import file_device, is_table, measurement_name
@@ -23,11 +27,16 @@ from tidemark.tsfiles.wire import corrupt
 
 @dataclass(slots=True)
 class _Device:
-    """The series of one device, and the decoded times of its aligned chunks by where they begin."""
+    """The series of one device, and the decoded times of its aligned chunks by where they begin.
+
+    `pages`: the arrays of times that `together` is made of, which most columns of the device share.
+    """
 
     series: dict[str, Series]
     time: Series | None
     times: dict[int, list[tuple[Statistics, Times]]]
+    pages: list[Times] = field(default_factory=list)
+    together: Times | None = None
 
 
 class TsFile:
@@ -77,6 +86,15 @@ class TsFile:
         """Whether the series of a device share one column of times."""
         return self._device(device).time is not None
 
+    def series_of(self, device: str) -> tuple[Series | None, dict[str, Series]]:
+        """The column of times (None: the device is not aligned) and the series of a device by their measurements."""
+        loaded = self._device(device)
+        return loaded.time, loaded.series
+
+    def stored(self, parts: Sequence[tuple[Series, ChunkPlace]]) -> list[tuple[ChunkHeader, bytes]]:
+        """Chunks as they stand in the file: of each its header, and all its bytes from the header on."""
+        return stored(self._file, parts, self._chunks_end)
+
     def column(
         self,
         device: str,
@@ -96,9 +114,10 @@ class TsFile:
         parts = []
         for index, place in enumerate(series.chunks):
             for part in self._chunk_columns(device, series, index, span, label):
-                gone = deleted(concerned, device, measurement, part.times, place.offset)
-                parts.append(part.where(~gone).between(start, end))
-        return overlay(parts) if parts else Column.empty(series.type)
+                if concerned:
+                    part = part.where(~deleted(concerned, device, measurement, part.times, place.offset))  # noqa: PLW2901
+                parts.append(part.between(start, end))
+        return _joined(parts, self._device(device)) if parts else Column.empty(series.type)
 
     def _chunk_columns(self, device: str, series: Series, index: int, span: Span, label: str) -> Iterator[Column]:
         of_device = self._device(device)
@@ -107,7 +126,7 @@ class TsFile:
             if span.touches(place.statistics):
                 yield from self._chunks.plain(series, place, span, label)
             return
-        time_place = _time_chunk(self._file.path, of_device.time, series, index)
+        time_place = time_chunk(self._file.path, of_device.time, series, index)
         if not span.touches(time_place.statistics):
             return
         if time_place.offset not in of_device.times:
@@ -149,7 +168,20 @@ class TsFile:
         self.close()
 
 
-def _time_chunk(path: str, time: Series, series: Series, index: int) -> ChunkPlace:
+def _joined(parts: Sequence[Column], device: _Device) -> Column:
+    """The pages of a series as one column; those of an aligned device without nulls share one array of times."""
+    if device.time is None or len(parts) == 1:
+        return overlay(parts)
+    same = len(parts) == len(device.pages) and all(p.times is t for p, t in zip(parts, device.pages, strict=True))
+    if same and device.together is not None:
+        return Column(parts[0].type, device.together, np.concatenate([part.values for part in parts]))
+    whole = overlay(parts)
+    if all(map(len, parts)) and all(a.times[-1] < b.times[0] for a, b in itertools.pairwise(parts)):
+        device.pages, device.together = [part.times for part in parts], whole.times
+    return whole
+
+
+def time_chunk(path: str, time: Series, series: Series, index: int) -> ChunkPlace:
     """The chunk of times that the chunk of values number `index` belongs to.
 
     One for one in order where the value column has a chunk for each; else (a column that came later) the last chunk of

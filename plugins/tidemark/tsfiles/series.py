@@ -35,11 +35,15 @@ _STRINGS = {DataType.TEXT: 2, DataType.STRING: 4}
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Points and interval of a page, chunk or series: `count` not null, `start` and `end` both inclusive."""
+    """Points and interval of a page, chunk or series: `count` not null, `start` and `end` both inclusive.
+
+    `values`: what the type adds, as it stands in the file: smallest, largest, first, last value and sum of numbers.
+    """
 
     count: int
     start: int
     end: int
+    values: bytes = b""
 
 
 class ChunkPlace(NamedTuple):
@@ -60,16 +64,16 @@ class Series(NamedTuple):
 
 
 def parse_statistics(cursor: Cursor, data_type: DataType) -> Statistics:
-    """Count and interval; smallest, largest, first, last and sum are read over."""
+    """Count and interval; what the type adds is kept as it stands."""
     count = cursor.uvarint()
     start, end = cursor.i64_pair()
     fixed = _FIXED_STATISTICS.get(data_type)
     if fixed is not None:
-        cursor.take(fixed)
-    else:
-        for _ in range(_STRINGS[data_type]):
-            cursor.take(cursor.i32())
-    return Statistics(count, start, end)
+        return Statistics(count, start, end, cursor.take(fixed))
+    begin = cursor.position
+    for _ in range(_STRINGS[data_type]):
+        cursor.skip(cursor.i32())
+    return Statistics(count, start, end, cursor.data[begin : cursor.position])
 
 
 def parse_series(cursor: Cursor) -> Iterator[Series]:
@@ -105,6 +109,10 @@ def _short_series(cursor: Cursor) -> Series | None:
             high = data[position]
             count = (count & 0x7F) | high << 7
             position += 1
+            if high & 0x80:
+                high = data[position]
+                count = (count & 0x3FFF) | high << 14
+                position += 1
             twice |= high & 0x80  # longer still
         statistics_end = position + 16 + _FIXED_STATISTICS[kind]
         if flags & 0x3F or twice & 0x81 or length != 8:
@@ -115,7 +123,7 @@ def _short_series(cursor: Cursor) -> Series | None:
     except (LookupError, struct.error, UnicodeDecodeError):
         return None
     cursor.position = statistics_end + 8
-    statistics = Statistics(count, start, end)
+    statistics = Statistics(count, start, end, data[position + 16 : statistics_end])
     return Series(name, kind, kind is DataType.VECTOR, statistics, (ChunkPlace(offset, statistics),))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +16,12 @@ from tidemark.tsfiles.filebytes import FileBytes
 from tidemark.tsfiles.footer import read_footer
 from tidemark.tsfiles.index import Segments
 from tidemark.tsfiles.series import Series, Statistics
-from tidemark.tsfiles.structure import check_no_overlap, walk_devices
+from tidemark.tsfiles.structure import Place, check_places, place_of, walk_devices
+from tidemark.tsfiles.wire import corrupt
+
+_DENSEST = 1 << 16
+"""Points that a byte of a chunk stands for, at most. A million equal values at a constant pace, packed as well as any
+compression can, are some 200 bytes: 5,000 points a byte. More is made to exhaust whoever reads it."""
 
 
 class SeriesFacts(NamedTuple):
@@ -88,14 +94,14 @@ def describe(path: Path | str, database: str = "") -> FileFacts:
 def inspect(path: Path | str, database: str = "") -> FileFacts:
     """`check_structure` and `describe` in one walk: the facts of a TsFile that is whole. Raises as both do."""
     with FileBytes(path, all_of_it=True) as file:
-        chunks: list[tuple[int, int, str]] = []
+        chunks: list[Place] = []
         facts = _describe(file, database, chunks)
-        check_no_overlap(file.path, chunks)
+        check_places(file, facts.version, chunks)
         return facts
 
 
-def _describe(file: FileBytes, database: str, spans: list[tuple[int, int, str]]) -> FileFacts:
-    """`spans` takes (first byte, byte after the last, name) of every chunk."""
+def _describe(file: FileBytes, database: str, places: list[Place]) -> FileFacts:
+    """`places` takes those of every chunk."""
     metadata = read_footer(file)
     gathered: dict[str, _Gathered] = {}
     kinds = set()
@@ -103,14 +109,20 @@ def _describe(file: FileBytes, database: str, spans: list[tuple[int, int, str]])
     same = _Same()
     for segments, found_series in walk_devices(file, metadata):
         table, device = _name_of(segments, database)
+        tags = _tags_of(file.path, segments, metadata.tables) if table else ()
         known = gathered.setdefault(device, _Gathered())  # one without series has no points and is left out below
         for series in found_series:
             kinds.add(table)
+            if series.name in tags:
+                raise corrupt(file.path, f"{series.name!r} is a tag of {segments[0]!r}, and a series of {device}")
             name = same.names.setdefault(series.name, series.name) if table else measurement_name(series.name)
             codes: dict[tuple[Encoding, Compression], None] = {}
             for place in series.chunks:
                 chunk = read_header(file, place.offset, series, metadata.chunks_end)
-                spans.append((chunk.offset, chunk.end, chunk.name))
+                if place.statistics.count > chunk.data_size * _DENSEST:
+                    told = f"{place.statistics.count} points in a chunk of {chunk.data_size} bytes"
+                    raise corrupt(file.path, f"{told}: no writer makes that", chunk.offset)
+                places.append(place_of(segments, chunk))
                 codes[chunk.encoding, chunk.compression] = None
             problems = _gather(known, name, series, tuple(codes), same)
             undecodable += [f"{device}.{name}: {problem}" for problem in problems]
@@ -136,6 +148,15 @@ class _Same:
 def _name_of(segments: Segments, database: str) -> tuple[bool, str]:
     """Whether it is a device of the table model, and its name. The files of a site have much the same devices."""
     return is_table(segments), file_device(segments, database)
+
+
+def _tags_of(path: str, segments: Segments, tables: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The tag columns of a device's table; CorruptionError where the tables that the file declares leave no room for it."""
+    tags = tables.get(segments[0] or "") if tables else ()
+    if tags is None or (tables and len(segments) - 1 > len(tags)):
+        told = "no such table" if tags is None else f"{len(tags)} tags"
+        raise corrupt(path, f"device {segments} where the file declares {told}")
+    return tags
 
 
 def _gather(known: _Gathered, name: str, series: Series, codes: _Codes, same: _Same) -> tuple[str, ...]:

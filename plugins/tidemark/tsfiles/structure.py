@@ -7,15 +7,20 @@ digest made at the site (DESIGN §3). Source: research/iotdb.md §5.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
 
-from tidemark.tsfiles.chunks import ChunkHeader, read_header
+from tidemark.errors import CorruptionError
+from tidemark.tsfiles.chunks import ChunkHeader, name_bytes, read_header
 from tidemark.tsfiles.filebytes import FileBytes
 from tidemark.tsfiles.footer import HEAD_LENGTH, FileMetadata, read_footer
-from tidemark.tsfiles.index import IndexWalk, Segments
+from tidemark.tsfiles.index import IndexWalk, Segments, device_name
 from tidemark.tsfiles.series import Series, parse_series
-from tidemark.tsfiles.wire import corrupt
+from tidemark.tsfiles.wire import Cursor, corrupt
+
+_GROUP, _PLANS, _PLANS_LENGTH = 0, 4, 16  # marks between chunks: a device follows; two plan indexes follow
+_LONGEST_GAP = 1 << 16
 
 
 def check_structure(path: Path | str) -> int:
@@ -27,8 +32,8 @@ def check_structure(path: Path | str) -> int:
     """
     with FileBytes(path, all_of_it=True) as file:
         metadata = read_footer(file)
-        chunks = [(header.offset, header.end, header.name) for _, _, header in walk_chunks(file, metadata)]
-        check_no_overlap(file.path, chunks)
+        places = [place_of(segments, header) for segments, _, header in walk_chunks(file, metadata)]
+        check_places(file, metadata.version, places)
         return metadata.version
 
 
@@ -55,11 +60,50 @@ def walk_chunks(file: FileBytes, metadata: FileMetadata) -> Iterator[tuple[Segme
             yield device, series, read_header(file, place.offset, series, metadata.chunks_end)
 
 
-def check_no_overlap(path: str, chunks: list[tuple[int, int, str]]) -> None:
-    """CorruptionError where two of a file's chunks (first byte, byte after the last, name) share bytes."""
+Place = tuple[int, int, str, Segments]
+"""Where a chunk lies: first byte, byte after the last; its name and the device that the index has it under."""
+
+
+def place_of(segments: Segments, header: ChunkHeader) -> Place:
+    return header.offset, header.end, header.name, segments
+
+
+def check_places(file: FileBytes, version: int, chunks: list[Place]) -> None:
+    """CorruptionError where two chunks of a file share bytes, or one lies in the chunk group of another device.
+
+    Chunks of a group follow each other; before the first stands the device. So a device that the index calls by another
+    name is noticed, which no digest would where the site's own disk flipped the bit.
+    """
     chunks.sort(key=itemgetter(0))
-    end = HEAD_LENGTH
-    for start, after, name in chunks:
+    end, before = HEAD_LENGTH, None
+    for start, after, name, device in chunks:
         if start < end:
-            raise corrupt(path, f"the chunk of {name!r} overlaps the one before it", start)
-        end = after
+            raise corrupt(file.path, f"the chunk of {name!r} overlaps the one before it", start)
+        if start > end:
+            head = _group_head(version, device)
+            if start - len(head) < end or file.read(start - len(head), len(head)) != head:
+                _refuse_other_device(file, version, device, (end, start))
+        elif before is not None and device != before:
+            raise corrupt(file.path, f"the chunk of {name!r} stands in the group of another device", start)
+        end, before = after, device
+
+
+def _refuse_other_device(file: FileBytes, version: int, device: Segments, gap: tuple[int, int]) -> None:
+    """What lies in a gap before a chunk of `device` may be anything but the head of another device's group."""
+    start = max(gap[0], gap[1] - _LONGEST_GAP)
+    cursor = Cursor(file.read(start, gap[1] - start), file.path, start)
+    try:
+        while cursor.left() and cursor.u8() == _PLANS:
+            cursor.skip(_PLANS_LENGTH)
+        found = device_name(cursor) if version == 4 else (cursor.var_name(),)
+    except CorruptionError:
+        return
+    if not cursor.left() and found != device:
+        names = " and ".join(repr(".".join(part or "" for part in one)) for one in (device, found))
+        raise corrupt(file.path, f"index and chunk group name one device {names}", start)
+
+
+@lru_cache(maxsize=4096)
+def _group_head(version: int, device: Segments) -> bytes:
+    names = b"".join(name_bytes(part) for part in device)
+    return bytes((_GROUP, len(device) & 0x7F)) + names if version == 4 else bytes((_GROUP,)) + names

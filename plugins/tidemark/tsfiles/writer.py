@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -20,9 +20,10 @@ from tidemark.tsfiles.column import Column
 from tidemark.tsfiles.devices import is_table, split_nodes
 from tidemark.tsfiles.footer import MAGIC, SEPARATOR
 from tidemark.tsfiles.index import Segments
+from tidemark.tsfiles.series import TIME_COLUMN
 from tidemark.tsfiles.writer_index import DeviceEntry, SeriesEntry, device_id, encode_index
 from tidemark.tsfiles.writer_pages import Chunk, aligned_chunks, row_times, series_chunks
-from tidemark.tsfiles.writer_values import ENCODINGS, statistics, uvarint, var_string, varint
+from tidemark.tsfiles.writer_values import ENCODINGS, uvarint, var_string, varint
 
 _GROUP = 0
 _TAG, _FIELD = 0, 1
@@ -47,6 +48,7 @@ class TsFileWriter:
         self.points = 0
         self._fields: dict[str, dict[str, DataType]] = {name: {} for name in self.tables}
         self._devices: list[DeviceEntry] = []
+        self._open: DeviceEntry | None = None
         self._digest = hashlib.sha256()
         self._position = 0
         self._temporary = path.with_name(path.name + ".tmp")
@@ -62,18 +64,52 @@ class TsFileWriter:
         filled = {name: column for name, column in sorted(columns.items(), key=_by_name) if len(column)}
         if not filled:
             return
+        self.begin(segments)
+        if aligned or is_table(segments):
+            for group in aligned_chunks(row_times(filled), filled, self.compression):
+                self.put(group)
+        else:
+            for name, column in filled.items():
+                self.put(series_chunks(name, column, self.compression), same_group=True)
+        self.end()
+
+    def begin(self, segments: Segments) -> None:
+        """Begin a device whose chunks, coded by `writer_pages` or copied, `put` brings until `end`. Errors as of `write`."""
         if self._devices and device_order(segments) <= device_order(self._devices[-1].segments):
             raise ValueError(f"device {segments} comes after {self._devices[-1].segments}")
         if is_table(segments):
-            self._declare(segments, filled)
-        device = DeviceEntry(segments)
-        self._put(bytes((_GROUP,)) + device_id(segments))
-        if aligned or is_table(segments):
-            self._put_aligned(device, filled)
-        else:
-            self._put_series(device, filled)
-        self._devices.append(device)
-        self.points += sum(len(column) for column in filled.values())
+            self._require_declared(segments)
+        self._open = DeviceEntry(segments)
+
+    def put(self, chunks: Iterable[Chunk], same_group: bool = False) -> None:
+        """Chunks of the device that was begun, later ones of a series behind earlier ones in time.
+
+        Each call is a chunk group: of an aligned device the chunk of times, then one of every column, since readers
+        count. `same_group`: one chunk group for all calls, as series of their own have it. ValueError: a column with two
+        types.
+        """
+        device = self._open
+        if device is None:
+            raise ValueError(f"{self.path}: no device was begun")
+        if not (same_group and device.series):
+            self._put(bytes((_GROUP,)) + device_id(device.segments))
+        for chunk in chunks:
+            entry = device.series.setdefault(chunk.name, SeriesEntry(chunk.name, chunk.type, chunk.column))
+            entry.chunks.append((self._position, chunk.statistics))
+            self._put(chunk.data)
+            if chunk.column != TIME_COLUMN and chunk.statistics.count:
+                self._declare(device.segments, chunk)
+                self.points += chunk.statistics.count
+
+    def end(self) -> None:
+        """The device that was begun is whole. Columns that never had a value are not in the index."""
+        device, self._open = self._open, None
+        if device is None:
+            raise ValueError(f"{self.path}: no device was begun")
+        filled = [entry for _, entry in sorted(device.series.items(), key=_by_name) if entry.finish().count]
+        device.series = {entry.name: entry for entry in filled}
+        if any(entry.column != TIME_COLUMN for entry in filled):
+            self._devices.append(device)
 
     def close(self) -> None:
         """Write the index and the footer, make the file durable under its name. ValueError when no device was written."""
@@ -121,39 +157,19 @@ class TsFileWriter:
         self._digest.update(data)
         self._position += len(data)
 
-    def _put_series(self, device: DeviceEntry, columns: Mapping[str, Column]) -> None:
-        for name, column in columns.items():
-            for chunk in series_chunks(name, column, self.compression):
-                self._put_chunk(device, chunk)
-            device.series[name].statistics = statistics(column.type, column.times, column.values)
-
-    def _put_aligned(self, device: DeviceEntry, columns: Mapping[str, Column]) -> None:
-        times = row_times(columns)
-        for number, group in enumerate(aligned_chunks(times, columns, self.compression)):
-            if number:
-                self._put(bytes((_GROUP,)) + device_id(device.segments))
-            for chunk in group:
-                self._put_chunk(device, chunk)
-        device.series[""].statistics = statistics(DataType.VECTOR, times, times)
-        for name, column in columns.items():
-            device.series[name].statistics = statistics(column.type, column.times, column.values)
-
-    def _put_chunk(self, device: DeviceEntry, chunk: Chunk) -> None:
-        entry = device.series.setdefault(chunk.name, SeriesEntry(chunk.name, chunk.type, chunk.column))
-        entry.chunks.append((self._position, chunk.statistics))
-        self._put(chunk.data)
-
-    def _declare(self, segments: Segments, columns: Mapping[str, Column]) -> None:
-        """Note the columns of a table for its schema."""
+    def _require_declared(self, segments: Segments) -> None:
         table = segments[0] or ""
         if table not in self.tables:
             raise ValueError(f"table {table!r} is not declared")
         if len(segments) - 1 > len(self.tables[table]):
             raise ValueError(f"device {segments} has more tags than table {table!r}: {self.tables[table]}")
-        for name, column in columns.items():
-            known = self._fields[table].setdefault(name, column.type)
-            if known != column.type:
-                raise ValueError(f"column {name!r} of table {table!r} is {known.name} and {column.type.name}")
+
+    def _declare(self, segments: Segments, chunk: Chunk) -> None:
+        if is_table(segments):
+            table = segments[0] or ""
+            known = self._fields[table].setdefault(chunk.name, chunk.type)
+            if known != chunk.type:
+                raise ValueError(f"column {chunk.name!r} of table {table!r} is {known.name} and {chunk.type.name}")
 
     def _put_metadata(self) -> None:
         chunks_end = self._position

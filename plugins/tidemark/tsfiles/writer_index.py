@@ -14,6 +14,8 @@ from typing import TypeVar
 
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.index import INTERNAL_DEVICE, INTERNAL_MEASUREMENT, LEAF_DEVICE, LEAF_MEASUREMENT, Segments
+from tidemark.tsfiles.series import Statistics
+from tidemark.tsfiles.writer_statistics import serialised, together
 from tidemark.tsfiles.writer_values import uvarint, var_string
 
 FAN_OUT = 256
@@ -23,17 +25,23 @@ T = TypeVar("T")
 
 @dataclass
 class SeriesEntry:
-    """A series as the index knows it. `chunks`: (offset, serialised statistics) of each, in file order."""
+    """A series as the index knows it. `chunks`: (offset, statistics) of each, in file order; `statistics` of all of them."""
 
     name: str
     type: DataType
     column: int
-    chunks: list[tuple[int, bytes]] = field(default_factory=list)
+    chunks: list[tuple[int, Statistics]] = field(default_factory=list)
     statistics: bytes = b""
+
+    def finish(self) -> Statistics:
+        """All its chunks are there: what they hold together."""
+        whole = together(self.type, [own for _, own in self.chunks])
+        self.statistics = serialised(whole)
+        return whole
 
     def encode(self) -> bytes:
         several = len(self.chunks) > 1
-        places = b"".join(struct.pack(">q", offset) + (own if several else b"") for offset, own in self.chunks)
+        places = b"".join(struct.pack(">q", offset) + (serialised(own) if several else b"") for offset, own in self.chunks)
         head = bytes((self.column | several,)) + var_string(self.name) + bytes((self.type,)) + uvarint(len(places))
         return head + self.statistics + places
 

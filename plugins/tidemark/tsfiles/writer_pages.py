@@ -17,8 +17,11 @@ from numpy.typing import NDArray
 
 from tidemark.tsfiles.codes import BINARY_TYPES, Compression, DataType
 from tidemark.tsfiles.column import Column
-from tidemark.tsfiles.series import TIME_COLUMN, VALUE_COLUMN
-from tidemark.tsfiles.writer_values import ENCODINGS, encode_times, encode_values, statistics, uvarint, var_string
+from tidemark.tsfiles.compiled import kernels
+from tidemark.tsfiles.series import PLAIN_SERIES, TIME_COLUMN, VALUE_COLUMN, Statistics
+from tidemark.tsfiles.weave import same_times, weave
+from tidemark.tsfiles.writer_statistics import page_statistics, serialised, together
+from tidemark.tsfiles.writer_values import ENCODINGS, encode_times, encode_values, uvarint, var_string
 
 PAGE_ROWS = 10_000
 PAGE_BYTES = 1 << 20  # of values before encoding; a page has one row at least
@@ -30,16 +33,17 @@ _SEVERAL_PAGES, _ONE_PAGE = 1, 5
 
 @dataclass(frozen=True)
 class Chunk:
-    """A chunk as it goes into the file. `statistics` is its serialised statistics, for the index."""
+    """A chunk as it goes into the file, coded here or copied. `column`: TIME_COLUMN, VALUE_COLUMN or PLAIN_SERIES."""
 
     name: str
     type: DataType
-    column: int  # TIME_COLUMN, VALUE_COLUMN or 0
+    column: int
     data: bytes
-    statistics: bytes
+    statistics: Statistics
 
 
 Compressor = Callable[[bytes], bytes]
+_Page = tuple[bytes, Statistics]  # no bytes: a page without values
 
 
 def compressor(kind: Compression) -> Compressor:
@@ -91,84 +95,105 @@ def series_chunks(name: str, column: Column, kind: Compression) -> Iterator[Chun
 
 def row_times(columns: Mapping[str, Column]) -> NDArray[np.int64]:
     """The rows of an aligned device: every time at which a column has a value, ascending."""
-    times: NDArray[np.int64] = np.unique(np.concatenate([column.times for column in columns.values()]))
-    return times
+    runs: list[NDArray[np.int64]] = []
+    for times in sorted((column.times for column in columns.values()), key=len, reverse=True):
+        if not any(same_times(times, run) for run in runs):
+            runs.append(times)
+    rows, *others = runs
+    for times in others:
+        if not _all_rows(rows, times):
+            rows = weave([rows, times]).times
+    return rows
 
 
 def aligned_chunks(times: NDArray[np.int64], columns: Mapping[str, Column], kind: Compression) -> Iterator[list[Chunk]]:
-    """The chunk groups of an aligned device with rows at `times`: the time chunk, then one of every column."""
+    """The chunk groups of an aligned device with rows at `times`: the time chunk, then one of every column.
+
+    A column without points gets the mark of a chunk without values in each.
+    """
     sizes = _row_sizes(times, columns)
-    places = {name: np.searchsorted(times, column.times) for name, column in columns.items()}
     for cuts in chunk_cuts(page_cuts(len(times), sizes), sizes):
         yield [
             _time_chunk(times, cuts, kind),
-            *(_value_chunk(name, column, places[name], cuts, kind) for name, column in columns.items()),
+            *(_value_chunk(name, column, times, cuts, kind) for name, column in columns.items()),
         ]
 
 
+def mark_chunk(name: str, data_type: DataType, kind: Compression) -> Chunk:
+    """The chunk of a column of an aligned device that has no value in a chunk group: only its header."""
+    return _chunk(name, data_type, VALUE_COLUMN, [], kind)
+
+
 def _series_chunk(name: str, column: Column, cuts: Sequence[int], kind: Compression) -> Chunk:
-    pages = []
+    pages: list[_Page] = []
     for begin, end in itertools.pairwise(cuts):
-        times = encode_times(column.times[begin:end])
-        values = encode_values(column.type, column.values[begin:end])
-        marks = statistics(column.type, column.times[begin:end], column.values[begin:end])
-        pages.append((uvarint(len(times)) + times + values, marks))
-    whole = slice(cuts[0], cuts[-1])
-    return _chunk(name, column.type, 0, pages, statistics(column.type, column.times[whole], column.values[whole]), kind)
+        own, values = column.times[begin:end], column.values[begin:end]
+        times = encode_times(own)
+        data = uvarint(len(times)) + times + encode_values(column.type, values)
+        pages.append((data, page_statistics(column.type, own, values)))
+    return _chunk(name, column.type, PLAIN_SERIES, pages, kind)
 
 
 def _time_chunk(times: NDArray[np.int64], cuts: Sequence[int], kind: Compression) -> Chunk:
-    pages = [
-        (encode_times(times[begin:end]), statistics(DataType.VECTOR, times[begin:end], times[:0]))
-        for begin, end in itertools.pairwise(cuts)
-    ]
-    whole = statistics(DataType.VECTOR, times[cuts[0] : cuts[-1]], times[:0])
-    return _chunk("", DataType.VECTOR, TIME_COLUMN, pages, whole, kind)
+    parts = [times[begin:end] for begin, end in itertools.pairwise(cuts)]
+    pages = [(encode_times(part), page_statistics(DataType.VECTOR, part, part)) for part in parts]
+    return _chunk("", DataType.VECTOR, TIME_COLUMN, pages, kind)
 
 
-def _value_chunk(name: str, column: Column, places: NDArray[np.int64], cuts: Sequence[int], kind: Compression) -> Chunk:
-    """`places[i]` is the row of the device at which value i stands."""
-    bounds = np.searchsorted(places, cuts)
-    pages: list[tuple[bytes, bytes]] = []
-    for n, (begin, end) in enumerate(itertools.pairwise(cuts)):
-        mine = slice(int(bounds[n]), int(bounds[n + 1]))
-        if mine.start == mine.stop:
-            pages.append((b"", b""))
+def _value_chunk(name: str, column: Column, rows: NDArray[np.int64], cuts: Sequence[int], kind: Compression) -> Chunk:
+    """`rows`: the times of the device, which hold those of the column."""
+    pages: list[_Page] = []
+    first = int(np.searchsorted(column.times, rows[cuts[0]]))
+    if first == len(column) or column.times[first] > rows[cuts[-1] - 1]:
+        return mark_chunk(name, column.type, kind)
+    for begin, end in itertools.pairwise(cuts):
+        there = _present(rows[begin:end], column.times[first:])
+        count = int(np.count_nonzero(there))
+        mine = slice(first, first + count)
+        first += count
+        if not count:
+            pages.append((b"", Statistics(0, 0, 0)))
             continue
-        there = np.zeros(end - begin, np.uint8)
-        there[places[mine] - begin] = 1
         head = struct.pack(">i", end - begin) + np.packbits(there).tobytes()
-        marks = statistics(column.type, column.times[mine], column.values[mine])
+        marks = page_statistics(column.type, column.times[mine], column.values[mine])
         pages.append((head + encode_values(column.type, column.values[mine]), marks))
-    whole = slice(int(bounds[0]), int(bounds[-1]))
-    marks = statistics(column.type, column.times[whole], column.values[whole])
-    if whole.start == whole.stop:
-        pages = []  # a chunk without values is only its header
-    return _chunk(name, column.type, VALUE_COLUMN, pages, marks, kind, several=len(cuts) > 2)
+    return _chunk(name, column.type, VALUE_COLUMN, pages, kind)
 
 
-def _chunk(
-    name: str,
-    data_type: DataType,
-    column: int,
-    pages: Sequence[tuple[bytes, bytes]],
-    marks: bytes,
-    kind: Compression,
-    several: bool | None = None,
-) -> Chunk:
-    """`pages`: (data, statistics), both empty for a page without values."""
-    several = bool(pages) and (len(pages) > 1 if several is None else several)
-    body = b"".join(_page(data, own, several, compressor(kind)) for data, own in pages)
+def _present(rows: NDArray[np.int64], times: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Which of `rows` are among `times`, which begin with those of these rows: 0 or 1 each."""
+    mine = times[: len(rows)]
+    if same_times(rows, mine):
+        return np.ones(len(rows), np.uint8)
+    if (compiled := kernels()) is not None:
+        return compiled.present(rows, mine)
+    there = np.zeros(len(rows), np.uint8)
+    there[np.searchsorted(rows, mine[: int(np.searchsorted(mine, rows[-1], "right"))])] = 1
+    return there
+
+
+def _all_rows(rows: NDArray[np.int64], times: NDArray[np.int64]) -> bool:
+    """Whether every one of `times` is one of `rows`."""
+    if (compiled := kernels()) is not None:
+        return int(np.count_nonzero(compiled.present(rows, times))) == len(times)
+    return bool(np.isin(times, rows, assume_unique=True).all())
+
+
+def _chunk(name: str, data_type: DataType, column: int, pages: Sequence[_Page], kind: Compression) -> Chunk:
+    several = len(pages) > 1
+    compress = compressor(kind)
+    body = b"".join(_page(data, own, several, compress) for data, own in pages)
     mark = (_SEVERAL_PAGES if several else _ONE_PAGE) | column
     codes = bytes((data_type, kind, ENCODINGS[data_type]))
-    return Chunk(name, data_type, column, bytes((mark,)) + var_string(name) + uvarint(len(body)) + codes + body, marks)
+    head = bytes((mark,)) + var_string(name) + uvarint(len(body)) + codes
+    return Chunk(name, data_type, column, head + body, together(data_type, [own for _, own in pages]))
 
 
-def _page(data: bytes, marks: bytes, several: bool, compress: Compressor) -> bytes:
+def _page(data: bytes, marks: Statistics, several: bool, compress: Compressor) -> bytes:
     if not data:
         return uvarint(0)
     packed = compress(data)
-    return uvarint(len(data)) + uvarint(len(packed)) + (marks if several else b"") + packed
+    return b"".join((uvarint(len(data)), uvarint(len(packed)), serialised(marks) if several else b"", packed))
 
 
 def _row_sizes(times: NDArray[np.int64], columns: Mapping[str, Column]) -> NDArray[np.int64] | None:

@@ -1,9 +1,9 @@
-"""How the writer lays out times and values: encodings and statistics of one page, chunk or series.
+"""How the writer lays out times and values: the encodings of one page.
 
 TS_2DIFF for times and whole numbers (blocks of 128 differences, each with its smallest difference and bit width), PLAIN
 for everything else: exact for NaN, -0.0, infinities and any bytes, and every reader there is decodes both
-(research/spark-tsfile.md §1.3). Numbers are big-endian. Source: `DeltaBinaryEncoder`, `PlainEncoder`, `Statistics` of the
-TsFile library, seen in the real data folders.
+(research/spark-tsfile.md §1.3). Numbers are big-endian. Source: `DeltaBinaryEncoder`, `PlainEncoder` of the TsFile
+library, seen in the real data folders.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidemark.tsfiles.codes import DataType, Encoding
+from tidemark.tsfiles.compiled import kernels
 
 _BLOCK = 128  # differences a block, IoTDB's own
 
@@ -56,24 +57,6 @@ def encode_values(data_type: DataType, values: NDArray[Any]) -> bytes:
     return b"".join(part for value in values for part in (varint(len(value)), value))
 
 
-def statistics(data_type: DataType, times: NDArray[np.int64], values: NDArray[Any]) -> bytes:
-    """Count, first and last time, and what the type adds. `values` is ignored for VECTOR; no points: zeros."""
-    head = uvarint(len(times)) + _pack(">qq", *((times[0], times[-1]) if len(times) else (0, 0)))
-    match data_type:
-        case DataType.VECTOR | DataType.BLOB:
-            return head
-        case DataType.TEXT:
-            first, last = (values[0], values[-1]) if len(values) else (b"", b"")
-            return head + _string(first) + _string(last)
-        case DataType.STRING:
-            ends = (values[0], values[-1], min(values), max(values)) if len(values) else (b"",) * 4
-            return head + b"".join(_string(end) for end in ends)
-        case DataType.BOOLEAN:
-            first, last = (values[0], values[-1]) if len(values) else (False, False)
-            return head + _pack(">??q", first, last, np.count_nonzero(values))
-    return head + _number_statistics(data_type, values)
-
-
 def uvarint(value: int) -> bytes:
     """LEB128: seven bits a byte, lowest first."""
     out = bytearray()
@@ -97,28 +80,13 @@ def var_string(text: str | None) -> bytes:
     return varint(len(data)) + data
 
 
-def _number_statistics(data_type: DataType, values: NDArray[Any]) -> bytes:
-    form, total_form = {
-        DataType.INT32: ("i", "q"),
-        DataType.DATE: ("i", "q"),
-        DataType.INT64: ("q", "d"),
-        DataType.TIMESTAMP: ("q", "d"),
-        DataType.FLOAT: ("f", "d"),
-        DataType.DOUBLE: ("d", "d"),
-    }[data_type]
-    if not len(values):
-        return _pack(f">4{form}{total_form}", 0, 0, 0, 0, 0)
-    with np.errstate(invalid="ignore", over="ignore"):  # inf - inf in a sum is nan, as it should be
-        total = values.sum(dtype=np.int64 if total_form == "q" else np.float64)
-    smallest, largest = np.fmin.reduce(values), np.fmax.reduce(values)  # a NaN is neither while there is a number
-    return _pack(f">4{form}{total_form}", smallest, largest, values[0], values[-1], total)
-
-
 def _two_diff(values: NDArray[Any], of: np.dtype[Any]) -> bytes:
     """Blocks of: differences (int32), bit width (int32), smallest difference, first value, packed differences above it.
 
     A block holds one value and up to 128 differences to the value before. Differences wrap around, and so does decoding.
     """
+    if (compiled := kernels()) is not None:
+        return compiled.encode_deltas(np.ascontiguousarray(values, of), _BLOCK)
     unsigned = np.dtype(f"u{of.itemsize}")
     out = []
     bare = np.ascontiguousarray(values, of).view(unsigned)
@@ -166,11 +134,3 @@ def _pack_rows(above: NDArray[Any], widths: NDArray[np.int64], bits: int) -> lis
 
 def _bit_widths(values: NDArray[Any]) -> NDArray[np.int64]:
     return np.array([value.bit_length() for value in values.tolist()], np.int64)
-
-
-def _string(data: bytes) -> bytes:
-    return _pack(">i", len(data)) + data
-
-
-def _pack(form: str, *values: Any) -> bytes:
-    return struct.pack(form, *(value.item() if isinstance(value, np.generic) else value for value in values))

@@ -50,7 +50,16 @@ def test_a_sound_deployment_passes_and_nothing_is_left_behind(place: Path) -> No
     report = examine(place)
     assert report.exit_code == 0, [check for check in report.checks if not check.ok]
     names = {check.name for check in report.checks}
-    assert {"versions", "settings", "ledger", "disk", "java", "receiver centre: write", "receiver centre: clock"} <= names
+    assert {
+        "versions",
+        "settings",
+        "ledger",
+        "disk",
+        "java",
+        "decoders",
+        "receiver centre: write",
+        "receiver centre: clock",
+    } <= names
     assert found(report, "site plant1: hard links for data/sequence").detail == "data/.tidemark is on the same disk"
     assert "no file in data/unsequence yet" in found(report, "site plant1: hard links for data/unsequence").detail
     assert [path.name for path in place.rglob("*") if path.is_file()] == ["tidemark.toml", "1-1-0-0.tsfile"]

@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit.flows.engine_tasks import Task
 from tidemark.errors import CorruptionError, RetryableError, UsageError
-from tidemark.flows.engine_children import run_in_children
+from tidemark.flows.engine_children import run_in_children, run_in_kept_child
 from tidemark.flows.engines import Limits, Outcome, PoolEngine, choose_engine
 from tidemark.settings import SparkSettings
 
@@ -45,6 +45,20 @@ def test_a_crash_costs_one_task_and_names_it() -> None:
     error = outcomes[1].error
     assert isinstance(error, CorruptionError)
     assert "file 1" in error.message and "SIGSEGV" in error.message
+
+
+def test_a_kept_child_takes_the_next_tasks_too_and_a_new_one_those_after_a_crash() -> None:
+    def ask(*words: str) -> list[Outcome]:
+        return list(run_in_kept_child(WHERE, [Task(word, f"file {n}") for n, word in enumerate(words)], Limits()))
+
+    first, second = ask("pid", "pid")
+    (third,) = ask("pid")
+    assert first.value == second.value == third.value
+    crashed, after = ask("segfault", "pid")
+    assert isinstance(crashed.error, CorruptionError) and "file 0" in crashed.error.message
+    assert after.value != first.value
+    (last,) = ask("pid")
+    assert last.value == after.value
 
 
 def test_an_endless_loop_ends_with_its_cpu_time() -> None:

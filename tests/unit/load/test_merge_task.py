@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tidemark.errors import CorruptionError, RetryableError
-from tidemark.load import merge_task
+from tidemark.load import merge_device
 from tidemark.load.merge_task import MergeTask, TaskSource, run_merge_task
+from tidemark.load.overlay import Counts, Layer
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import VALUE_DTYPES, Column
 from tidemark.tsfiles.devices import file_device
 from tidemark.tsfiles.reader import TsFile
+from tidemark.tsfiles.weave import Weave
 from tidemark.tsfiles.writer import TsFileWriter, device_order
 
 Segments = tuple[str | None, ...]
@@ -141,6 +147,17 @@ def test_a_source_that_cannot_be_read_is_named_and_leaves_no_output(case: Case) 
     assert [p for p in case.root.glob("staging/**/*") if p.is_file()] == []
 
 
+def test_a_source_that_is_not_what_was_loaded_is_named_and_leaves_no_output(case: Case) -> None:
+    """A chunk that is copied is not decoded, and a page has no checksum: only the digest tells."""
+    place = case.add({D1: {"s": column({1: 1})}})
+    case.add({D1: {"s": column({2: 2})}})
+    sound = dataclasses.replace(case.task, prove=(("0.tsfile", hashlib.sha256(place.read_bytes()).hexdigest()),))
+    assert run_merge_task(sound).staged
+    with pytest.raises(CorruptionError, match=r"0\.tsfile is not what was loaded"):
+        run_merge_task(dataclasses.replace(case.task, staging="other", prove=(("0.tsfile", "0" * 64),)))
+    assert not (case.root / "other").exists()
+
+
 def test_a_source_that_is_gone_is_tried_again_later(case: Case) -> None:
     case.add({D1: {"s": column({1: 1})}}).unlink()
     with pytest.raises(RetryableError, match=r"is gone: .*0\.tsfile"):
@@ -149,21 +166,41 @@ def test_a_source_that_is_gone_is_tried_again_later(case: Case) -> None:
 
 def test_an_output_that_does_not_hold_what_was_written_is_not_handed_on(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     case.add({D1: {"s": column({1: 1, 2: 2})}})
-    case.add({D1: {"s": column({3: 3})}})
-    real = merge_task.lay
+    case.add({D1: {"s": column({2: 3})}})
+    real = merge_device.lay
 
-    def lose_one(layers: list[merge_task.Layer]) -> tuple[Column, merge_task.Counts]:
-        merged, counts = real(layers)
+    def lose_one(layers: list[Layer], known: list[Weave]) -> tuple[Column, Counts]:
+        merged, counts = real(layers, known)
         return Column(merged.type, merged.times[1:], merged.values[1:]), counts
 
-    monkeypatch.setattr(merge_task, "lay", lose_one)
+    monkeypatch.setattr(merge_device, "lay", lose_one)
     with pytest.raises(CorruptionError, match="do not account for"):
         run_merge_task(case.task)
 
 
-def test_the_same_task_makes_the_same_bytes(case: Case) -> None:
+def test_the_same_task_makes_the_same_bytes_under_a_name_of_each_try(case: Case) -> None:
+    """A worker that was given up for lost may still write while another does its task again."""
     case.add({D1: {"s": column({1: 1, 1500: 2})}})
     case.add({D1: {"s": column({1500: 3})}}, aligned=True)
     first, second = run_merge_task(case.task), run_merge_task(case.task)
-    assert first == second
+    assert [replace(s, location="") for s in first.staged] == [replace(s, location="") for s in second.staged]
+    assert len({s.location for s in (*first.staged, *second.staged)}) == 4
+    for staged in (*first.staged, *second.staged):
+        assert hashlib.sha256((case.root / staged.location).read_bytes()).hexdigest() == staged.sha256
     assert [s.partition for s in first.staged] == [0, 1]
+
+
+def test_a_series_that_its_encoding_has_changed_is_refused_by_name(tmp_path: Path) -> None:
+    """SPRINTZ loses values: nothing is merged from such a file, it stays as it came."""
+    folder = Path(__file__).parents[2] / "data" / "encodings" / "2.0.1-beta"
+    for place in sorted(folder.rglob("*.tsfile")):
+        with TsFile(place) as file:
+            if "root.wild.of_double" in file.devices():
+                break
+    shutil.copy(place, tmp_path / "a.tsfile")
+    sources = (TaskSource("a.tsfile", ""),)
+    task = MergeTask(0, 0, str(tmp_path), "staging", "root.wild", 604_800_000, sources, ("root.wild.of_double",))
+    subject, reason = run_merge_task(task).refused or ("", "")
+    assert subject == "root.wild.of_double.SPRINTZ"
+    assert "other values than its statistics say" in reason
+    assert not list((tmp_path / "staging").rglob("*.tsfile*"))

@@ -127,6 +127,45 @@ def test_wants_are_asked_ahead_and_not_all_at_once(tmp_path: Path) -> None:
     flow.close()  # type: ignore[attr-defined]
 
 
+class Unread:
+    """A pipe whose far end is not read: what is written piles up."""
+
+    host = "here"
+
+    def __init__(self) -> None:
+        self.written = 0
+
+    def write(self, data: bytes) -> None:
+        self.written += len(data)
+
+    def read_some(self, most: int) -> bytes:
+        raise BlockingIOError
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize("name", ["{}", "n" * 180 + "{}", "d" * 4000 + "/{}"])
+@pytest.mark.parametrize("tools", [ALL, frozenset()])
+@pytest.mark.parametrize("size", [0, 5])
+def test_however_small_the_files_are_little_is_asked_before_the_first_answer(
+    name: str, tools: frozenset[str], size: int
+) -> None:
+    """A header is a hundred times such a file; the commands fill a line that nobody reads from the other side."""
+    taken = []
+
+    def wants() -> Iterator[Want]:
+        for number in range(100_000):
+            taken.append(number)
+            yield Want(number, name.format(number), 0, size, True)
+
+    pipe: Any = Unread()
+    with pytest.raises(BlockingIOError):
+        next(ToolFlow(lambda: FarShell(pipe), lambda path: f"/{path}", tools).stream(wants()))
+    assert 100 <= len(taken) <= 3000
+    assert pipe.written <= 700_000, "a server takes 2 MB that no command has read"
+
+
 def test_a_shell_that_ends_is_an_end_that_is_gone() -> None:
     far = shell()
     far.feed("exit")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tidemark.errors import PermissionDeniedError, SourceVanishedError, UnreachableError
 from tidemark.stores import durable
 from tidemark.stores.block_journal import Identity, part_at
 from tidemark.stores.disk import Disk
@@ -18,7 +19,7 @@ from tidemark.stores.memory import MemoryStore
 from tidemark.stores.part_file import Resumed, begin_part, write_small
 from tidemark.stores.proving import ProvenPart
 from tidemark.stores.sealing import Outcome, Sealer, Whole
-from tidemark.stores.transfer_items import SendItem, SendOptions, Sent, TryAgain, Wire
+from tidemark.stores.transfer_items import Failed, SendItem, SendOptions, Sent, TryAgain, Wire
 from tidemark.stores.translation import Where
 
 BUFFER = memoryview(bytearray(700))
@@ -128,7 +129,7 @@ def test_after_a_failed_sync_of_the_disk_all_that_was_written_before_is_in_doubt
     target.sealer.put([waiting, large])
     while len(target.told) < len(many) + 2:
         time.sleep(0.01)
-    assert [again(outcome) for outcome in target.told] and not [name for name in target.files() if "blocks" not in name]
+    assert [again(outcome) for outcome in target.told] and target.files() == {}, "nothing to go on from"
     later = [target.small(f"later {number}", b"x") for number in range(durable.SYNC_ONCE)]
     assert all(isinstance(outcome, Sent) for outcome in target.seal(*later)[len(many) + 2 :])
     assert len(asked) == 1, "the disk has said its error: files are synced singly then"
@@ -250,6 +251,25 @@ def test_other_times_alone_leave_it_to_the_bytes(target: Target) -> None:
     os.utime(part_at(whole.place), (5, 5))
     assert [type(outcome) for outcome in target.seal(whole)] == [Sent]
     assert target.files() == {"f": b"mine"}
+
+
+@pytest.mark.parametrize(
+    ("trouble", "tried_again"),
+    [
+        (UnreachableError("the line is cut"), True),
+        (TryAgain(SourceVanishedError("changed while it was read")), True),
+        (PermissionDeniedError("may not be read"), False),
+    ],
+)
+def test_what_may_work_again_is_tried_again_and_nothing_else(target: Target, trouble: Exception, tried_again: bool) -> None:
+    def confirm() -> None:
+        raise trouble
+
+    whole, part = target.large("f", b"x" * 10)
+    (outcome,) = target.seal(whole._replace(confirm=confirm))
+    part.close()
+    assert isinstance(outcome, tuple if tried_again else Failed)
+    assert "f" not in target.files()
 
 
 def test_a_large_file_takes_its_journal_along(target: Target) -> None:

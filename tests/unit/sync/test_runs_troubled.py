@@ -18,6 +18,7 @@ from tidemark.errors import (
     PermanentError,
     RetryableError,
     TidemarkError,
+    UnreachableError,
     WindowOverError,
 )
 from tidemark.flows import sync_link
@@ -26,6 +27,7 @@ from tidemark.ledger import run_rows
 from tidemark.ledger.leases import this_process
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Listing
+from tidemark.sync import sending
 
 
 class Flaky(MemoryStore):
@@ -73,6 +75,50 @@ def test_no_room_is_known_before_the_first_byte(world: SyncWorld) -> None:
     world.centre.free = None  # type: ignore[attr-defined]
     world.live(Effects())
     world.check()
+
+
+class Small(MemoryStore):
+    """A receiver of so much room, whose line is cut after so many bytes."""
+
+    def __init__(self, room: int, cut_after: int) -> None:
+        super().__init__("centre")
+        self.free = room
+        self.left = cut_after
+
+    def write_part(self, path, offset, pieces, sync=False):  # type: ignore[no-untyped-def]
+        data = b"".join(pieces)
+        self.left -= len(data)
+        if self.left < 0:
+            raise UnreachableError("the line is cut")
+        before = self.stat(path)
+        self.free -= max(0, offset + len(data) - (before.size if before else 0))
+        assert self.free >= 0
+        return super().write_part(path, offset, [data], sync)
+
+    def list_folder(self, folder: str) -> Sequence[str]:
+        if self.left < 0:
+            raise UnreachableError("the line is cut")
+        return super().list_folder(folder)
+
+
+def test_a_file_that_was_cut_needs_room_for_what_is_missing_alone(world: SyncWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """60 % of it are there, and the disk has room for the rest, not for all of it once more."""
+    monkeypatch.setattr(sending, "HEADROOM_BYTES", 20_000)
+    world.link = replace(LINK, block_bytes=65_536)
+    world.centre = centre = Small(300_000, cut_after=150_000)
+    path = world.edge.seal(path_of(1), "x" * 250_000)
+    with pytest.raises(UnreachableError):
+        world.sync()
+    (part,) = [entry for entry in centre.list_files(["landing"]).entries if entry.path.endswith(".part")]
+    assert part.size > 140_000 and centre.free < 250_000
+
+    centre.left = 1 << 40
+    assert world.sync().files == 1
+    assert world.told()[path][0] == world.edge.contents[path]
+    world.check()
+    world.edge.seal(path_of(2), "y" * 250_000)
+    with pytest.raises(DiskFullError, match="bytes free"):
+        world.sync()
 
 
 class Compacting(MemoryStore):

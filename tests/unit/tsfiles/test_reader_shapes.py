@@ -105,6 +105,30 @@ def test_times_that_do_not_fit_the_values_are_refused(tmp_path: Path) -> None:
         tsfile.column(DEVICE, "a")
 
 
+def test_pages_without_the_points_that_the_index_promises_are_refused(tmp_path: Path) -> None:
+    """A page whose length became 0 reads as one without values: never silently so."""
+    path = write(
+        tmp_path, [Chunk("", TIME, [([1, 2], None), ([3], None)]), Chunk("a", VALUE, [([1, 2], [1, 2]), ([3], None)])]
+    )
+    data = path.read_bytes()
+    count = data.rindex(b"\x02" + (1).to_bytes(8, "big") + (2).to_bytes(8, "big"))  # of the series, in the index
+    path.write_bytes(data[:count] + b"\x03" + data[count + 1 :])
+    with TsFile(path) as tsfile, pytest.raises(CorruptionError, match="pages of 2 points where the index says 3"):
+        tsfile.column(DEVICE, "a")
+
+
+def test_a_bitmap_that_lost_a_value_is_refused(tmp_path: Path) -> None:
+    """The value stays in the page, in an encoding that would not miss it; the statistics do."""
+    rows = list(range(1, 5))
+    values = Chunk("a", VALUE, [(rows, [1, 2, 3, 4])])
+    path = write(tmp_path, [Chunk("", TIME, [(rows, None)]), values])
+    data = path.read_bytes()
+    at = data.index(bytes([0, 0, 0, 4, 0xF0]), values.offset) + 4
+    path.write_bytes(data[:at] + b"\xe0" + data[at + 1 :])
+    with TsFile(path) as tsfile, pytest.raises(CorruptionError, match="3 values where the statistics say 4"):
+        tsfile.column(DEVICE, "a")
+
+
 def test_times_that_do_not_ascend_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path, [Chunk("s", PLAIN, [([10, 30, 20, 40], [1, 2, 3, 4])])])
     with TsFile(path) as tsfile, pytest.raises(CorruptionError, match="do not ascend"):

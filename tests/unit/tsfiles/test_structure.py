@@ -110,16 +110,47 @@ def test_a_series_in_an_encoding_we_do_not_decode_is_told_and_the_rest_is_read(t
             if not found[1].is_time and found[1].type.name == "DOUBLE"
         )
     device = ".".join(segment or "" for segment in segments)
-    path = changed(tmp_path, source, {header.data_offset - 1: bytes([13])})
+    path = changed(tmp_path, source, {header.data_offset - 1: bytes([10])})
     assert check_structure(path) in (3, 4)
-    assert describe(path).undecodable == (f"{device}.{series.name}: RLBE",)
+    assert describe(path).undecodable == (f"{device}.{series.name}: FREQ",)
     with TsFile(path) as tsfile:
-        with pytest.raises(UnsupportedError, match=f"{device}.{series.name} is DOUBLE RLBE"):
+        with pytest.raises(UnsupportedError, match=f"{device}.{series.name} is DOUBLE FREQ"):
             tsfile.column(device, series.name)
         others = [name for name in tsfile.measurements(device) if name != series.name]
         assert all(len(tsfile.column(device, name)) for name in others)
     path = changed(tmp_path, source, {header.data_offset - 2: bytes([3])})
     assert describe(path).undecodable == (f"{device}.{series.name}: {header.encoding.name}/LZO",)
+
+
+@BOTH
+def test_a_device_that_the_index_calls_by_another_name_is_noticed(tmp_path: Path, source: Path) -> None:
+    """One bit of its name in the index: no digest shows it where the site's own disk flipped it, the chunk group does."""
+    with FileBytes(source) as file:
+        segments, _, _ = next(walk_chunks(file, read_footer(file)))
+    name = (segments[-1] or "").encode()
+    data = source.read_bytes()
+    at = data.rindex(name) + len(name) - 1
+    path = changed(tmp_path, source, {at: bytes([data[at] ^ 1])})
+    for call in (check_structure, inspect):
+        with pytest.raises(CorruptionError, match="index and chunk group name one device"):
+            call(path)
+
+
+@pytest.mark.parametrize(
+    ("word", "offset", "problem"),
+    [
+        (b"line", 14, "where the file declares 1 tags"),  # the category of a tag column: a field now
+        (b"press", 15, "'press' is a tag of 'sensors', and a series of"),
+        (b"\x0esensors\x0c", 1, "where the file declares no such table"),
+    ],
+)
+def test_tables_that_do_not_fit_the_devices_are_noticed(tmp_path: Path, word: bytes, offset: int, problem: str) -> None:
+    works = min((p for p in SITES["2.0.1-beta"].root.rglob("*.tsfile") if "works" in str(p)), key=lambda p: p.stat().st_size)
+    data = works.read_bytes()
+    at = data.rindex(word) + offset
+    path = changed(tmp_path, works, {at: bytes([data[at] ^ 1])})
+    with pytest.raises(CorruptionError, match=problem):
+        inspect(path, "works")
 
 
 def test_a_damaged_page_names_series_and_byte(tmp_path: Path) -> None:

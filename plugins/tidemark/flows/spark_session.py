@@ -1,0 +1,141 @@
+"""A driver of Spark as a process of its own that takes one job after another: a start costs ten seconds, a job one.
+
+`spark_jobs/<kind>.py` is started with a pipe for its replies; it reads folders of jobs from stdin and answers each. A
+session stays for the next job of this process (a merge in rounds, a load and its merges) and ends with it, however it
+ends. One that failed or died is not used again: the next job gets a new one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from tidemark.errors import RetryableError, UsageError
+from tidemark.flows.engine_children import package_root
+
+JOBS = Path(__file__).parents[3] / "spark_jobs"
+PACKAGE = "tidemark.zip"
+DONE = "done"
+_TAIL_LINES = 25
+_STOP_SECONDS = 15.0
+
+
+class Session:
+    """A driver at `master` with the Java at `java`; its folder holds the zip that executors get, and their scratch files."""
+
+    def __init__(self, kind: str, master: str, java: Path) -> None:
+        job = JOBS / f"{kind}.py"
+        if not job.exists():
+            raise UsageError(f"the Spark job {job} is missing", hint="run Tidemark from its own folder", subject=kind)
+        self.master = master
+        self.folder = Path(tempfile.mkdtemp(prefix="tidemark-spark-"))
+        zip_package(self.folder / PACKAGE)
+        self._log = self.folder / "log"
+        replies, answers = os.pipe()
+        with self._log.open("wb") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, str(job), str(self.folder), master, str(answers)],
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=_environment(java),
+                pass_fds=(answers,),
+            )
+        os.close(answers)
+        self._replies = os.fdopen(replies)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def run(self, kind: str, folder: Path) -> None:
+        """Run the job whose tasks wait in `folder`. RetryableError, with the end of the log, when Spark fails."""
+        begins = self._log.stat().st_size if self._log.exists() else 0
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(f"{folder}\n".encode())
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            begins = 0  # it died before it was asked
+        reply = self._replies.readline().strip()
+        if reply == DONE:
+            return
+        ended = "failed" if reply else f"ended with {self._process.wait()}"
+        tail = self._tail(begins)
+        self.close()
+        raise RetryableError(
+            f"the Spark job {kind} at {self.master} {ended}:\n{tail}",
+            hint='./tidemark doctor; or set [spark] engine = "pool"',
+            subject=kind,
+        )
+
+    def close(self) -> None:
+        """Stop Spark and forget everything."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.close()
+            self._process.wait(_STOP_SECONDS)
+        except (BrokenPipeError, subprocess.TimeoutExpired):
+            self._process.kill()
+            self._process.wait()
+        self._replies.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _tail(self, begins: int) -> str:
+        text = self._log.read_bytes()[begins:].decode(errors="replace")
+        lines = [line for line in text.splitlines() if not line.startswith("\tat ")]
+        return "\n".join(lines[-_TAIL_LINES:])
+
+
+_OPEN: dict[tuple[int, str, Path], Session] = {}
+"""Process (a fork has none of its parent's), master, Java → its session."""
+
+
+def session_at(kind: str, master: str, java: Path) -> Session:
+    """The session of this process at a master; a new one where there is none, or where it died."""
+    key = (os.getpid(), master, java)
+    found = _OPEN.get(key)
+    if found is not None and not found.alive:
+        found.close()
+        found = None
+    if found is None:
+        found = _OPEN[key] = Session(kind, master, java)
+    return found
+
+
+@atexit.register
+def close_sessions() -> None:
+    """End the sessions of this process; the next job starts a new one."""
+    for key in [key for key in _OPEN if key[0] == os.getpid()]:
+        _OPEN.pop(key).close()
+
+
+def zip_package(target: Path) -> None:
+    """The package as executors get it."""
+    root = package_root()
+    with zipfile.ZipFile(target, "w") as archive:
+        for path in sorted((root / "tidemark").rglob("*")):
+            if path.suffix in (".py", ".c"):
+                archive.write(path, path.relative_to(root))
+
+
+def _environment(java: Path) -> dict[str, str]:
+    paths = [str(package_root()), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return {
+        **os.environ,
+        "JAVA_HOME": str(java),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(p for p in paths if p),
+        "TIDEMARK_PARENT": str(os.getpid()),
+    }

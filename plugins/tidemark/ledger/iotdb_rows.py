@@ -1,0 +1,197 @@
+"""What an IoTDB was given of a receiver's catalog (tables `iotdb_file`, `iotdb_partition`; sql/0007_iotdb_target.sql).
+
+Every function works in the caller's transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+_CHUNK = 400
+
+
+@dataclass(frozen=True)
+class Target:
+    """A receiver's catalog and the server that it is also loaded into (`host:port`)."""
+
+    receiver: str
+    server: str
+
+
+@dataclass(frozen=True)
+class FileRow:
+    """A row of `iotdb_file`; see there for the words."""
+
+    file_id: int
+    state: str
+    how: str = ""
+    reason: str | None = None
+    kind: int = 0
+
+
+@dataclass(frozen=True)
+class PartitionRow:
+    """A row of `iotdb_partition`; see there for the words."""
+
+    database: str
+    partition: int
+    fence: int
+    counted: int
+    state: str
+    reason: str | None = None
+
+
+def open_files(connection: Connection, target: Target) -> list[int]:
+    """Live source files that the server does not have for sure, by file_id."""
+    sql = (
+        "SELECT f.file_id FROM catalog_file f LEFT JOIN iotdb_file i ON i.file_id = f.file_id AND i.receiver = f.receiver"
+        " AND i.server = :server WHERE f.receiver = :receiver AND f.role = 'source' AND f.state = 'live'"
+        " AND (i.state IS NULL OR i.state <> 'given') ORDER BY f.file_id"
+    )
+    return [int(r[0]) for r in connection.execute(sa.text(sql), vars(target))]
+
+
+def open_merged(connection: Connection, target: Target) -> list[int]:
+    """Merged files that stand alone, and that came to do so before the server had all of their sources: it was away for
+    long, or named only later."""
+    sql = (
+        "SELECT m.file_id FROM catalog_file m JOIN merge_account a ON a.merged_id = m.file_id"
+        " LEFT JOIN iotdb_file i ON i.file_id = m.file_id AND i.receiver = m.receiver AND i.server = :server"
+        " WHERE m.receiver = :receiver AND m.role = 'merged' AND m.state = 'live' AND a.settled IS NOT NULL"
+        " AND (i.state IS NULL OR i.state <> 'given') AND (SELECT count(*) FROM lineage l JOIN iotdb_file s"
+        " ON s.file_id = l.source_id AND s.receiver = :receiver AND s.server = :server AND s.state = 'given'"
+        " WHERE l.merged_id = m.file_id) < (SELECT CASE WHEN count(*) = 0 THEN 1 ELSE count(*) END FROM lineage l"
+        " WHERE l.merged_id = m.file_id) ORDER BY m.file_id"
+    )
+    return [int(r[0]) for r in connection.execute(sa.text(sql), vars(target))]
+
+
+def left_files(connection: Connection, target: Target) -> list[int]:
+    """Files that the server was given, or was being given, that left the catalog with no merged file standing for them."""
+    sql = (
+        "SELECT i.file_id FROM iotdb_file i JOIN catalog_file f ON f.file_id = i.file_id"
+        " WHERE i.receiver = :receiver AND i.server = :server AND i.state <> 'gone' AND f.state <> 'live'"
+        " AND NOT EXISTS (SELECT 1 FROM lineage l JOIN catalog_file m ON m.file_id = l.merged_id"
+        " WHERE l.source_id = f.file_id AND m.state = 'live') ORDER BY i.file_id"
+    )
+    return [int(r[0]) for r in connection.execute(sa.text(sql), vars(target))]
+
+
+def neighbours(connection: Connection, target: Target, databases: Iterable[str], span: tuple[int, int]) -> list[int]:
+    """Files of these databases that touch catalog partitions `span` (first, last) and that the server has."""
+    query = sa.text(
+        "SELECT f.file_id FROM catalog_file f JOIN iotdb_file i ON i.file_id = f.file_id AND i.receiver = f.receiver"
+        " AND i.server = :server WHERE f.receiver = :receiver AND i.state = 'given'"
+        " AND f.database_name IN :many AND f.partition_from <= :last AND f.partition_to >= :first ORDER BY f.file_id"
+    ).bindparams(sa.bindparam("many", expanding=True))
+    values = {**vars(target), "many": sorted(set(databases)), "first": span[0], "last": span[1]}
+    return [int(r[0]) for r in connection.execute(query, values)]
+
+
+def partition_files(connection: Connection, target: Target, database: str, numbers: Sequence[int]) -> list[int]:
+    """Live files that lie in these partitions of a database and that the server was given."""
+    query = sa.text(
+        "SELECT f.file_id FROM catalog_file f JOIN iotdb_file i ON i.file_id = f.file_id AND i.receiver = f.receiver"
+        " AND i.server = :server WHERE f.receiver = :receiver AND f.state = 'live'"
+        " AND i.state = 'given' AND f.database_name = :database AND f.partition_from IN :many"
+    ).bindparams(sa.bindparam("many", expanding=True))
+    found: list[int] = []
+    for many in _chunks(sorted(set(numbers))):
+        values = {**vars(target), "database": database, "many": many}
+        found += [int(r[0]) for r in connection.execute(query, values)]
+    return found
+
+
+def file_rows(connection: Connection, target: Target, file_ids: Iterable[int]) -> dict[int, FileRow]:
+    """The rows of these files that have one."""
+    query = sa.text(
+        "SELECT file_id, state, how, reason, kind FROM iotdb_file WHERE receiver = :receiver AND server = :server"
+        " AND file_id IN :many"
+    ).bindparams(sa.bindparam("many", expanding=True))
+    found = {}
+    for many in _chunks(sorted(set(file_ids))):
+        for r in connection.execute(query, {**vars(target), "many": many}):
+            found[int(r[0])] = FileRow(int(r[0]), r[1], r[2], r[3], int(r[4]))
+    return found
+
+
+def of_path(connection: Connection, path: str) -> list[tuple[str, FileRow]]:
+    """(server, row) of the live file of this source path, at every server that was ever to be given it."""
+    sql = (
+        "SELECT i.server, i.file_id, i.state, i.how, i.reason, i.kind FROM iotdb_file i JOIN catalog_file f"
+        " ON f.file_id = i.file_id WHERE f.path = :path AND f.state = 'live' ORDER BY i.server, i.file_id"
+    )
+    rows = connection.execute(sa.text(sql), {"path": path})
+    return [(r[0], FileRow(int(r[1]), r[2], r[3], r[4], int(r[5]))) for r in rows]
+
+
+def put_files(connection: Connection, target: Target, rows: Iterable[FileRow], at: float) -> None:
+    """Write these rows; `at` in seconds since 1970."""
+    values = [{**vars(target), **vars(row), "at": at} for row in rows]
+    if values:
+        connection.execute(
+            sa.text(
+                "INSERT INTO iotdb_file (receiver, server, file_id, state, how, reason, kind, at)"
+                " VALUES (:receiver, :server, :file_id, :state, :how, :reason, :kind, :at)"
+                " ON CONFLICT (receiver, server, file_id) DO UPDATE SET state = excluded.state, how = excluded.how,"
+                " reason = excluded.reason, kind = excluded.kind, at = excluded.at"
+            ),
+            values,
+        )
+
+
+def raise_fences(connection: Connection, target: Target, partitions: Iterable[tuple[str, int]], at: float) -> None:
+    """Something is about to be given to these (database, partition): they are to be counted."""
+    values = [{**vars(target), "d": database, "p": partition, "at": at} for database, partition in sorted(set(partitions))]
+    if values:
+        connection.execute(
+            sa.text(
+                "INSERT INTO iotdb_partition (receiver, server, database_name, partition, fence, counted, state, at)"
+                " VALUES (:receiver, :server, :d, :p, 1, 0, 'open', :at)"
+                " ON CONFLICT (receiver, server, database_name, partition) DO UPDATE SET"
+                " fence = iotdb_partition.fence + 1, state = 'open', reason = NULL, at = excluded.at"
+            ),
+            values,
+        )
+
+
+def partitions(connection: Connection, target: Target, states: Sequence[str]) -> list[PartitionRow]:
+    """The partitions in one of these states, by database and partition."""
+    query = sa.text(
+        "SELECT database_name, partition, fence, counted, state, reason FROM iotdb_partition"
+        " WHERE receiver = :receiver AND server = :server AND state IN :states ORDER BY database_name, partition"
+    ).bindparams(sa.bindparam("states", expanding=True))
+    found = connection.execute(query, {**vars(target), "states": list(states)})
+    return [PartitionRow(r[0], int(r[1]), int(r[2]), int(r[3]), r[4], r[5]) for r in found]
+
+
+def conclude(connection: Connection, target: Target, counted: Iterable[PartitionRow], at: float) -> None:
+    """These partitions were counted at their fence; whoever raised it meanwhile is counted again."""
+    values = [
+        {**vars(target), "d": r.database, "p": r.partition, "f": r.fence, "s": r.state, "r": r.reason, "at": at}
+        for r in counted
+    ]
+    if values:
+        connection.execute(
+            sa.text(
+                "UPDATE iotdb_partition SET counted = :f, state = :s, reason = :r, at = :at WHERE receiver = :receiver"
+                " AND server = :server AND database_name = :d AND partition = :p AND fence = :f"
+            ),
+            values,
+        )
+
+
+def tally(connection: Connection, target: Target) -> Mapping[str, int]:
+    """How many files stand in which state."""
+    sql = "SELECT state, count(*) FROM iotdb_file WHERE receiver = :receiver AND server = :server GROUP BY state"
+    return {r[0]: int(r[1]) for r in connection.execute(sa.text(sql), vars(target))}
+
+
+def _chunks(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(values), _CHUNK):
+        yield values[start : start + _CHUNK]

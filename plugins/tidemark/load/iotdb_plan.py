@@ -1,0 +1,174 @@
+"""What an IoTDB is given next: which files as they are, which only in points, which not. One pure decision.
+
+A server takes whatever is LOADed last for the newest (research/iotdb.md "What to know first" 10). So a file is given as
+it is only where nothing that outranks it was given before it; a file that comes late is given as the points of it that
+readers of the catalog see, and never overwrites newer ones. What nobody knows the outcome of is asked for first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
+
+State = Literal["new", "unknown", "given"]
+_BATCH_FILES = 64  # files of one LOAD
+_BATCH_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A live source file of the catalog, and how the server stands to it.
+
+    new: it was never given · unknown: it was being given when the process or the line died, or the server answered with
+    an error · given: the server has it. `changed`: the server has an older generation of the same path.
+    """
+
+    file: CatalogFile
+    devices: tuple[CatalogDevice, ...]
+    state: State
+    changed: bool = False
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A file that the server has and the catalog gave up, without any other file standing for its points."""
+
+    file: CatalogFile
+    devices: tuple[CatalogDevice, ...]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Files that do not meet each other and go in one LOAD; all of one database and model."""
+
+    database: str
+    table: bool
+    files: tuple[Standing, ...]
+
+
+@dataclass(frozen=True)
+class Held:
+    """A file that this server cannot be given, and why."""
+
+    file: CatalogFile
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """In this order: `settle` (ask what came of it), `batches` (LOAD as they are), `points` (LOAD what readers see of
+    them), `gone` (take away what readers do not see any more)."""
+
+    settle: tuple[Standing, ...] = ()
+    batches: tuple[Batch, ...] = ()
+    points: tuple[Standing, ...] = ()
+    gone: tuple[Gone, ...] = ()
+    held: tuple[Held, ...] = ()
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the server can take. `format`: newest TsFile version; `unit`: of its times, '' where it does not say."""
+
+    format: int
+    tables: bool
+    unit: str = ""
+    units: Mapping[str, str] = field(default_factory=dict)  # site → its time unit
+
+
+def plan(standings: Iterable[Standing], gone: Sequence[Gone], limits: Limits) -> Plan:
+    """Decide everything at once. `standings`: all live sources of the databases and partitions concerned."""
+    fit: list[Standing] = []
+    held: list[Held] = []
+    for one in sorted(standings, key=_order):
+        reason = "" if one.state == "given" else unfit(one.file, limits)
+        if reason:
+            held.append(Held(one.file, reason))
+        else:
+            fit.append(one)
+    settle = tuple(one for one in fit if one.state == "unknown")
+    had, coming = _Index(), _Index()
+    for one in fit:
+        if one.state != "new":
+            had.add(one, 0)
+    points: list[Standing] = []
+    rounds: list[list[Standing]] = []
+    for one in (one for one in fit if one.state == "new"):
+        before = coming.meeting(one)
+        late = any(_outranks(other, one) for other, _ in had.meeting(one))
+        if one.changed or late or not one.file.points or any(o.file.site_id != one.file.site_id for o, _ in before):
+            points.append(one)
+            continue
+        place = max((number + 1 for _, number in before), default=0)
+        rounds += [[]] if place == len(rounds) else []
+        rounds[place].append(one)
+        coming.add(one, place)
+    batches = tuple(batch for files in rounds for batch in _batches(files))
+    return Plan(settle, batches, tuple(points), tuple(gone), tuple(held))
+
+
+def unfit(file: CatalogFile, limits: Limits) -> str:
+    """Why the server cannot take a file, '' where it can."""
+    unit = limits.units.get(file.site_id, "")
+    if file.format > limits.format:
+        return f"the server reads TsFiles up to version {limits.format}, this one has {file.format}"
+    if file.model == "mixed":
+        return "it holds devices of both models, and a LOAD takes one"
+    if file.model == "table" and not limits.tables:
+        return "the server has no table model"
+    if limits.unit and unit and unit != limits.unit:
+        return f"the server's times are in {limits.unit}, the site's in {unit}"
+    return ""
+
+
+class _Index:
+    """Files by their devices, each with a number."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, list[tuple[CatalogDevice, Standing, int]]] = {}
+
+    def add(self, one: Standing, number: int) -> None:
+        for device in one.devices:
+            self._held.setdefault(device.device, []).append((device, one, number))
+
+    def meeting(self, one: Standing) -> list[tuple[Standing, int]]:
+        """Files that hold one of its devices at times that overlap."""
+        found = {}
+        for device in one.devices:
+            for other, standing, number in self._held.get(device.device, ()):
+                if device.start <= other.end and other.start <= device.end:
+                    found[standing.file.file_id] = (standing, number)
+        return list(found.values())
+
+
+def _outranks(other: Standing, one: Standing) -> bool:
+    """Whether `other`, which meets `one`, must win. Between sites ownership decides, which points know and files do not."""
+    return other.file.site_id != one.file.site_id or _rank(other) > _rank(one)
+
+
+def _rank(one: Standing) -> tuple[tuple[int, ...], int]:
+    return one.file.rank, one.file.file_id
+
+
+def _order(one: Standing) -> tuple[str, tuple[int, ...], int]:
+    return one.file.site_id, one.file.rank, one.file.file_id
+
+
+def _batches(files: Sequence[Standing]) -> Iterable[Batch]:
+    """The files of a round by database and model, cut to the size of one LOAD."""
+    groups: dict[tuple[str, bool], list[Standing]] = {}
+    for one in files:
+        groups.setdefault((one.file.database, one.file.model == "table"), []).append(one)
+    for (database, table), members in sorted(groups.items()):
+        batch: list[Standing] = []
+        size = 0
+        for one in members:
+            if batch and (len(batch) == _BATCH_FILES or size + one.file.size > _BATCH_BYTES):
+                yield Batch(database, table, tuple(batch))
+                batch, size = [], 0
+            batch.append(one)
+            size += one.file.size
+        yield Batch(database, table, tuple(batch))

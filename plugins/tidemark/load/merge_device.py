@@ -1,0 +1,147 @@
+"""One device of a merge: its points from all files that hold it, in parts as they go into the outputs.
+
+What `merge_pieces` says is copied comes as chunks, the rest as columns in which the newest file wins. Memory holds a piece.
+Source: DESIGN §3 "Who wins"; research/spark-tsfile.md §3.4, §3.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from tidemark.load import merge_pieces
+from tidemark.load.merge_pieces import Extent, Piece, pieces_of
+from tidemark.load.overlay import NOTHING, Counts, Layer, cut, lay, split_counts
+from tidemark.tsfiles.codes import DataType
+from tidemark.tsfiles.column import Column
+from tidemark.tsfiles.mods import Deletion
+from tidemark.tsfiles.reader import TsFile
+from tidemark.tsfiles.series import Series
+from tidemark.tsfiles.stored_chunks import Stretch, aligned_stretches, series_stretches, stored_chunks
+from tidemark.tsfiles.weave import Weave
+from tidemark.tsfiles.writer_pages import Chunk
+
+_LAST_TIME = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A file that holds the device: its deletions, the column of times where it is aligned there, and its series."""
+
+    file: TsFile
+    deletions: tuple[Deletion, ...]
+    time: Series | None
+    series: Mapping[str, Series]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What goes into the output of one partition next: `copied` chunks, or `columns`. No partition: nothing is left."""
+
+    partition: int | None
+    counts: Counts
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    copied: Sequence[Chunk] = ()
+
+
+@dataclass(frozen=True)
+class DeviceMerge:
+    """`holders` lowest rank first; `interval` of catalog partitions, in the site's unit."""
+
+    device: str
+    holders: Sequence[Holder]
+    interval: int
+
+    @property
+    def aligned(self) -> bool:
+        """As the newest file has it."""
+        return self.holders[-1].time is not None
+
+    @cached_property
+    def types(self) -> dict[str, DataType]:
+        """The measurements that have points in any file, in the order in which files have them."""
+        found = {
+            measurement: series.type
+            for holder in self.holders
+            for measurement, series in holder.series.items()
+            if series.statistics.count
+        }
+        return dict(sorted(found.items(), key=lambda item: item[0].encode("utf-16-be", "surrogatepass")))
+
+    def parts(self) -> Iterator[Part]:
+        """All points of the device, in order of time: of an aligned device whole rows, else one series after the other.
+
+        Raises CorruptionError, UnsupportedError.
+        """
+        for measurements in [list(self.types)] if self.aligned else [[name] for name in self.types]:
+            extents = [
+                extent
+                for number, holder in enumerate(self.holders)
+                for extent in self._extents(number, holder, frozenset(measurements))
+            ]
+            for piece in pieces_of(extents, merge_pieces.COPY_ROWS):
+                yield from self._copied(piece) or self._laid(piece, measurements)
+
+    def _extents(self, number: int, holder: Holder, wanted: frozenset[str]) -> Iterator[Extent]:
+        """What a file holds of these measurements; where it is laid out as the output, as stretches that can be copied."""
+        series = {name: one for name, one in holder.series.items() if name in wanted}
+        if self.aligned and holder.time is not None:
+            for stretch in aligned_stretches(holder.file.path, holder.time, series):
+                yield _extent(number, stretch, self._may_copy(holder, stretch))
+            return
+        for name, one in series.items():
+            for stretch in series_stretches(name, one):
+                alike = not self.aligned and holder.time is None
+                yield _extent(number, stretch, alike and self._may_copy(holder, stretch))
+
+    def _may_copy(self, holder: Holder, stretch: Stretch) -> bool:
+        if not stretch.points or stretch.start // self.interval != stretch.end // self.interval:
+            return False
+        near = [entry for entry in holder.deletions if entry.start <= stretch.end and entry.end >= stretch.start]
+        return not any(entry.affects(self.device, measurement) for entry in near for measurement in stretch.values)
+
+    def _copied(self, piece: Piece) -> list[Part]:
+        """The piece as it stands; nothing where it is to be decoded."""
+        extent = piece.extents[0]
+        if not piece.copied or extent.stretch is None:
+            return []
+        chunks = stored_chunks(self.holders[extent.holder].file, extent.stretch)
+        if chunks is None:
+            return []
+        points = extent.stretch.points
+        return [Part(extent.start // self.interval, Counts(points, points), copied=chunks)]
+
+    def _laid(self, piece: Piece, measurements: Sequence[str]) -> Iterator[Part]:
+        """The piece decoded, its layers over each other, cut by partition."""
+        rows: dict[int, dict[str, Column]] = {}
+        counts: dict[int, Counts] = {}
+        held = [(holder, piece.points(number)) for number, holder in enumerate(self.holders)]
+        woven: list[Weave] = []
+        for measurement in measurements:
+            layers = [self._layer(holder, measurement, piece, have) for holder, have in held if measurement in have]
+            if not layers:
+                continue
+            column, account = lay(layers, woven)
+            parts = cut(column, self.interval)
+            if not parts:
+                yield Part(None, account)
+            for partition, share in split_counts(account, parts).items():
+                counts[partition] = counts.get(partition, NOTHING) + share
+                rows.setdefault(partition, {})[measurement] = parts[partition]
+        for partition in sorted(rows):
+            yield Part(partition, counts[partition], columns=rows[partition])
+
+    def _layer(self, holder: Holder, measurement: str, piece: Piece, points: Mapping[str, int]) -> Layer:
+        """The points before and after deletions are counted, not computed from each other: the account is a check."""
+        device, end = self.device, None if piece.end == _LAST_TIME else piece.end + 1
+        column = holder.file.column(device, measurement, piece.start, end)
+        if not any(entry.affects(device, measurement) for entry in holder.deletions):
+            return Layer(column, points[measurement])
+        left = holder.file.column(device, measurement, piece.start, end, holder.deletions)
+        return Layer(left, points[measurement], deleted=len(column) - len(left))
+
+
+def _extent(number: int, stretch: Stretch, may_copy: bool) -> Extent:
+    points = {name: place.statistics.count for name, (_, place) in stretch.values.items() if place.statistics.count}
+    return Extent(number, stretch.start, stretch.end, stretch.rows, points, stretch if may_copy else None)

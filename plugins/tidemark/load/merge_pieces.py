@@ -1,0 +1,81 @@
+"""Which stretches of a device's files are copied as they stand, and which are decoded and laid over each other. Pure.
+
+A stretch that no other one meets in time, and that no deletion touches, has nothing to merge: its chunks are copied, the
+cost is that of its bytes. Everything between two copies is one piece, decoded and written anew; so what lies in many small
+chunks becomes large ones on the way. Source: research/spark-tsfile.md §3.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tidemark.tsfiles.stored_chunks import Stretch
+
+COPY_ROWS = 1_000
+"""A chunk with fewer rows is worth copying only where it is all there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Points of one file, `start` to `end` inclusive, at `rows` times. `holder`: place of the file in the order of ranks.
+
+    `points`: measurement → points by the statistics. `stretch`: what can be copied in place of decoding it.
+    """
+
+    holder: int
+    start: int
+    end: int
+    rows: int
+    points: Mapping[str, int]
+    stretch: Stretch | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Extents that meet in time, or lie between two that are copied. `copied`: the only one is, as it stands."""
+
+    extents: tuple[Extent, ...]
+    copied: bool = False
+
+    @property
+    def start(self) -> int:
+        return min(extent.start for extent in self.extents)
+
+    @property
+    def end(self) -> int:
+        return max(extent.end for extent in self.extents)
+
+    def points(self, holder: int) -> dict[str, int]:
+        """Measurement → points of a file in this piece, by the statistics; only those that have any."""
+        found: dict[str, int] = {}
+        for extent in self.extents:
+            if extent.holder == holder:
+                for measurement, count in extent.points.items():
+                    found[measurement] = found.get(measurement, 0) + count
+        return found
+
+
+def pieces_of(extents: Iterable[Extent], copy_rows: int = COPY_ROWS) -> list[Piece]:
+    """The pieces of a device, or of a series of its own, in order of time; no two of them meet."""
+    meeting: list[list[Extent]] = []
+    reach = 0
+    for extent in sorted(extents, key=lambda one: (one.start, one.end)):
+        if meeting and extent.start <= reach:
+            meeting[-1].append(extent)
+            reach = max(reach, extent.end)
+        else:
+            meeting.append([extent])
+            reach = extent.end
+    least = copy_rows if len(meeting) > 1 else 0
+    pieces: list[Piece] = []
+    between: list[Extent] = []
+    for together in meeting:
+        if len(together) == 1 and together[0].stretch is not None and together[0].rows >= least:
+            if between:
+                pieces.append(Piece(tuple(between)))
+                between = []
+            pieces.append(Piece(tuple(together), copied=True))
+        else:
+            between += together
+    return [*pieces, Piece(tuple(between))] if between else pieces

@@ -1,0 +1,66 @@
+"""C sources of this package as libraries, built once a machine with its own compiler: for speed alone.
+
+Whoever uses one has the same in Python for where none can be built; `TIDEMARK_PURE=1` asks for that. A library lies in the
+user's cache under the digest of its source (docs/decisions/0012).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+from pathlib import Path
+
+_FLAGS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden")
+_BUILD_SECONDS = 120
+
+
+def library(package: str, *sources: str) -> ctypes.CDLL | None:
+    """The library made of C sources that lie in a package, one after another. None without a C compiler, or without a place
+    of our own for it."""
+    if os.environ.get("TIDEMARK_PURE", "") not in ("", "0"):
+        return None
+    import pkgutil  # here and below: what only who builds needs is not loaded at every start
+    import subprocess
+
+    texts = [pkgutil.get_data(package, source) for source in sources]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return ctypes.CDLL(str(_built(Path(sources[0]).stem, b"".join(text or b"" for text in texts))))
+    return None
+
+
+def _built(name: str, source: bytes) -> Path:
+    """OSError, SubprocessError where it cannot be made."""
+    import platform
+
+    digest = hashlib.sha256(source + " ".join(_FLAGS).encode()).hexdigest()[:16]
+    folder = _cache()
+    made = folder / f"{name}-{platform.machine()}-{digest}.so"
+    if made.exists():
+        return made
+    import shutil
+    import subprocess
+    import tempfile
+
+    compiler = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
+    if compiler is None:
+        raise FileNotFoundError("no C compiler")
+    with tempfile.TemporaryDirectory(dir=folder) as work:
+        text, built = Path(work, "source.c"), Path(work, "built.so")
+        text.write_bytes(source)
+        command = [compiler, *_FLAGS, "-o", str(built), str(text)]
+        subprocess.run(command, check=True, capture_output=True, timeout=_BUILD_SECONDS)
+        built.replace(made)  # several processes may build at once: each has a whole library to give
+    return made
+
+
+def _cache() -> Path:
+    """A folder that only this user can write to. OSError where there is none."""
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
+    folder = Path(home, "tidemark")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    state = folder.stat()
+    if state.st_uid != os.getuid() or state.st_mode & 0o022:
+        raise PermissionError(f"others can write to {folder}")
+    return folder

@@ -1,0 +1,143 @@
+"""Rows of Arrow batches as the devices and columns that a TsFile is written from."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tidemark.errors import UsageError
+from tidemark.tsfiles.codes import BINARY_TYPES, DataType
+from tidemark.tsfiles.column import VALUE_DTYPES, Column
+from tidemark.tsfiles.devices import file_device, split_nodes
+from tidemark.tsfiles.index import Segments
+from tidemark.tsfiles.moments import PER_SECOND
+from tidemark.tsfiles.write_options import WriteOptions
+from tidemark.tsfiles.writer import device_order, tree_segments
+
+
+def devices_of(rows: pa.Table, options: WriteOptions) -> Iterator[tuple[Segments, dict[str, Column]]]:
+    """The devices of some rows in the order a TsFile wants them, each with its points; nulls are no points.
+
+    UsageError: a null time, device or a device outside of `root`, one device and time in two rows, a date or time that the
+    file's unit cannot hold.
+    """
+    if options.table:
+        rows = rows.rename_columns([name.lower() for name in rows.column_names])
+    times = _times(rows.column("time"), options.unit, "time")
+    names, groups = _groups(rows, options)
+    order = np.lexsort((times, groups))
+    ordered = not bool((order[1:] < order[:-1]).any())
+    times, groups = (times, groups) if ordered else (times[order], groups[order])
+    cuts = np.flatnonzero(groups[1:] != groups[:-1]) + 1
+    _refuse_twice(times, groups, names)
+    columns = {name: _values(rows.column(name), kind, options.unit, name) for name, kind in options.fields.items()}
+    if not ordered:
+        columns = {name: (values[order], there[order]) for name, (values, there) in columns.items()}
+    for begin, end in itertools.pairwise([0, *cuts.tolist(), len(times)]):
+        mine = slice(begin, end)
+        found = {}
+        for name, (values, there) in columns.items():
+            column = Column(options.fields[name], times[mine], values[mine]).where(there[mine])
+            if len(column):
+                found[name] = column
+        if found:
+            yield names[int(groups[begin])], found
+
+
+def _groups(rows: pa.Table, options: WriteOptions) -> tuple[list[Segments], NDArray[np.int64]]:
+    """The devices in the file's order, and of each row the number of its device."""
+    keys = [rows.column(name).combine_chunks().dictionary_encode() for name in options.tags or ("device",)]
+    if not options.table and keys[0].null_count:
+        raise UsageError("a row has no device", subject="device")
+    codes = np.zeros(len(rows), np.int64)
+    words = [[*key.dictionary.to_pylist(), None] for key in keys]
+    if options.table and not options.tags:
+        return [(options.table,)], codes
+    for key, known in zip(keys, words, strict=True):
+        mine = np.asarray(pc.fill_null(key.indices, len(known) - 1).to_numpy(zero_copy_only=False), np.int64)
+        codes = codes * len(known) + mine
+    present, inverse = np.unique(codes, return_inverse=True)
+    devices = [_segments(code, words, options) for code in present.tolist()]
+    places = sorted(range(len(devices)), key=lambda place: device_order(devices[place]))
+    rank = np.empty(len(places), np.int64)
+    rank[places] = np.arange(len(places))
+    return [devices[place] for place in places], rank[inverse]
+
+
+def _segments(code: int, words: Sequence[Sequence[str | None]], options: WriteOptions) -> Segments:
+    parts: list[str | None] = []
+    for known in reversed(words):
+        code, place = divmod(code, len(known))
+        parts.append(known[place])
+    if not options.table:
+        device = parts[0] or ""
+        nodes = split_nodes(device)
+        if nodes[0] != "root" or len(nodes) < 2 or not all(nodes):
+            message = f"{device!r} is no device of the tree model: root.database.device"
+            raise UsageError(message, hint='for a table: .option("table", …)', subject=device)
+        return tree_segments(device)
+    parts.reverse()
+    while parts and parts[-1] is None:  # files leave null tags at the end out
+        parts.pop()
+    return (options.table, *parts)
+
+
+def _refuse_twice(times: NDArray[np.int64], groups: NDArray[np.int64], names: Sequence[Segments]) -> None:
+    twice = np.flatnonzero((times[1:] == times[:-1]) & (groups[1:] == groups[:-1]))
+    if len(twice):
+        device = file_device(names[int(groups[twice[0]])])
+        message = f"two rows of {device} have the time {int(times[twice[0]])}"
+        raise UsageError(
+            message, hint="dropDuplicates, or merge them first: which one wins is not ours to say", subject=device
+        )
+
+
+def _values(column: pa.ChunkedArray, kind: DataType, unit: str, name: str) -> tuple[NDArray[np.generic], NDArray[np.bool_]]:
+    """The values of a column with something in place of nulls, and where there is a value."""
+    there = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+    if kind in BINARY_TYPES:
+        return np.asarray(column.cast(pa.binary()).to_numpy(zero_copy_only=False), object), there
+    if kind == DataType.TIMESTAMP:
+        return _times(column, unit, name, nulls=True), there
+    if kind == DataType.DATE:
+        return _dates(column, name), there
+    if column.null_count:
+        column = column.fill_null(pa.scalar(0).cast(column.type))
+    return np.asarray(column.to_numpy(zero_copy_only=False), VALUE_DTYPES[kind]), there
+
+
+def _times(column: pa.ChunkedArray, unit: str, name: str, nulls: bool = False) -> NDArray[np.int64]:
+    """Numbers as they are, instants in the file's unit; UsageError for a null and for an instant between two units."""
+    if column.null_count:
+        if not nulls:
+            raise UsageError(f"a row has no {name}", subject=name)
+        column = column.fill_null(pa.scalar(0).cast(column.type))
+    if not pa.types.is_timestamp(column.type):
+        return np.asarray(column.to_numpy(), np.int64)
+    micros = np.asarray(column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_numpy(), np.int64)
+    if unit == "ns":
+        if len(micros) and max(abs(int(micros.min())), abs(int(micros.max()))) > np.iinfo(np.int64).max // 1000:
+            raise UsageError(f"{name}: an instant lies beyond what nanoseconds can count", subject=name)
+        return micros * 1000
+    factor = 1_000_000 // PER_SECOND[unit]
+    if bool((micros % factor).any()):
+        message = f"{name}: an instant is finer than a {unit}"
+        raise UsageError(message, hint='.option("timeUnit", "us"), or date_trunc it', subject=name)
+    return micros // factor
+
+
+def _dates(column: pa.ChunkedArray, name: str) -> NDArray[np.int32]:
+    """Dates as yyyymmdd, of the years 1000 to 9999 as IoTDB has them."""
+    days = np.asarray(column.cast(pa.int32()).fill_null(0).to_numpy(), np.int64).astype("datetime64[D]")
+    months = days.astype("datetime64[M]")
+    number = months.astype(np.int64)
+    year = number // 12 + 1970
+    if len(year) and not 1000 <= int(year.min()) <= int(year.max()) <= 9999:
+        raise UsageError(f"{name}: a date outside of the years 1000 to 9999", subject=name)
+    written = year * 10_000 + (number % 12 + 1) * 100 + (days - months.astype("datetime64[D]")).astype(np.int64) + 1
+    return np.asarray(written.astype(np.int32))

@@ -1,0 +1,212 @@
+"""The rows of one scan task as Arrow batches: files laid over each other, deletions applied, newest wins per value.
+
+A row of the wide shape is a device and a time at which a column that is asked for has a value. Memory holds one device
+(or one range of time of it) and a batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidemark.errors import UnsupportedError
+from tidemark.tsfiles.arrow_values import arrow_array, arrow_type, as_type, instants
+from tidemark.tsfiles.codes import DataType
+from tidemark.tsfiles.column import Column, overlay
+from tidemark.tsfiles.dataset import DataFile
+from tidemark.tsfiles.devices import pad, table_segments
+from tidemark.tsfiles.limited import CpuLimit
+from tidemark.tsfiles.mods import Deletion
+from tidemark.tsfiles.reader import TsFile
+from tidemark.tsfiles.scan_plan import ScanTask, Shape
+
+BATCH_ROWS = 131_072
+_FEWEST_ROWS = 32_768
+_DEVICES_AT_ONCE = 256
+_OPEN_FILES = 128
+
+
+class TaskReader:
+    """Reads tasks of one shape. `unit`: ms, us, ns make instants of times; `lenient`: what cannot be decoded is null."""
+
+    def __init__(self, shape: Shape, unit: str = "", lenient: bool = False, cpu_seconds: int = 900) -> None:
+        self.shape = shape
+        self.unit = unit
+        self.lenient = lenient
+        self.cpu_seconds = cpu_seconds
+        self.schema = _tall_schema(unit) if shape.tall else _wide_schema(shape, unit)
+
+    def read(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
+        """The task's rows, by device and time. Raises CorruptionError, UnsupportedError for what cannot be decoded."""
+        with _OpenFiles(task.files) as files:
+            yield from _gathered(self._batches(task, files), self.schema)
+
+    def _batches(self, task: ScanTask, files: _OpenFiles) -> Iterator[pa.RecordBatch]:
+        """The rows device by device; some devices at a time under one limit, which is off while the consumer works."""
+        waiting = iter(task.devices.items())
+        while True:
+            ready: list[pa.RecordBatch] = []
+            rows = devices = 0
+            with CpuLimit(self.cpu_seconds):
+                for device, places in itertools.islice(waiting, _DEVICES_AT_ONCE):
+                    devices += 1
+                    for batch in self._of_device(task, device, [files.get(place) for place in places]):
+                        ready.append(batch)
+                        rows += batch.num_rows
+                    if rows >= _FEWEST_ROWS:
+                        break
+            yield from ready
+            if not devices:
+                return
+
+    def _of_device(
+        self, task: ScanTask, device: str, layers: Sequence[tuple[TsFile, tuple[Deletion, ...]]]
+    ) -> Iterator[pa.RecordBatch]:
+        wanted = self.shape.measurements
+        measurements = {name for file, _ in layers for name in file.measurements(device)}
+        names = sorted(measurements if wanted is None else measurements & wanted)
+        series = {name: columns for name in names if (columns := self._columns(task, device, name, layers))}
+        if not series:
+            return
+        if self.shape.tall:
+            shown = pad(device, max(len(file.tag_columns.get(self.shape.table, ())) for file, _ in layers))
+            for name, columns in series.items():
+                yield self._tall(shown, name, columns)
+        else:
+            yield self._wide(device, series)
+
+    def _columns(
+        self, task: ScanTask, device: str, name: str, layers: Sequence[tuple[TsFile, tuple[Deletion, ...]]]
+    ) -> list[Column]:
+        """The points of a series in each file that has some, lowest rank first."""
+        found = []
+        for file, deletions in layers:
+            if name not in file.measurements(device):
+                continue
+            try:
+                column = file.column(device, name, task.start, task.end, deletions)
+            except UnsupportedError:
+                if not self.lenient:
+                    raise
+                continue
+            if len(column):
+                found.append(column)
+        return found
+
+    def _wide(self, device: str, series: Mapping[str, Sequence[Column]]) -> pa.RecordBatch:
+        fields = {name: (measurement, kind) for name, (measurement, kind) in self.shape.fields.items()}
+        laid = {}
+        for measurement, kind in fields.values():
+            if measurement in series:
+                laid[measurement] = overlay([as_type(column, kind) for column in series[measurement]])
+        rows = _rows([column.times for column in laid.values()])
+        segments = table_segments(device) if self.shape.table else ()
+        arrays = []
+        for name, of_type in zip(self.schema.names, self.schema.types, strict=True):
+            if name in fields and fields[name][0] in laid:
+                arrays.append(arrow_array(laid[fields[name][0]], rows, self.unit))
+            elif name in fields:
+                arrays.append(pa.nulls(len(rows), of_type))
+            elif name in self.shape.tags:
+                place = self.shape.tags[name]
+                tag = segments[place] if place < len(segments) else None
+                arrays.append(pa.repeat(pa.scalar(tag, pa.string()), len(rows)))
+            else:
+                arrays.append(instants(rows, self.unit) if name == "time" else pa.repeat(device, len(rows)))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _tall(self, device: str, name: str, columns: Sequence[Column]) -> pa.RecordBatch:
+        laid = overlay([as_type(column, None) for column in columns])
+        types = _type_names(columns, laid.times)
+        count = len(laid)
+        texts = pa.array([value.decode("utf-8", "surrogatepass") for value in laid.values], pa.string())
+        arrays = [pa.repeat(device, count), pa.repeat(name, count), instants(laid.times, self.unit), types, texts]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+class _OpenFiles:
+    """The files of a task, those used last kept open."""
+
+    def __init__(self, files: Sequence[DataFile]) -> None:
+        self._files = files
+        self._open: OrderedDict[int, tuple[TsFile, tuple[Deletion, ...]]] = OrderedDict()
+
+    def get(self, place: int) -> tuple[TsFile, tuple[Deletion, ...]]:
+        if place in self._open:
+            self._open.move_to_end(place)
+            return self._open[place]
+        file = self._files[place]
+        self._open[place] = TsFile(file.path, file.database), file.deletions()
+        if len(self._open) > _OPEN_FILES:
+            self._open.popitem(last=False)[1][0].close()
+        return self._open[place]
+
+    def __enter__(self) -> _OpenFiles:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for file, _ in self._open.values():
+            file.close()
+        self._open.clear()
+
+
+def _wide_schema(shape: Shape, unit: str) -> pa.Schema:
+    fields = []
+    for name in shape.columns:
+        if name in shape.fields:
+            fields.append((name, arrow_type(shape.fields[name][1], unit)))
+        else:
+            fields.append((name, arrow_type(DataType.TIMESTAMP, unit) if name == "time" else pa.string()))
+    return pa.schema(fields)
+
+
+def _tall_schema(unit: str) -> pa.Schema:
+    time = arrow_type(DataType.TIMESTAMP, unit)
+    texts = pa.string()
+    return pa.schema([("device", texts), ("measurement", texts), ("time", time), ("type", texts), ("value", texts)])
+
+
+def _rows(times: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Every time of any column, ascending; nearly always all columns have the same."""
+    first = times[0]
+    if all(other is first or np.array_equal(other, first) for other in times[1:]):
+        return first
+    together: NDArray[np.int64] = np.unique(np.concatenate(times))
+    return together
+
+
+def _type_names(columns: Sequence[Column], times: NDArray[np.int64]) -> pa.Array:
+    """The type that each point has in the file it is taken from."""
+    kinds = [column.type for column in columns]
+    if len(set(kinds)) == 1:
+        return pa.repeat(kinds[0].name, len(times))
+    codes = overlay([Column(DataType.INT32, c.times, np.full(len(c), c.type, np.int32)) for c in columns])
+    return pa.array([DataType(code).name for code in codes.values.tolist()], pa.string())
+
+
+def _gathered(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of _FEWEST_ROWS to BATCH_ROWS; what is large enough is not copied."""
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        for start in range(0, batch.num_rows, BATCH_ROWS):
+            part = batch.slice(start, BATCH_ROWS)
+            waiting.append(part)
+            rows += part.num_rows
+            if rows >= _FEWEST_ROWS:
+                yield from _together(waiting, schema)
+                waiting, rows = [], 0
+    yield from _together(waiting, schema)
+
+
+def _together(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    if len(batches) == 1:
+        yield batches[0]
+    elif batches:
+        yield from pa.Table.from_batches(batches, schema).combine_chunks().to_batches()

@@ -1,0 +1,170 @@
+"""Every type, encoding and compression that a real IoTDB accepts, with random values: read exactly, or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.printed import same
+from tests.services import iotdb
+from tests.services.iotdb import IoTDB
+from tests.services.processes import PartMissing
+from tidemark.errors import UnsupportedError
+from tidemark.tsfiles import canonical
+from tidemark.tsfiles.codes import Compression, DataType, Encoding
+from tidemark.tsfiles.column import Column, overlay
+from tidemark.tsfiles.dataset import find_files
+from tidemark.tsfiles.reader import TsFile
+
+pytestmark = [pytest.mark.full, pytest.mark.real("iotdb")]
+ROWS = 130
+START = 1_700_000_000_000
+SEEDS = {"calm": 7, "wild": 11}
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[IoTDB]:
+    try:
+        server = iotdb.start()
+    except PartMissing as missing:
+        pytest.skip(str(missing))
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def accepted(node: IoTDB) -> list[tuple[DataType, Encoding, Compression]]:
+    """What this server lets a series be."""
+    plain = (DataType.INT32, Encoding.PLAIN)
+    compressions = [c for c in Compression if takes(node, *plain, c)]
+    kinds = [kind for kind in DataType if kind != DataType.VECTOR]
+    coded = [(kind, e) for kind in kinds for e in Encoding if (kind, e) == plain or takes(node, kind, e, Compression.LZ4)]
+    return [(kind, encoding, compression) for kind, encoding in coded for compression in compressions]
+
+
+def takes(node: IoTDB, kind: DataType, encoding: Encoding, compression: Compression) -> bool:
+    series = f"root.probe.p.{kind.name}_{encoding.name}_{compression.name}"
+    try:
+        node.run(
+            f"create timeseries {series} with datatype={kind.name}, encoding={encoding.name}, compressor={compression.name}"
+        )
+    except RuntimeError as refused:
+        assert "nsupported" in str(refused) or "does not support" in str(refused), refused
+        return False
+    return True
+
+
+def values_of(kind: DataType, mood: str, random: np.random.Generator) -> list[Any]:
+    """Walks, repeats and small numbers (`calm`), or anything the type can hold (`wild`)."""
+    wild = mood == "wild"
+    match kind:
+        case DataType.BOOLEAN:
+            return [bool(v) for v in random.random(ROWS) < 0.5]
+        case DataType.INT32:
+            values = random.integers(-(2**31), 2**31, ROWS) if wild else random.integers(-5, 6, ROWS).cumsum() // 3
+        case DataType.INT64:
+            values = random.integers(-(2**62), 2**62, ROWS) if wild else random.integers(-900, 1000, ROWS).cumsum() // 400
+        case DataType.TIMESTAMP:
+            values = START + (random.integers(-(2**50), 2**50, ROWS) if wild else random.integers(0, 1000, ROWS).cumsum())
+        case DataType.FLOAT:
+            values = random.normal(0, 1e20 if wild else 9, ROWS).astype(np.float32)
+            return [float(str(v)) for v in (values if wild else values.round(1))]
+        case DataType.DOUBLE:
+            return [float(v) for v in (random.normal(0, 1e200, ROWS) if wild else random.normal(0, 9, ROWS).round(2))]
+        case DataType.DATE:
+            days = random.integers(0, 60_000 if wild else 40, ROWS)
+            return [str(day) for day in np.datetime64("1950-01-01") + np.sort(days)]
+        case DataType.BLOB:
+            return [random.bytes(int(size)).hex() for size in random.integers(1, 40 if wild else 4, ROWS)]
+        case _:
+            words = ["ok", "warn", "Grüße 温度", "x" * 40]
+            return [
+                words[int(n)] if not wild else f"{words[int(n)]}{random.integers(10**6)}"
+                for n in random.integers(0, 4, ROWS)
+            ]
+    return [int(v) for v in values]
+
+
+def literal(kind: DataType, value: Any) -> str:
+    if kind in (DataType.DATE, DataType.TEXT, DataType.STRING):
+        return f"'{value}'"
+    return f"X'{value}'" if kind == DataType.BLOB else str(value).lower() if kind == DataType.BOOLEAN else repr(value)
+
+
+def write(
+    node: IoTDB, device: str, names: Sequence[str], kind: DataType, cells: Sequence[Sequence[Any]], aligned: str
+) -> None:
+    """All rows but nulls, a column at a time where there are some, in two flushes: two chunks of each series."""
+    half = len(cells) // 2
+    for part in (range(half), range(half, len(cells))):
+        for begin in range(part.start, part.stop, 13):
+            rows = []
+            for row in range(begin, min(begin + 13, part.stop)):
+                texts = ["null" if cell is None else literal(kind, cell) for cell in cells[row]]
+                rows.append(f"({START + row * 1000}, {', '.join(texts)})")
+            node.run(f"insert into {device}(timestamp, {', '.join(names)}) {aligned} values {', '.join(rows)}")
+        node.run("flush")
+
+
+def answers(node: IoTDB, device: str, names: Sequence[str]) -> dict[str, dict[int, str]]:
+    found: dict[str, dict[int, str]] = {name: {} for name in names}
+    for at in range(0, len(names), 12):
+        some = names[at : at + 12]
+        for time, *cells in node.query(f"select {', '.join(some)} from {device}"):
+            for name, cell in zip(some, cells, strict=True):
+                if cell != "null":
+                    found[name][int(time)] = cell
+    return found
+
+
+def read(files: Path, device: str, name: str) -> Column:
+    parts = []
+    for file in find_files([str(files)]):
+        with TsFile(file.path) as tsfile:
+            if device in tsfile.devices() and name in tsfile.measurements(device):
+                parts.append(tsfile.column(device, name))
+    return overlay(parts)
+
+
+@pytest.mark.parametrize("mood", ["calm", "wild"])
+@pytest.mark.parametrize("aligned", ["", "aligned"], ids=["not aligned", "aligned"])
+def test_values_are_the_servers_or_refused(
+    node: IoTDB, accepted: list[tuple[DataType, Encoding, Compression]], mood: str, aligned: str
+) -> None:
+    random = np.random.default_rng(SEEDS[mood])
+    refused: set[tuple[str, str]] = set()
+    database = f"root.{mood}{aligned}"
+    node.run(f"create database {database}")
+    for kind in dict.fromkeys(kind for kind, _, _ in accepted):
+        device = f"{database}.of_{kind.name.lower()}"
+        series = {f"{e.name}_{c.name}": (e, c) for k, e, c in accepted if k == kind}
+        if aligned:
+            parts = [f"{n} {kind.name} encoding={e.name} compressor={c.name}" for n, (e, c) in series.items()]
+            node.run(f"create aligned timeseries {device}({', '.join(parts)})")
+        else:
+            for name, (e, c) in series.items():
+                node.run(
+                    f"create timeseries {device}.{name} with datatype={kind.name}, encoding={e.name}, compressor={c.name}"
+                )
+        columns = [values_of(kind, mood, random) for _ in series]
+        cells = [[None if aligned and random.random() < 0.2 else column[row] for column in columns] for row in range(ROWS)]
+        write(node, device, list(series), kind, cells, aligned)
+        told = answers(node, device, list(series))
+        for name, (encoding, _) in series.items():
+            try:
+                column = read(node.folder / "data" / "datanode" / "data", device, name)
+            except UnsupportedError as named:
+                assert encoding.name in str(named), named
+                refused.add((kind.name, encoding.name))
+                continue
+            texts = canonical.text(column.type, column.values)
+            assert column.times.tolist() == list(told[name]), (kind, name)
+            wrong = [(ours, t) for ours, t in zip(texts, told[name].values(), strict=True) if not same(kind, ours, t)]
+            assert not wrong, (kind, name, wrong[:5])
+    assert len(accepted) > 300
+    loses = {("FLOAT", "SPRINTZ"), ("DOUBLE", "SPRINTZ")} if mood == "calm" else {(k.name, "SPRINTZ") for k in DataType}
+    assert refused <= loses  # the server itself answers other values there than were written

@@ -1,0 +1,243 @@
+"""Real IoTDBs beside the catalog: after a load they hold the points that its readers see, each file LOADed once.
+
+2.0.1-beta and 0.12.0 are the versions whose jars can be had (tests/services/iotdb.py, bench/sync_tool.py).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench import sync_tool
+from tests.centre import Centre, Row, d1, inline_centre, rows
+from tests.expected import SITES, RealSite
+from tests.landing_maker import companions, tsfiles_below
+from tests.services import iotdb
+from tests.services.iotdb import IoTDB
+from tests.services.processes import PartMissing
+from tests.small_files import deletion, source
+from tidemark.flows.load_iotdb import load_iotdb
+from tidemark.flows.load_result import IotdbResult
+from tidemark.load import iotdb_words as words
+from tidemark.load.iotdb_address import Server
+from tidemark.load.iotdb_points import server_points, table_of
+from tidemark.load.iotdb_server import Connected
+from tidemark.load.iotdb_words import Span
+from tidemark.tsfiles import canonical
+from tidemark.tsfiles.devices import is_table
+
+pytestmark = [pytest.mark.full, pytest.mark.real("iotdb"), pytest.mark.timeout(300)]
+EVER = Span(-(1 << 62), 1 << 62)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[IoTDB]:
+    try:
+        server = iotdb.start()
+    except PartMissing as missing:
+        pytest.skip(str(missing))
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def node(shared: IoTDB) -> IoTDB:
+    """The server without any database."""
+    for name, *_ in shared.query("show databases root.**"):
+        shared.run(f"delete database {name}")
+    if any(row[0] == "works" for row in shared.query("show databases", table=True)):
+        shared.run("drop database works", table=True)
+    return shared
+
+
+@pytest.fixture
+def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Centre:
+    return inline_centre(tmp_path, monkeypatch)
+
+
+def target(centre: Centre, port: int) -> None:
+    centre.receiver = replace(centre.receiver, iotdb=f"iotdb://root@127.0.0.1:{port}")
+    centre.reopen()
+
+
+def give(centre: Centre) -> IotdbResult:
+    return load_iotdb(centre.app, centre.receiver)
+
+
+def asked(port: int, expected: list[Row]) -> list[Row]:
+    """What the server answers for the devices of `expected`, as `read --tall` writes it."""
+    found: list[Row] = []
+    with Connected(Server("127.0.0.1", port, "root", "root")) as server:
+        for device in sorted({row[0] for row in expected}):
+            table = table_of(server, "works", device.split(".")[1]) if is_table([device]) else None
+            for name, column in server_points(server, device, EVER, table).items():
+                texts = zip(column.times.tolist(), canonical.text(column.type, column.values), strict=True)
+                found += [(device, name, time, column.type.name, text) for time, text in texts]
+    return sorted(found, key=lambda row: (row[0].encode(), row[1].encode(), row[2]))
+
+
+def lies(node: IoTDB) -> int:
+    """TsFiles in the server's data folders."""
+    return len(list((node.folder / "data").rglob("*.tsfile")))
+
+
+@pytest.mark.parametrize("site", SITES.values(), ids=list(SITES))
+def test_a_real_folder_is_at_the_server_point_for_point(site: RealSite, node: IoTDB, centre: Centre) -> None:
+    """Tree and table, aligned or not, deletions, V3 and V4: equal to what the server that wrote it answered."""
+    port = node.ports["rpc"]
+    target(centre, port)
+    paths = tsfiles_below(site.root, site.data)
+    centre.sender(data=site.data).land({path: companions(site.root, path) for path in paths})
+    centre.load()
+    result = give(centre)
+    assert (result.troubles, result.files) == ((), len(paths))
+    assert asked(port, site.rows()) == site.rows()
+    assert centre.sql("SELECT DISTINCT state FROM iotdb_partition") == [("equal",)]
+    before = lies(node)
+    again = give(centre)
+    assert (again.files, again.points, lies(node)) == (0, 0, before)
+
+
+@pytest.mark.parametrize("seed", [3])
+def test_real_files_in_any_order_of_arrival(seed: int, node: IoTDB, centre: Centre) -> None:
+    """Landing after landing, late files among them: the server follows the catalog."""
+    site, port = SITES["2.0.1-beta"], node.ports["rpc"]
+    target(centre, port)
+    paths = list(np.random.default_rng(seed).permutation(tsfiles_below(site.root, site.data)))
+    sender = centre.sender(data=site.data)
+    for at in range(0, len(paths), 11):
+        sender.land({str(path): companions(site.root, str(path)) for path in paths[at : at + 11]})
+        centre.load()
+        assert give(centre).troubles == ()
+    assert asked(port, site.rows()) == site.rows()
+
+
+def test_an_older_file_late_and_deletions_late(node: IoTDB, centre: Centre) -> None:
+    port = node.ports["rpc"]
+    target(centre, port)
+    sender = centre.sender()
+    sender.land({source(2): d1((1, 11), (2, 21)), source(3): d1((7, 70), (8, 80))})
+    centre.load()
+    give(centre)
+    sender.land({source(1): d1((0, 5), (1, 10), (3, 30))})
+    sender.land({source(3): {".mods": deletion("root.sg.d1.s", 7, 7).encode()}}, added=())
+    centre.load()
+    result = give(centre)
+    assert (result.files, result.gone, result.troubles) == (0, 1, ())
+    wanted = rows((0, 5), (1, 11), (2, 21), (3, 30), (8, 80))
+    assert asked(port, wanted) == centre.rows() == wanted
+
+
+def test_a_damaged_head_is_not_handed_over(node: IoTDB, centre: Centre) -> None:
+    """The server would answer with an error and keep all its points."""
+    target(centre, node.ports["rpc"])
+    centre.sender().land({source(1): d1((1, 10)), source(2): d1((5, 50))})
+    centre.load()
+    (place,) = (
+        centre.root / location
+        for (location,) in centre.sql("SELECT location FROM catalog_file WHERE path LIKE '%-1-0-0.tsfile'")
+    )
+    data = bytearray(place.read_bytes())
+    data[0] ^= 0xFF
+    place.unlink()
+    place.write_bytes(data)
+    result = give(centre)
+    assert [t.kind for t in result.troubles if t.path == source(1)] == [7]
+    assert node.query("select s from root.sg.d1") == [["1970-01-01T00:00:00.005Z", "50"]] or asked(
+        node.ports["rpc"], rows((5, 50))
+    ) == rows((5, 50))
+
+
+def test_a_series_of_another_type_is_refused_by_name(node: IoTDB, centre: Centre) -> None:
+    target(centre, node.ports["rpc"])
+    node.run("create database root.sg")
+    node.run("create timeseries root.sg.d1.s boolean")
+    centre.sender().land({source(1): d1((1, 10))})
+    centre.load()
+    (held,) = [t for t in give(centre).troubles if t.path == source(1)]
+    assert "1100" in held.reason or "BOOLEAN" in held.reason
+    node.run("delete timeseries root.sg.d1.s")
+    assert give(centre).troubles == ()
+
+
+class Killing(Connected):
+    """Kills the server while it works on a LOAD."""
+
+    node: IoTDB
+    after = 0.0
+
+    def run(self, statement: str, table: bool = False) -> None:
+        if statement.startswith("load"):
+            threading.Timer(self.after, self.node.kill).start()
+        super().run(statement, table)
+
+
+@pytest.mark.parametrize("after", [0.0, 0.05, 0.4])
+def test_a_server_killed_in_the_middle_has_it_all_after_the_next_load(
+    after: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        node = iotdb.start()
+    except PartMissing as missing:
+        pytest.skip(str(missing))
+    try:
+        centre = inline_centre(tmp_path, monkeypatch)
+        site, port = SITES["2.0.1-beta"], node.ports["rpc"]
+        target(centre, port)
+        paths = tsfiles_below(site.root, site.data)
+        centre.sender(data=site.data).land({path: companions(site.root, path) for path in paths})
+        centre.load()
+        monkeypatch.setattr(Killing, "node", node, raising=False)
+        monkeypatch.setattr(Killing, "after", after)
+        broken = load_iotdb(centre.app, centre.receiver, connect=Killing)
+        assert broken.exit_code == 5
+        node.again()
+        assert give(centre).troubles == ()
+        assert asked(port, site.rows()) == site.rows()
+        assert centre.sql("SELECT DISTINCT state FROM iotdb_file") == [("given",)]
+    finally:
+        node.close()
+
+
+def test_an_old_server_takes_what_it_can_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.12.0: V3 files point for point; files of 2.x are held with the reason, the catalog has them all the same."""
+    place = tmp_path / "server"
+    place.mkdir()
+    try:
+        server = sync_tool.start(place)
+    except PartMissing as missing:
+        pytest.skip(str(missing))
+    try:
+        centre = inline_centre(tmp_path, monkeypatch)
+        target(centre, server.port)
+        site = SITES["0.12.0"]
+        paths = tsfiles_below(site.root, site.data)
+        sender = centre.sender(data=(*site.data, "data/sequence"))
+        sender.land({path: companions(site.root, path) for path in paths})
+        centre.load()
+        assert give(centre).troubles == ()
+        assert asked(server.port, site.rows()) == site.rows()
+        sender.land({source(1): d1((1, 10))})
+        centre.load()
+        (held,) = [t for t in give(centre).troubles if t.path == source(1)]
+        assert "TsFiles up to version 3" in held.reason
+        assert centre.files("data"), "LOAD moves what it is given away: never the catalog's own"
+        assert centre.rows() == sorted(
+            [*site.rows(), *rows((1, 10))], key=lambda row: (row[0].encode(), row[1].encode(), row[2])
+        )
+    finally:
+        server.close()
+
+
+def test_words_of_the_client_are_those_of_the_server(node: IoTDB) -> None:
+    with Connected(Server("127.0.0.1", node.ports["rpc"], "root", "root")) as server:
+        assert (server.version.major, server.unit) == (2, "ms")
+        server.run(words.database_statement(server.version, "root.x.y", False))
+        with pytest.raises(Exception, match="already") as caught:
+            server.run(words.database_statement(server.version, "root.x.y", False))
+        assert words.is_there(str(caught.value))

@@ -1,0 +1,100 @@
+"""Files made to explode: what needs more than a task may use ends with its child, by name, and costs nobody else.
+
+The files are sound as far as anyone can tell, and small; only a limit of CPU time, wall time or memory ends them.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.centre import Centre
+from tests.exploding_files import DEVICE, SERIES, many_chunks, many_pages, many_points
+from tests.small_files import sealed, source
+from tidemark.errors import CorruptionError
+from tidemark.flows import admitting, merge_catalog
+from tidemark.flows.engines import Limits, PoolEngine
+from tidemark.flows.merge_catalog import merge
+from tidemark.tsfiles.reader import TsFile
+
+GOOD_ROWS = [("root.sg.d1", "s", 1, "INT64", "10"), ("root.sg.d1", "s", 2, "INT64", "20")]
+LIMITS = {
+    "CPU time": (Limits(cpu_seconds=1), "used up its CPU time"),
+    "wall time": (Limits(wall_seconds=1), "not done after 1 s"),
+    "memory": (Limits(memory_bytes=640 << 20), "more memory than a task may use"),
+}
+EACH_LIMIT = pytest.mark.parametrize("limit", LIMITS)
+
+
+@pytest.fixture
+def centre(tmp_path: Path) -> Centre:
+    return Centre(tmp_path)
+
+
+def test_the_files_are_sound_where_they_are_small(tmp_path: Path) -> None:
+    """They explode by their size alone, not because a reader refuses them."""
+    for content, points in ((many_points(3, 1000), 3000), (many_pages(5), 5)):
+        (tmp_path / "small.tsfile").write_bytes(content)
+        with TsFile(tmp_path / "small.tsfile") as file:
+            column = file.column(DEVICE, SERIES)
+        assert column.times.tolist() == list(range(points)) and set(column.values.tolist()) == {1}
+
+
+@EACH_LIMIT
+def test_a_load_ends_a_check_that_explodes(centre: Centre, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits, word = LIMITS[limit]
+    limits = replace(limits, memory_bytes=112 << 20) if limit == "memory" else limits  # a check needs less than a merge
+    monkeypatch.setattr(admitting, "choose_engine", lambda *_: PoolEngine(limits=limits))
+    centre.sender().land(
+        {source(1): {"": many_chunks(300_000)}, source(2): sealed({"root.sg.d1": {"s": [(1, 10), (2, 20)]}})}
+    )
+    begun = time.monotonic()
+    result = centre.load()
+    assert time.monotonic() - begun < 60
+    assert (result.loaded, result.quarantined, result.exit_code) == (1, 1, CorruptionError.kind)
+    [trouble] = result.troubles
+    assert trouble.path == source(1) and word in trouble.reason
+    assert centre.rows() == GOOD_ROWS
+
+
+@EACH_LIMIT
+def test_a_merge_ends_a_task_that_explodes(centre: Centre, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files stay apart with why, other groups are merged, nothing is left of what it had written."""
+    limits, word = LIMITS[limit]
+    exploding = many_points(40, 1_000_000) if limit == "memory" else many_pages(200_000)
+    centre.sender().land(
+        {
+            source(1): {"": exploding},
+            source(2): sealed({DEVICE: {SERIES: [(5, 5)]}}),
+            source(3): sealed({"root.sg.d1": {"s": [(1, 10), (2, 2)]}}),
+            source(4): sealed({"root.sg.d1": {"s": [(2, 20)]}}),
+        }
+    )
+    assert centre.load().troubles == ()
+    monkeypatch.setattr(merge_catalog, "choose_engine", lambda *_: PoolEngine(limits=limits))
+    result = merge(centre.app, centre.receiver)
+    assert result.groups == 1 and result.exit_code == CorruptionError.kind
+    assert [word in error for _, error, _ in result.failed] == [True]
+    assert [word in reason for _, reason in result.kept] == [True]
+    assert centre.sql("SELECT path FROM catalog_file WHERE visible = 1 AND role = 'source' ORDER BY path") == [
+        (source(1),),
+        (source(2),),
+    ]
+    assert centre.files("staging") == []
+    # Not tried again and again: a later generation of one of them will.
+    again = merge(centre.app, centre.receiver)
+    assert (again.groups, again.failed, len(again.kept)) == (0, (), 1)
+
+
+def test_more_points_than_bytes_can_hold_are_quarantined(centre: Centre) -> None:
+    """So a read, which has no limit but the machine's, never meets them."""
+    centre.sender().land(
+        {source(1): {"": many_points(4, 1 << 24)}, source(2): sealed({"root.sg.d1": {"s": [(1, 10), (2, 20)]}})}
+    )
+    result = centre.load()
+    assert (result.loaded, result.quarantined) == (1, 1)
+    assert "points in a chunk of" in result.troubles[0].reason
+    assert centre.rows() == GOOD_ROWS

@@ -1,0 +1,97 @@
+"""Spark as its users have it: a local session of two threads, or a standalone cluster from the pip package alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.services.processes import PartMissing, die_with_parent, free_port, stop, wait_until
+from tidemark.errors import UsageError
+from tidemark.flows.java import java_home
+from tidemark.flows.spark_session import close_sessions
+
+PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
+
+
+@contextmanager
+def session(folder: Path) -> Iterator[Any]:
+    """A local session with the format `tsfile` on its PYTHONPATH; scratch files in `folder`. PartMissing without Java."""
+    try:
+        java = java_home()
+    except UsageError as missing:
+        raise PartMissing(missing.message) from missing
+    before = dict(os.environ)
+    os.environ |= {"JAVA_HOME": str(java), "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(PLUGINS)}
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+    builder = builder.config("spark.local.dir", str(folder)).config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+    builder = builder.config("spark.sql.session.timeZone", "UTC").config("spark.ui.showConsoleProgress", "false")
+    builder = builder.config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+    spark = builder.getOrCreate()
+    try:
+        spark.sparkContext.setLogLevel("OFF")
+        yield spark
+    finally:
+        spark.stop()
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A running master at `address` with its workers, a process each."""
+
+    address: str
+    workers: tuple[subprocess.Popen[bytes], ...]
+
+
+@contextmanager
+def standalone(java: Path, folder: Path) -> Iterator[str]:
+    """The address of a `cluster`."""
+    with cluster(java, folder) as running:
+        yield running.address
+
+
+@contextmanager
+def cluster(java: Path, folder: Path) -> Iterator[Cluster]:
+    """A master with two workers of one core each; they know this Python and nothing of the project."""
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    port, page = free_port(), free_port()
+    address = f"spark://127.0.0.1:{port}"
+    deploy = "org.apache.spark.deploy"
+    worker = [f"{deploy}.worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0"]
+    commands = [
+        [f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page)],
+        *([*worker, "--work-dir", str(folder / f"worker{n}"), address] for n in range(2)),
+    ]
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        for number, command in enumerate(commands):
+            log = folder / f"{number}.log"
+            with log.open("wb") as out:
+                running.append(
+                    subprocess.Popen(
+                        [home / "bin" / "spark-class", *command],
+                        stdout=out,
+                        stderr=out,
+                        env={"JAVA_HOME": str(java), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"},
+                        preexec_fn=die_with_parent(),
+                    )
+                )
+            sign = "New state: ALIVE" if number == 0 else "Successfully registered with master"
+            wait_until(lambda log=log, sign=sign: sign in log.read_text(errors="replace"), running[-1], 60, command[0])
+        yield Cluster(address, tuple(running[1:]))
+    finally:
+        close_sessions()
+        for process in reversed(running):
+            stop(process)

@@ -1,0 +1,24 @@
+"""Decoders in both forms: compiled, and in Python as where no compiler is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tidemark.tsfiles import compiled, decode_deltas, decode_runs, decode_xor, decoders
+
+USERS = (decode_deltas, decode_runs, decode_xor, decoders)
+
+
+@pytest.fixture(params=["compiled", "python"])
+def decoding(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Runs the test once with each form."""
+    form: str = request.param
+    if form == "python":
+        none: Callable[[], None] = lambda: None  # noqa: E731
+        for module in USERS:
+            monkeypatch.setattr(module, "kernels", none)
+    elif compiled.kernels() is None:
+        pytest.skip("no C compiler")
+    return form

@@ -1,0 +1,69 @@
+/* Random pages through every function of kernels.c, compiled with sanitizers: no byte beyond a page, no undefined step.
+ * What encodes is decoded again. Included by path: cc -DKERNELS='"…/kernels.c"'. */
+#include KERNELS
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static uint64_t state = 88172645463325252u;
+
+static uint64_t next(uint64_t below) {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return state % below;
+}
+
+static void decode_garbage(void) {
+    const uint64_t size = next(80), count = next(70);
+    uint8_t *data = malloc(size + !size);
+    uint64_t *wide = malloc(count * 8 + 1), wide_end;
+    uint32_t *narrow = malloc(count * 4 + 1), narrow_end;
+    for (uint64_t i = 0; i < size; i++) data[i] = (uint8_t)(next(3) ? next(256) : next(4));
+    if (size > 8 && next(2)) { /* heads that are nearly sound */
+        memset(data, 0, 8);
+        data[3] = (uint8_t)next(20);
+        data[7] = (uint8_t)next(66);
+    }
+    tm_deltas_32(data, size, count, narrow);
+    tm_deltas_64(data, size, count, wide);
+    tm_gorilla_32(data, size, count, narrow, &narrow_end);
+    tm_gorilla_64(data, size, count, wide, &wide_end);
+    tm_chimp_32(data, size, count, narrow, &narrow_end);
+    tm_chimp_64(data, size, count, wide, &wide_end);
+    tm_runs(data, size, count, wide, next(2) ? 4 : 8);
+    tm_varints_32(data, size, count, narrow);
+    tm_zigzag(data, size, count, wide, next(2) ? 32 : 64);
+    tm_ascend((int64_t *)wide, 0);
+    free(data);
+    free(wide);
+    free(narrow);
+}
+
+#define THERE_AND_BACK(NAME, UNSIGNED, ENCODE, DECODE)                                                         \
+    static int NAME(void) {                                                                                    \
+        const uint32_t block = 1 + (uint32_t)next(130);                                                        \
+        const uint64_t count = next(400), room = (count / (block + 1) + 1) * (8 + 2 * sizeof(UNSIGNED));       \
+        UNSIGNED *values = malloc((count + 1) * sizeof(UNSIGNED)), *back = malloc((count + 1) * sizeof(UNSIGNED)); \
+        uint8_t *out = malloc(room + count * sizeof(UNSIGNED));                                                \
+        for (uint64_t i = 0; i < count; i++) values[i] = (UNSIGNED)(next(5) ? next(50) : next(UINT64_MAX));    \
+        const uint64_t written = ENCODE(values, count, block, out);                                            \
+        const int same = DECODE(out, written, count, back) == SOUND && !memcmp(values, back, count * sizeof(UNSIGNED)); \
+        free(values);                                                                                          \
+        free(back);                                                                                            \
+        free(out);                                                                                             \
+        return same;                                                                                           \
+    }
+
+THERE_AND_BACK(longs, uint64_t, tm_encode_deltas_64, tm_deltas_64)
+THERE_AND_BACK(ints, uint32_t, tm_encode_deltas_32, tm_deltas_32)
+
+int main(int count, char **words) {
+    const long rounds = count > 1 ? atol(words[1]) : 1000;
+    for (long i = 0; i < rounds; i++) {
+        decode_garbage();
+        if (!longs() || !ints()) return 1;
+    }
+    printf("%ld rounds\n", rounds);
+    return 0;
+}

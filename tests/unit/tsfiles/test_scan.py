@@ -1,0 +1,193 @@
+"""Scans without Spark: what is planned from statistics alone, what the tasks give."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.expected import FOLDERS, SITES
+from tidemark.errors import CorruptionError, UnsupportedError, UsageError
+from tidemark.tsfiles import writer_pages
+from tidemark.tsfiles.arrow_values import arrow_array, instants
+from tidemark.tsfiles.codes import DataType
+from tidemark.tsfiles.column import Column
+from tidemark.tsfiles.dataset import find_files
+from tidemark.tsfiles.filebytes import FileBytes
+from tidemark.tsfiles.footer import read_footer
+from tidemark.tsfiles.scan_options import ScanOptions, scan_options
+from tidemark.tsfiles.scan_plan import ScanTask, shape_of, tasks_of
+from tidemark.tsfiles.scan_read import TaskReader
+from tidemark.tsfiles.survey import survey
+from tidemark.tsfiles.writer import TsFileWriter
+
+BETA = SITES["2.0.1-beta"]
+
+
+def planned(asked: ScanOptions) -> tuple[list[ScanTask], TaskReader]:
+    found = survey(find_files(asked.paths), asked.wanted)
+    shape = shape_of(found, asked.cut)
+    return tasks_of(found, asked.cut, shape), TaskReader(shape, asked.unit, asked.lenient)
+
+
+def scan(path: Path, **options: str) -> pa.Table:
+    tasks, reader = planned(scan_options({"path": str(path), **options}))
+    return pa.Table.from_batches([batch for task in tasks for batch in reader.read(task)], reader.schema)
+
+
+def write(place: Path, devices: dict[str, dict[str, Column]], aligned: bool = True) -> Path:
+    with TsFileWriter(place) as writer:
+        for name, columns in sorted(devices.items()):
+            writer.write(("root.a", name), columns, aligned)
+    return place
+
+
+def ints(*points: tuple[int, int]) -> Column:
+    return Column(DataType.INT32, np.array([t for t, _ in points], np.int64), np.array([v for _, v in points], np.int32))
+
+
+def test_planning_reads_no_page(tmp_path: Path) -> None:
+    """A file whose pages are all garbage is planned as if it were sound."""
+    source = write(tmp_path / "a.tsfile", {"d": {"s": ints(*((n, n) for n in range(100)))}})
+    data = bytearray(source.read_bytes())
+    with FileBytes(source) as file:
+        end = read_footer(file).chunks_end
+    tasks, _ = planned(scan_options({"path": str(source)}))
+    data[10:end] = bytes(end - 10)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "a.tsfile").write_bytes(data)
+    again, _ = planned(scan_options({"path": str(tmp_path / "b")}))
+    assert [(task.devices, task.rows) for task in again] == [(task.devices, task.rows) for task in tasks]
+    with pytest.raises(CorruptionError, match="no chunk of"):
+        scan(tmp_path / "b")
+
+
+@pytest.mark.parametrize("aligned", [True, False], ids=["aligned", "not aligned"])
+def test_a_long_device_is_cut_by_time_into_tasks_that_hold_each_row_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aligned: bool
+) -> None:
+    monkeypatch.setattr(writer_pages, "PAGE_ROWS", 1000)
+    monkeypatch.setattr(writer_pages, "CHUNK_PAGES", 5)
+    old = ints(*((n, 1) for n in range(0, 1_200_000, 3)))
+    new = ints(*((n, 2) for n in range(0, 900_000, 5)))
+    write(tmp_path / "1-1-0-0.tsfile", {"d": {"s": old}}, aligned)
+    write(tmp_path / "2-2-0-0.tsfile", {"d": {"s": new}}, aligned)
+    tasks, _ = planned(scan_options({"path": str(tmp_path), "rowsPerTask": "100000"}))
+    assert len(tasks) > 4 and all(task.start is None or task.end is None or task.start < task.end for task in tasks)
+    table = scan(tmp_path, rowsPerTask="100000")
+    expected = dict.fromkeys(range(0, 1200000, 3), 1) | dict.fromkeys(range(0, 900000, 5), 2)
+    assert table.column("time").to_pylist() == sorted(expected)
+    assert table.column("s").to_pylist() == [expected[n] for n in sorted(expected)]
+
+
+def test_files_and_devices_that_are_not_asked_for_are_in_no_task(tmp_path: Path) -> None:
+    write(tmp_path / "1-1-0-0.tsfile", {"d1": {"s": ints((1, 1))}, "d2": {"t": ints((1, 1))}})
+    write(tmp_path / "2-2-0-0.tsfile", {"d1": {"s": ints((100, 1))}})
+
+    def held(**options: str) -> list[tuple[list[str], list[str]]]:
+        tasks, _ = planned(scan_options({"path": str(tmp_path), **options}))
+        return [([Path(file.path).name[:1] for file in task.files], sorted(task.devices)) for task in tasks]
+
+    assert held() == [(["1", "2"], ["root.a.d1", "root.a.d2"])]
+    assert held(columns="t") == [(["1"], ["root.a.d2"])]
+    assert held(devices="root.*.d1") == [(["1", "2"], ["root.a.d1"])]
+    assert held(start="50") == [(["2"], ["root.a.d1"])]
+    assert held(end="50", devices="root.a.d1,root.b.**") == [(["1"], ["root.a.d1"])]
+    assert held(end="0") == []
+
+
+def test_types_that_differ_between_files(tmp_path: Path) -> None:
+    """What one type holds exactly becomes that type, all else is canonical text."""
+    times = np.array([1, 2], np.int64)
+    double = Column(DataType.DOUBLE, times[1:], np.array([0.5]))
+    text = Column(DataType.TEXT, times[1:], np.array([b"hi"], object))
+    long = Column(DataType.INT64, times[1:], np.array([2**53 + 1]))
+    write(tmp_path / "1-1-0-0.tsfile", {"d": {"a": ints((1, 7)), "b": ints((1, 7)), "c": ints((1, 7)), "d": double}})
+    write(tmp_path / "2-2-0-0.tsfile", {"d": {"a": double, "b": text, "c": long, "d": long}})
+    table = scan(tmp_path)
+    assert [str(kind) for kind in table.schema.types[2:]] == ["double", "string", "int64", "string"]
+    assert [list(row.values())[2:] for row in table.to_pylist()] == [
+        [7.0, "7", 7, None],
+        [0.5, "hi", 2**53 + 1, str(2**53 + 1)],
+    ]
+
+
+def test_columns_of_which_none_is_a_field_give_all_rows(tmp_path: Path) -> None:
+    write(tmp_path / "a.tsfile", {"d": {"a": ints((1, 7)), "b": ints((2, 7))}}, aligned=False)
+    assert scan(tmp_path, columns="device,time").to_pylist() == [
+        {"device": "root.a.d", "time": 1},
+        {"device": "root.a.d", "time": 2},
+    ]
+    assert scan(tmp_path, columns="b").to_pylist() == [{"b": 7}]
+
+
+def test_a_measurement_called_like_a_column_of_ours(tmp_path: Path) -> None:
+    write(tmp_path / "a.tsfile", {"d": {"time": ints((5, 7))}})
+    assert scan(tmp_path).to_pylist() == [{"time": 5, "device": "root.a.d", "measurement.time": 7}]
+
+
+def test_what_cannot_be_decoded_fails_by_name_or_is_null() -> None:
+    folder = FOLDERS.parent / "encodings" / "2.0.1-beta"
+    asked = {"devices": "root.wild.of_double", "columns": "time,SPRINTZ,GORILLA"}
+    with pytest.raises(UnsupportedError, match=r"root\.wild\.of_double\.SPRINTZ"):
+        scan(folder, **asked)
+    table = scan(folder, **asked, undecodable="null")
+    with gzip.open(folder / "expected.json.gz", "rt") as file:
+        expected = json.load(file)
+    assert table.column("SPRINTZ").null_count == len(table) == len(expected["root.wild.of_double.GORILLA"][1])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"layout": "long"}, "allowed are wide, tall"),
+        ({"rowsPerTask": "0"}, "a whole number from 1 on"),
+        ({"layout": "tall", "columns": "a"}, "its own columns"),
+        ({"columns": '["a"'}, "not a JSON list"),
+        ({"timeUnit": "s"}, "allowed are ms, us, ns"),
+        ({"Model": "table", "table": "nothing"}, "no points"),
+        ({"dedup": "true"}, "no option 'dedup'"),
+    ],
+)
+def test_wrong_words_are_told(options: dict[str, str], words: str) -> None:
+    with pytest.raises(Exception, match=words):
+        scan(BETA.root / "data", **({"model": "tree"} | options if "Model" not in options else options))
+    with pytest.raises(UsageError, match="no path"):
+        scan_options({})
+
+
+def test_dates_and_instants_are_exact_or_an_error() -> None:
+    rows = np.arange(4, dtype=np.int64)
+    dates = Column(DataType.DATE, rows, np.array([10000101, 19691231, 20240229, 99991231], np.int32))
+    assert [str(day) for day in arrow_array(dates, rows, "").to_pylist()] == [
+        "1000-01-01",
+        "1969-12-31",
+        "2024-02-29",
+        "9999-12-31",
+    ]
+    with pytest.raises(CorruptionError, match="20230229 is not a date"):
+        arrow_array(replace(dates, values=np.array([20230229] * 4, np.int32)), rows, "")
+    assert str(instants(np.array([-1]), "ms").to_pylist()[0]) == "1969-12-31 23:59:59.999000+00:00"
+    assert instants(np.array([-1]), "ns").cast(pa.int64()).to_pylist() == [-1]
+    with pytest.raises(CorruptionError, match="beyond what an instant can be"):
+        instants(np.array([2**62]), "ms")
+
+
+def test_a_task_that_computes_for_ever_is_ended_by_the_kernel() -> None:
+    """The kill timer of a scan: CPU seconds while a device is decoded, and no longer."""
+    program = (
+        "import sys, time\nfrom tidemark.tsfiles.limited import CpuLimit\n"
+        "with CpuLimit(1): pass\n"
+        "began = time.process_time()\n"
+        "while time.process_time() - began < float(sys.argv[1]): pass\n"  # outside of the limit
+        "with CpuLimit(1):\n    while True: pass\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, "2.5"], check=False, timeout=120, env={"PYTHONPATH": "plugins"})
+    assert done.returncode == -24  # SIGXCPU
