@@ -1,0 +1,79 @@
+"""What a slot goes through at a node while it moves, as data: from which state which event leads where.
+
+At a member of the new group: PULLING until the schema is there (it may not be written to), PULLING_WRITABLE until all
+files are, then NULL. At a member of the old group: SENDING, SENT once every member of the new group has acknowledged, NULL
+once its files are gone. Source: seed 001 "Data migration"; research/iotdb.md §3.6.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+from tidemark.errors import OutcomeUnknownError
+
+
+class SlotState(enum.StrEnum):
+    """Of one slot at one node. NULL: nothing moves."""
+
+    NULL = "null"
+    PULLING = "pulling"
+    PULLING_WRITABLE = "pulling_writable"
+    SENDING = "sending"
+    SENT = "sent"
+
+    @property
+    def writable(self) -> bool:
+        return self in (SlotState.NULL, SlotState.PULLING_WRITABLE)
+
+    @property
+    def read_with_the_old_group(self) -> bool:
+        """What the slot holds is here in part: who reads asks the old group, too."""
+        return self in (SlotState.PULLING, SlotState.PULLING_WRITABLE)
+
+
+class SlotEvent(enum.StrEnum):
+    """What happens to a slot at a node."""
+
+    GAINED = "gained"  # phase 2 begins: the node is of the new group and not of the old one
+    SCHEMA_LOADED = "schema_loaded"
+    FILES_LOADED = "files_loaded"
+    LOST = "lost"  # phase 2 begins: the node is of the old group
+    ALL_ACKNOWLEDGED = "all_acknowledged"
+    FILES_GONE = "files_gone"
+
+
+_ = SlotState
+TRANSITIONS: Mapping[tuple[SlotState, SlotEvent], SlotState] = {
+    (_.NULL, SlotEvent.GAINED): _.PULLING,
+    (_.PULLING, SlotEvent.SCHEMA_LOADED): _.PULLING_WRITABLE,
+    (_.PULLING_WRITABLE, SlotEvent.FILES_LOADED): _.NULL,
+    (_.NULL, SlotEvent.LOST): _.SENDING,
+    (_.SENDING, SlotEvent.ALL_ACKNOWLEDGED): _.SENT,
+    (_.SENT, SlotEvent.FILES_GONE): _.NULL,
+}
+AGAIN: frozenset[tuple[SlotState, SlotEvent]] = frozenset(
+    [
+        (_.PULLING, SlotEvent.GAINED),
+        (_.PULLING_WRITABLE, SlotEvent.GAINED),
+        (_.PULLING_WRITABLE, SlotEvent.SCHEMA_LOADED),
+        (_.NULL, SlotEvent.FILES_LOADED),
+        (_.SENDING, SlotEvent.LOST),
+        (_.SENT, SlotEvent.ALL_ACKNOWLEDGED),
+        (_.NULL, SlotEvent.FILES_GONE),
+    ]
+)
+"""Told once more, as happens after a lost answer: the state stays."""
+
+
+def after(state: SlotState, event: SlotEvent) -> SlotState:
+    """The next state. OutcomeUnknownError for an event that cannot come now: it is of another epoch, or of a bug."""
+    if (state, event) in AGAIN:
+        return state
+    found = TRANSITIONS.get((state, event))
+    if found is None:
+        raise OutcomeUnknownError(
+            f"a slot that is {state} cannot be {event} now",
+            hint="./tidemark cluster show tells what moves; the task of an earlier epoch is to be cleared",
+        )
+    return found

@@ -1,0 +1,135 @@
+"""The partition table: what it refuses, what moves after a change, and that it comes back from its bytes as it was."""
+
+from __future__ import annotations
+
+import random
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.cluster import balance
+from tidemark.cluster.migration_plan import bytes_to_move, plan
+from tidemark.cluster.partition_table import PartitionTable, begin
+from tidemark.cluster.ring import Node, identifier_of
+from tidemark.cluster.slot_hash import SlotHash
+from tidemark.cluster.slot_states import AGAIN, TRANSITIONS, SlotEvent, SlotState, after
+from tidemark.cluster.table_paper import decode, encode
+from tidemark.errors import CorruptionError, OutcomeUnknownError, RetryableError, SchemaTooNewError, UsageError
+
+
+def node(name: str) -> Node:
+    return Node(identifier_of(name), name)
+
+
+def table(*names: str, slots: int = 100, replicas: int = 2, kind: SlotHash = SlotHash.FULL) -> PartitionTable:
+    members = [node(name) for name in names]
+    return begin(members, replicas, balance.even_slots(("",) * slots, names), kind)
+
+
+THREE = table("a", "b", "c")
+
+
+def test_a_route_names_the_group_and_who_had_the_slot_before() -> None:
+    route = THREE.route("root.sg", 2_700)
+    assert route.members == THREE.group_of(route.slot) and route.header == THREE.owners[route.slot]
+    assert route.before == () and route.epoch == 1
+    grown = THREE.joined(node("d"), balance.even_slots)
+    for slot in grown.moving:
+        assert set(grown.moving[slot]) == set(THREE.group_of(slot)) != set(grown.group_of(slot))
+    for slot in set(range(100)) - set(grown.moving):
+        assert set(grown.group_of(slot)) == set(THREE.group_of(slot))
+    assert {grown.route("root.sg", number).before for number in range(200)} > {()}
+
+
+def test_what_it_refuses() -> None:
+    grown = THREE.joined(node("d"), balance.even_slots)
+    with pytest.raises(RetryableError, match="still move"):
+        grown.left("a", balance.even_slots)
+    settled = grown.moved(grown.moving)
+    assert settled.epoch == grown.epoch and not settled.moving
+    with pytest.raises(UsageError, match="a node of the cluster already"):
+        settled.joined(node("d"), balance.even_slots)
+    with pytest.raises(UsageError, match="no node of the cluster"):
+        settled.left("z", balance.even_slots)
+    with pytest.raises(UsageError, match="same place"):
+        settled.joined(Node(identifier_of("a"), "z"), balance.even_slots)
+    with pytest.raises(UsageError, match="there are 1"):
+        table("a")
+    with pytest.raises(UsageError, match="twice"):
+        begin([node("a"), node("a")], 1, ("a",))
+
+
+def test_the_bytes_that_move_are_counted_for_every_member_that_lacks_them() -> None:
+    grown = THREE.joined(node("d"), balance.even_slots)
+    sizes = dict.fromkeys(range(100), 10)
+    expected = sum(10 * len(set(grown.group_of(slot)) - set(old)) for slot, old in grown.moving.items())
+    assert bytes_to_move(plan(grown), sizes) == expected > 0
+
+
+def test_every_slot_that_moves_is_in_one_move() -> None:
+    grown = THREE.joined(node("d"), balance.even_slots)
+    covered = [slot for move in plan(grown) for slot in move.slots]
+    assert sorted(covered) == sorted(grown.moving)
+    for move in plan(grown):
+        for pull in move.pulls():
+            assert bool(pull.sources) == (pull.member not in move.old)
+            assert set(pull.sources) in (set(), set(move.old))
+
+
+def test_files_go_when_each_member_has_acknowledged_at_this_epoch() -> None:
+    move = plan(THREE.joined(node("d"), balance.even_slots))[0]
+    first, *others = move.new
+    assert not move.may_delete({first: move.epoch})
+    assert not move.may_delete({first: move.epoch} | dict.fromkeys(others, move.epoch - 1))  # of an earlier change
+    assert move.may_delete(dict.fromkeys(move.new, move.epoch))
+
+
+@given(st.integers(1, 40), st.integers(1, 300), st.sampled_from(SlotHash), st.integers(0, 1 << 30))
+def test_a_table_comes_back_from_its_bytes(nodes: int, slots: int, kind: SlotHash, seed: int) -> None:
+    names = [f"node{number}" for number in range(nodes)]
+    begun = table(*names, slots=slots, replicas=min(3, nodes), kind=kind)
+    changed = begun.joined(node(f"late{seed}"), balance.even_slots)
+    for one in (begun, changed, changed.moved(list(changed.moving)[::2])):
+        assert decode(encode(one)) == one
+        assert encode(decode(encode(one))) == encode(one)
+
+
+def test_a_large_table_is_small_in_bytes() -> None:
+    names = [f"site-{number:04}.example" for number in range(1_000)]
+    shuffled = random.Random(7)
+    owners = tuple(shuffled.choice(names) for _ in range(10_000))
+    large = begin([node(name) for name in names], 3, owners).joined(node("new"), balance.even_slots)
+    assert len(encode(large)) <= 60_000
+
+
+@given(st.data())
+def test_damaged_bytes_are_no_table(data: st.DataObject) -> None:
+    whole = encode(THREE)
+    at, bit = data.draw(st.integers(0, len(whole) - 1)), data.draw(st.integers(0, 7))
+    broken = bytearray(whole)
+    broken[at] ^= 1 << bit
+    with pytest.raises((CorruptionError, SchemaTooNewError)):
+        decode(bytes(broken))
+    with pytest.raises(CorruptionError):
+        decode(whole[: data.draw(st.integers(0, len(whole) - 1))])
+    with pytest.raises(CorruptionError):
+        decode(whole + b"\0")
+    with pytest.raises(CorruptionError):
+        decode(whole[:1] + zlib.compress(b'{"epoch":1}'))
+
+
+def test_the_states_of_a_slot() -> None:
+    new, old = SlotState.NULL, SlotState.NULL
+    for event in (SlotEvent.GAINED, SlotEvent.SCHEMA_LOADED, SlotEvent.FILES_LOADED):
+        assert new.writable != (new is SlotState.PULLING)
+        new = after(after(new, event), event)  # every event may be told twice
+    for event in (SlotEvent.LOST, SlotEvent.ALL_ACKNOWLEDGED, SlotEvent.FILES_GONE):
+        old = after(after(old, event), event)
+    assert new is old is SlotState.NULL
+    for state in SlotState:
+        for event in SlotEvent:
+            if (state, event) not in TRANSITIONS and (state, event) not in AGAIN:
+                with pytest.raises(OutcomeUnknownError, match=f"{state} cannot be {event}"):
+                    after(state, event)
