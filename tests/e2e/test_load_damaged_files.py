@@ -155,8 +155,8 @@ def older() -> bytes:
 
 
 def check_named(centre: Centre, damaged: bytes, word: str) -> None:
-    """`root.sg.d1.bad` of a file cannot be read: it is named, `good` of the same file is read. So it stays after merges, which
-    copy such a chunk as it stands where nothing else overlaps it, or leave the file alone: no value is lost or made up."""
+    """`root.sg.d1.bad` of a file cannot be read: it is named, `good` of the same file is read. So it stays after merges,
+    which copy such a chunk as it stands where nothing else overlaps it, or leave the file alone: no value is lost."""
     centre.sender().land({source(1): {"": older()}, source(2): {"": damaged}})
     assert centre.load().troubles == ()
     expected = [("root.sg.d1", "good", time, "INT64", str(value)) for time, value in ((1, 1), (2, 2), (3, 7))]

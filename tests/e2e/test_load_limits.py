@@ -49,7 +49,10 @@ def test_a_load_ends_a_check_that_explodes(centre: Centre, limit: str, monkeypat
     limits = replace(limits, memory_bytes=112 << 20) if limit == "memory" else limits  # a check needs less than a merge
     monkeypatch.setattr(admitting, "choose_engine", lambda *_: PoolEngine(limits=limits))
     centre.sender().land(
-        {source(1): {"": many_chunks(300_000)}, source(2): sealed({"root.sg.d1": {"s": [(1, 10), (2, 20)]}})}
+        {
+            source(1): {"": many_chunks(1_200_000 if limit == "CPU time" else 300_000)},
+            source(2): sealed({"root.sg.d1": {"s": [(1, 10), (2, 20)]}}),
+        }
     )
     begun = time.monotonic()
     result = centre.load()

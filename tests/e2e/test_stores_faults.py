@@ -113,7 +113,7 @@ def test_a_link_that_stalls_is_dropped_and_made_again(sshd: Sshd, tmp_path: Path
 def test_a_push_into_a_stalled_link_is_given_up_in_time(sshd: Sshd, tmp_path: Path, tier: Tier) -> None:
     far = sshd.new_folder("far")
     items = write(tmp_path, 20 * BLOCK, 20 * BLOCK)
-    with chaos(sshd.port, ("stall", 2 * BLOCK), for_ever=True) as proxy:
+    with chaos(sshd.port, ("stall", BLOCK), for_ever=True) as proxy:
         remote = open_sftp(address(sshd, far, proxy.port), tier, IMPATIENT)
         outcomes = list(send(LocalStore(str(tmp_path)), remote, items, SendOptions(16 * BLOCK, retries=1)))
         remote.close()

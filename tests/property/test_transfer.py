@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
 
+import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
@@ -23,6 +24,14 @@ deaths = st.lists(st.tuples(st.integers(0, 40), st.one_of(st.none(), st.integers
 
 class Died(BaseException):
     """The process is gone."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_pauses() -> Iterator[None]:
+    before = retrying.FIRST_PAUSE, retrying.LONGEST_PAUSE
+    retrying.FIRST_PAUSE = retrying.LONGEST_PAUSE = 0.0
+    yield
+    retrying.FIRST_PAUSE, retrying.LONGEST_PAUSE = before
 
 
 @contextmanager
@@ -56,7 +65,6 @@ def finals(target: MemoryStore) -> dict[str, bytes]:
 def test_killed_and_powerless_senders_end_with_every_file_once_and_whole(
     sizes: list[int], tier: Tier, deaths: list[tuple[int, int | None]], power: bool
 ) -> None:
-    retrying.FIRST_PAUSE = retrying.LONGEST_PAUSE = 0.0
     source, target = MemoryStore("site", tier), MemoryStore("centre")
     for number, size in enumerate(sizes):
         source.put(f"f{number}", bytes_of(number, size), mtime=1_600_000_000)
@@ -91,7 +99,6 @@ def test_killed_and_powerless_senders_end_with_every_file_once_and_whole(
 def test_rot_in_a_part_and_change_at_the_source_never_reach_a_final_name(
     size: int, tier: Tier, after: int, where: int, rot: bool, change: bool
 ) -> None:
-    retrying.FIRST_PAUSE = retrying.LONGEST_PAUSE = 0.0
     source, target = MemoryStore("site", tier), MemoryStore("centre")
     source.put("f", bytes_of(1, size), mtime=1_600_000_000)
     item = SendItem("f", "t", size)
