@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.centre import Centre, inline_centre
-from tests.services import bad_disk
+from tests.services import bad_disk, iotdb
+from tests.services.iotdb import IoTDB
 from tests.services.processes import PartMissing
 from tests.services.running_airflow import Deployment, RunningAirflow
 from tidemark.ledger import database
@@ -28,6 +29,17 @@ def running_airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runnin
     airflow = RunningAirflow(deployment)
     yield airflow
     airflow.stop()
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[IoTDB]:
+    """A real IoTDB 2.0.1-beta, one a module."""
+    try:
+        server = iotdb.start()
+    except PartMissing as missing:
+        pytest.skip(str(missing))
+    yield server
+    server.close()
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 
 from tests.printed import same
-from tests.services import iotdb
 from tests.services.iotdb import IoTDB
-from tests.services.processes import PartMissing
 from tidemark.errors import UnsupportedError
 from tidemark.tsfiles import canonical
 from tidemark.tsfiles.codes import Compression, DataType, Encoding
@@ -24,16 +22,6 @@ pytestmark = [pytest.mark.full, pytest.mark.real("iotdb")]
 ROWS = 130
 START = 1_700_000_000_000
 SEEDS = {"calm": 7, "wild": 11}
-
-
-@pytest.fixture(scope="module")
-def node() -> Iterator[IoTDB]:
-    try:
-        server = iotdb.start()
-    except PartMissing as missing:
-        pytest.skip(str(missing))
-    yield server
-    server.close()
 
 
 @pytest.fixture(scope="module")

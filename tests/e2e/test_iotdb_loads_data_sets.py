@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,25 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.services import iotdb
 from tests.services.iotdb import IoTDB
-from tests.services.processes import PartMissing
 from tidemark.tsfiles.dataset import find_files
 from tidemark.tsfiles.spark_writer import TsFileSink
 from tidemark.tsfiles.write_options import write_options
 
 pytestmark = [pytest.mark.full, pytest.mark.real("iotdb"), pytest.mark.real("spark")]
 ROWS = 400
-
-
-@pytest.fixture(scope="module")
-def node() -> Iterator[IoTDB]:
-    try:
-        server = iotdb.start()
-    except PartMissing as missing:
-        pytest.skip(str(missing))
-    yield server
-    server.close()
 
 
 def rows(seed: int, keys: dict[str, list[str | None]]) -> pa.Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +13,7 @@ import pytest
 from tests.centre import Centre, inline_centre
 from tests.expected import SITES
 from tests.landing_maker import companions, tsfiles_below
-from tests.services import iotdb
 from tests.services.iotdb import IoTDB
-from tests.services.processes import PartMissing
 from tidemark.flows.merge_catalog import merge
 from tidemark.tsfiles import writer_pages
 from tidemark.tsfiles.canonical import text
@@ -26,16 +24,6 @@ from tidemark.tsfiles.writer import TsFileWriter, device_order
 pytestmark = [pytest.mark.full, pytest.mark.real("iotdb")]
 SITE = SITES["2.0.1-beta"]
 ROWS = 3_000
-
-
-@pytest.fixture(scope="module")
-def node() -> Iterator[IoTDB]:
-    try:
-        server = iotdb.start()
-    except PartMissing as missing:
-        pytest.skip(str(missing))
-    yield server
-    server.close()
 
 
 def all_types(rows: int) -> dict[str, Column]:

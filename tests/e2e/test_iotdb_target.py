@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,24 +34,14 @@ pytestmark = [pytest.mark.full, pytest.mark.real("iotdb"), pytest.mark.timeout(3
 EVER = Span(-(1 << 62), 1 << 62)
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[IoTDB]:
-    try:
-        server = iotdb.start()
-    except PartMissing as missing:
-        pytest.skip(str(missing))
-    yield server
-    server.close()
-
-
 @pytest.fixture
-def node(shared: IoTDB) -> IoTDB:
+def node(node: IoTDB) -> IoTDB:
     """The server without any database."""
-    for name, *_ in shared.query("show databases root.**"):
-        shared.run(f"delete database {name}")
-    if any(row[0] == "works" for row in shared.query("show databases", table=True)):
-        shared.run("drop database works", table=True)
-    return shared
+    for name, *_ in node.query("show databases root.**"):
+        node.run(f"delete database {name}")
+    if any(row[0] == "works" for row in node.query("show databases", table=True)):
+        node.run("drop database works", table=True)
+    return node
 
 
 @pytest.fixture
