@@ -75,6 +75,10 @@ def test_of_many_slots_no_more_moves_than_must() -> None:
             had[name] += weights[slot]
         mean = sum(weights.values()) / len(nodes)
         must = sum(max(0, load - max(mean, *weights.values())) for load in had.values())
+        now = Counter(dict.fromkeys(nodes, 0))
+        for slot, name in enumerate(owners):
+            now[name] += weights[slot]
+        assert max(now.values()) <= 1.03 * max(mean, *weights.values())
         moved = sum(weights[slot] for slot in moves(before, owners))
         assert moved <= 1.01 * max(must, sum(max(0, load - mean) for load in had.values()))
 
