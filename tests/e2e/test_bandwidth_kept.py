@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,19 +27,22 @@ WINDOW = 10.0  # seconds
 
 @contextmanager
 def counted(wire: Wire) -> Iterator[list[tuple[float, int]]]:
-    """(seconds, bytes that passed until then), about every 20 ms."""
+    """(seconds, bytes that passed until then): before the first, about every 20 ms, and after the last."""
     over = threading.Event()
-    seen: list[tuple[float, int]] = []
+    seen = [(time.monotonic(), wire.came)]
 
     def look() -> None:
         while not over.wait(0.02):
             seen.append((time.monotonic(), wire.came))
+        seen.append((time.monotonic(), wire.came))
 
     looking = threading.Thread(target=look)
     looking.start()
-    yield seen
-    over.set()
-    looking.join()
+    try:
+        yield seen
+    finally:
+        over.set()
+        looking.join()
 
 
 def in_windows(seen: list[tuple[float, int]], cap: float = CAP) -> list[float]:
@@ -86,8 +89,10 @@ def test_the_cap_is_kept_within_a_twentieth(
     for number, size in enumerate(sizes):
         (begin / f"{number}").write_bytes(bytes(size))
     items = [SendItem(f"{number}", f"l/{number}", size) for number, size in enumerate(sizes)]
-    with Wire(sshd.port, upwards=way == "push") as wire:
-        store = open_sftp(address(sshd, far, wire.port), tier, QUICK)
+    with (
+        Wire(sshd.port, upwards=way == "push") as wire,
+        closing(open_sftp(address(sshd, far, wire.port), tier, QUICK)) as store,
+    ):
         ends = (store, LocalStore(str(near))) if way == "pull" else (LocalStore(str(near)), store)
         with counted(wire) as seen:
             outcomes = list(send(*ends, items, SendOptions(bandwidth=CAP, connections=connections)))
@@ -96,7 +101,6 @@ def test_the_cap_is_kept_within_a_twentieth(
         assert rates and max(rates) <= 1.05 * CAP, f"{max(rates):.0f}"
         assert tier is not Tier.PYTHON or min(rates) >= 0.95 * CAP, f"{min(rates):.0f}"  # others wait for their tools
         assert connections == 1 or wire.most_at_once > 1
-        store.close()
 
 
 @pytest.mark.full
@@ -112,15 +116,16 @@ def test_bundles_of_small_files_keep_the_cap_on_the_lower_tiers(sshd: Sshd, tmp_
     for number in range(1300):
         (begin / f"{number}").write_bytes(bytes(20_000))
         items.append(SendItem(f"{number}", f"l/{number}", 20_000))
-    with Wire(sshd.port, upwards=way == "push") as wire:
-        store = open_sftp(address(sshd, far, wire.port), tier, QUICK)
+    with (
+        Wire(sshd.port, upwards=way == "push") as wire,
+        closing(open_sftp(address(sshd, far, wire.port), tier, QUICK)) as store,
+    ):
         ends = (store, LocalStore(str(near))) if way == "pull" else (LocalStore(str(near)), store)
         with counted(wire) as seen:
             outcomes = list(send(*ends, items, SendOptions(bandwidth=CAP)))
         assert all(isinstance(one, Sent) for one in outcomes) and len(outcomes) == len(items)
         rates = in_windows(seen)
         assert rates and max(rates) <= 1.1 * CAP, f"{max(rates):.0f}"
-        store.close()
 
 
 @pytest.mark.full
@@ -133,15 +138,16 @@ def test_a_slow_cap_is_kept_with_files_that_are_seconds_of_it(sshd: Sshd, tmp_pa
     for number in range(6):
         (begin / f"{number}").write_bytes(bytes(1_000_000))
         items.append(SendItem(f"{number}", f"l/{number}", 1_000_000))
-    with Wire(sshd.port, upwards=way == "push") as wire:
-        store = open_sftp(address(sshd, far, wire.port), Tier.PYTHON, QUICK)
+    with (
+        Wire(sshd.port, upwards=way == "push") as wire,
+        closing(open_sftp(address(sshd, far, wire.port), Tier.PYTHON, QUICK)) as store,
+    ):
         ends = (store, LocalStore(str(near))) if way == "pull" else (LocalStore(str(near)), store)
         with counted(wire) as seen:
             outcomes = list(send(*ends, items, SendOptions(bandwidth=SLOW)))
         assert all(isinstance(one, Sent) for one in outcomes) and len(outcomes) == len(items)
         rates = in_windows(seen, SLOW)
         assert rates and max(rates) <= 1.05 * SLOW and min(rates) >= 0.95 * SLOW, f"{min(rates):.0f} {max(rates):.0f}"
-        store.close()
 
 
 @pytest.mark.full
@@ -154,8 +160,7 @@ def test_what_is_read_back_for_the_proof_counts(sshd: Sshd, tmp_path: Path, size
     for number, size in enumerate(sizes):
         (near / f"{number}").write_bytes(bytes(size))
     items = [SendItem(f"{number}", f"l/{number}", size) for number, size in enumerate(sizes)]
-    with Wire(sshd.port, both=True) as wire:
-        store = open_sftp(address(sshd, far, wire.port), Tier.SFTP, QUICK)
+    with Wire(sshd.port, both=True) as wire, closing(open_sftp(address(sshd, far, wire.port), Tier.SFTP, QUICK)) as store:
         with counted(wire) as seen:
             sent = list(send(LocalStore(str(near)), store, items, SendOptions(bandwidth=CAP)))
         assert all(isinstance(one, Sent) for one in sent) and len(sent) == len(items)
@@ -166,4 +171,3 @@ def test_what_is_read_back_for_the_proof_counts(sshd: Sshd, tmp_path: Path, size
         assert [one.wire_bytes for one in again] == [0] * len(items)
         passed, seconds = seen[-1][1] - seen[0][1], seen[-1][0] - seen[0][0]
         assert sum(sizes) <= passed <= 1.1 * CAP * seconds, f"{passed / seconds:.0f}"
-        store.close()
