@@ -6,6 +6,7 @@
     ├── RetryableError        5   try again: the network, a busy database, a lease somebody else holds
     │   ├── UnreachableError      connect, handshake, stall, a server that drops or limits sessions
     │   ├── LeaseHeldError        another run holds the lease; names the holder
+    │   ├── StaleEpochError       routed by a partition table that is not in force any more: route again
     │   └── OutcomeUnknownError   the reply was lost: read back before deciding
     ├── PermanentError        6   trying again will not help until somebody changes something
     │   ├── HostKeyError          the host key is missing or differs
@@ -20,7 +21,8 @@
     ├── OwnershipError       21   a device belongs to another site
     ├── GuardError           22   drops wait for approval
     ├── PartialError         23   the rest is done, some of it is not
-    └── SourceVanishedError  24   a file went away while we looked
+    ├── SourceVanishedError  24   a file went away while we looked
+    └── NoQuorumError        30   too few members of a data group can be reached to commit
 
 `kind` is the CLI's exit code. `retry` says who may try again: *soon* (inside the step, seconds), *later* (Airflow,
 minutes), *operator* (after somebody acted), *never*. One level retries one failure (DESIGN §9).
@@ -99,6 +101,12 @@ class LeaseHeldError(RetryableError):
     """Another live process works on the same thing."""
 
     retry = Retry.LATER
+
+
+class StaleEpochError(RetryableError):
+    """Decided by a partition table that is not in force any more."""
+
+    retry = Retry.SOON
 
 
 class OutcomeUnknownError(RetryableError):
@@ -198,3 +206,10 @@ def worst_exit_code(kinds: set[int]) -> int:
         if code in kinds:
             return code
     return min(kinds - {0}, default=0)
+
+
+class NoQuorumError(TidemarkError):
+    """Fewer members of a data group than its quorum took an operation; nothing of it is visible."""
+
+    kind = 30
+    retry = Retry.LATER

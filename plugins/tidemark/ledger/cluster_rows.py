@@ -1,0 +1,187 @@
+"""The partition table by epochs, the nodes and the changes of both (`cluster_table`, `cluster_node`, `cluster_change`).
+
+A new table comes into force by compare-and-swap: whoever planned on an epoch that is not in force any more gets
+StaleEpochError, whoever commits something routed by an old epoch does too (`require_epoch`, in the same transaction).
+Every function works in the caller's transaction. Source: sql/0008_cluster.sql, docs/decisions/0015.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from tidemark.errors import CorruptionError, StaleEpochError
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """A partition table as bytes, checked against its digest. `at` in seconds since 1970."""
+
+    receiver: str
+    epoch: int
+    paper: bytes
+    change_id: str
+    at: float
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """A row of `cluster_node`; see there for the words."""
+
+    receiver: str
+    node: str
+    identifier: int
+    store: str
+    host_key: str = ""
+    key_file: str = ""
+    state: str = "joining"  # joining | serving | leaving | left
+    epoch: int = 0
+    at: float = 0.0
+
+
+@dataclass(frozen=True)
+class ChangeRow:
+    """A row of `cluster_change`; see there for the words."""
+
+    change_id: str
+    receiver: str
+    kind: str  # init | add | remove | rebalance
+    node: str
+    from_epoch: int
+    actor: str
+    begun: float
+    state: str = "planned"  # planned | swapped | migrating | done | rolled_back
+    ended: float | None = None
+
+    @property
+    def open(self) -> bool:
+        return self.state not in ("done", "rolled_back")
+
+
+def current_table(connection: Connection, receiver: str) -> TableRow | None:
+    """The table in force; None before `cluster init`. CorruptionError where its row does not match its digest."""
+    sql = "SELECT epoch, paper, sha256, change_id, at FROM cluster_table WHERE receiver = :r ORDER BY epoch DESC LIMIT 1"
+    row = connection.execute(sa.text(sql), {"r": receiver}).one_or_none()
+    if row is None:
+        return None
+    try:
+        paper = base64.b64decode(row[1], validate=True)
+    except ValueError:
+        paper = b""
+    if hashlib.sha256(paper).hexdigest() != row[2]:
+        raise CorruptionError(
+            f"the partition table of {receiver} at epoch {row[0]} does not match its digest in the ledger",
+            hint="./tidemark cluster check names a node that has it whole; ./tidemark ledger backup holds older ledgers",
+            subject=receiver,
+        )
+    return TableRow(receiver, int(row[0]), paper, row[3], float(row[4]))
+
+
+def current_epoch(connection: Connection, receiver: str) -> int:
+    """0 where the receiver has no nodes."""
+    sql = "SELECT COALESCE(MAX(epoch), 0) FROM cluster_table WHERE receiver = :r"
+    return int(connection.execute(sa.text(sql), {"r": receiver}).scalar_one())
+
+
+def require_epoch(connection: Connection, receiver: str, epoch: int) -> None:
+    """StaleEpochError unless this is the epoch in force: who routed by another one routes again."""
+    now = current_epoch(connection, receiver)
+    if now != epoch:
+        raise StaleEpochError(
+            f"routed by partition table {epoch} of {receiver}, and {now} is in force",
+            hint="run it again: it routes by the new table",
+            subject=receiver,
+        )
+
+
+def swap_table(connection: Connection, row: TableRow) -> None:
+    """Put the next table in force. StaleEpochError where the one before it is not in force (any more)."""
+    require_epoch(connection, row.receiver, row.epoch - 1)
+    values = {
+        "receiver": row.receiver,
+        "epoch": row.epoch,
+        "paper": base64.b64encode(row.paper).decode(),
+        "sha256": hashlib.sha256(row.paper).hexdigest(),
+        "change": row.change_id,
+        "at": row.at,
+    }
+    sql = (
+        "INSERT INTO cluster_table (receiver, epoch, paper, sha256, change_id, at)"
+        " VALUES (:receiver, :epoch, :paper, :sha256, :change, :at) ON CONFLICT DO NOTHING"
+    )
+    if connection.execute(sa.text(sql), values).rowcount != 1:
+        require_epoch(connection, row.receiver, -1)  # somebody else swapped between the two statements
+
+
+def nodes(connection: Connection, receiver: str, states: Iterable[str] = ()) -> list[NodeRow]:
+    """The nodes by name; of these `states`, of all without any."""
+    wanted = frozenset(states)
+    sql = (
+        "SELECT receiver, node, identifier, store, host_key, key_file, state, epoch, at FROM cluster_node"
+        " WHERE receiver = :r ORDER BY node"
+    )
+    found = [NodeRow(*row) for row in connection.execute(sa.text(sql), {"r": receiver})]
+    return [row for row in found if not wanted or row.state in wanted]
+
+
+def put_node(connection: Connection, row: NodeRow) -> None:
+    """Insert or replace a node."""
+    sql = (
+        "INSERT INTO cluster_node (receiver, node, identifier, store, host_key, key_file, state, epoch, at) VALUES"
+        " (:receiver, :node, :identifier, :store, :host_key, :key_file, :state, :epoch, :at)"
+        " ON CONFLICT (receiver, node) DO UPDATE SET identifier = excluded.identifier, store = excluded.store,"
+        " host_key = excluded.host_key, key_file = excluded.key_file, state = excluded.state, epoch = excluded.epoch,"
+        " at = excluded.at"
+    )
+    connection.execute(sa.text(sql), asdict(row))
+
+
+def note_node(connection: Connection, receiver: str, node: str, epoch: int) -> None:
+    """The table of this epoch lies in the node's folder for sure. An older epoch than the one noted changes nothing."""
+    sql = "UPDATE cluster_node SET epoch = :e WHERE receiver = :r AND node = :n AND epoch < :e"
+    connection.execute(sa.text(sql), {"r": receiver, "n": node, "e": epoch})
+
+
+def set_node_state(connection: Connection, receiver: str, node: str, state: str, at: float) -> None:
+    sql = "UPDATE cluster_node SET state = :s, at = :at WHERE receiver = :r AND node = :n AND state <> :s"
+    connection.execute(sa.text(sql), {"r": receiver, "n": node, "s": state, "at": at})
+
+
+def forget_node(connection: Connection, receiver: str, node: str) -> None:
+    """A node that never served (a change rolled back), or that left."""
+    connection.execute(sa.text("DELETE FROM cluster_node WHERE receiver = :r AND node = :n"), {"r": receiver, "n": node})
+
+
+_CHANGE = "change_id, receiver, kind, node, from_epoch, actor, begun, state, ended"
+
+
+def put_change(connection: Connection, row: ChangeRow) -> None:
+    """Insert a change; one that is there already keeps its row."""
+    sql = (
+        f"INSERT INTO cluster_change ({_CHANGE}) VALUES (:change_id, :receiver, :kind, :node, :from_epoch, :actor, :begun,"
+        " :state, :ended) ON CONFLICT DO NOTHING"
+    )
+    connection.execute(sa.text(sql), asdict(row))
+
+
+def set_change_state(connection: Connection, change_id: str, state: str, ended: float | None = None) -> None:
+    sql = "UPDATE cluster_change SET state = :s, ended = :e WHERE change_id = :c"
+    connection.execute(sa.text(sql), {"c": change_id, "s": state, "e": ended})
+
+
+def changes(connection: Connection, receiver: str, limit: int = 100) -> list[ChangeRow]:
+    """The newest first."""
+    sql = f"SELECT {_CHANGE} FROM cluster_change WHERE receiver = :r ORDER BY begun DESC, change_id LIMIT :l"
+    return [ChangeRow(*row) for row in connection.execute(sa.text(sql), {"r": receiver, "l": limit})]
+
+
+def open_change(connection: Connection, receiver: str) -> ChangeRow | None:
+    """The change that is not at its end: there is one at most."""
+    sql = f"SELECT {_CHANGE} FROM cluster_change WHERE receiver = :r AND state NOT IN ('done', 'rolled_back')"
+    row = connection.execute(sa.text(sql), {"r": receiver}).first()
+    return None if row is None else ChangeRow(*row)

@@ -1,0 +1,99 @@
+"""What each node holds (table `node_copy`): a row comes after the bytes are proved there, and goes after they are gone.
+
+Every function works in the caller's transaction. Source: sql/0008_cluster.sql, docs/decisions/0015.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+_CHUNK = 400  # values in one IN list
+
+
+@dataclass(frozen=True)
+class CopyRow:
+    """A file at a node. `location`: as in the catalog, the same at every node; `sha256`: proved when it came."""
+
+    receiver: str
+    node: str
+    location: str
+    slot: int
+    sha256: str
+    size: int  # bytes
+    state: str = "held"  # held | going
+    at: float = 0.0
+
+
+_SELECT = "SELECT receiver, node, location, slot, sha256, size, state, at FROM node_copy WHERE receiver = :r"
+
+
+def put_copies(connection: Connection, rows: Iterable[CopyRow]) -> None:
+    """They are there, proved. One that was going is held again."""
+    values = [asdict(row) for row in rows]
+    sql = (
+        "INSERT INTO node_copy (receiver, node, location, slot, sha256, size, state, at) VALUES"
+        " (:receiver, :node, :location, :slot, :sha256, :size, :state, :at) ON CONFLICT (receiver, node, location)"
+        " DO UPDATE SET slot = excluded.slot, sha256 = excluded.sha256, size = excluded.size, state = excluded.state,"
+        " at = excluded.at"
+    )
+    if values:
+        connection.execute(sa.text(sql), values)
+
+
+def copies_of(connection: Connection, receiver: str, locations: Iterable[str]) -> dict[str, list[CopyRow]]:
+    """Location → its copies (held or going), by node."""
+    query = sa.text(f"{_SELECT} AND location IN :many ORDER BY node").bindparams(sa.bindparam("many", expanding=True))
+    found: dict[str, list[CopyRow]] = {}
+    for many in _chunks(sorted(set(locations))):
+        for row in connection.execute(query, {"r": receiver, "many": many}):
+            found.setdefault(row[2], []).append(CopyRow(*row))
+    return found
+
+
+def copies_at(connection: Connection, receiver: str, node: str, slots: Iterable[int] | None = None) -> list[CopyRow]:
+    """What a node has, by location; of these slots, or of all."""
+    rows = (
+        CopyRow(*row)
+        for row in connection.execute(sa.text(f"{_SELECT} AND node = :n ORDER BY location"), {"r": receiver, "n": node})
+    )
+    wanted = None if slots is None else frozenset(slots)
+    return [row for row in rows if wanted is None or row.slot in wanted]
+
+
+def mark_going(connection: Connection, receiver: str, node: str, locations: Iterable[str], at: float) -> None:
+    """Before their bytes are removed: nobody counts on them any more."""
+    values = [{"r": receiver, "n": node, "l": location, "at": at} for location in locations]
+    sql = "UPDATE node_copy SET state = 'going', at = :at WHERE receiver = :r AND node = :n AND location = :l"
+    if values:
+        connection.execute(sa.text(sql), values)
+
+
+def forget_copies(connection: Connection, receiver: str, node: str, locations: Iterable[str]) -> None:
+    """Their bytes are gone."""
+    values = [{"r": receiver, "n": node, "l": location} for location in locations]
+    if values:
+        connection.execute(sa.text("DELETE FROM node_copy WHERE receiver = :r AND node = :n AND location = :l"), values)
+
+
+def bytes_by_slot(connection: Connection, receiver: str) -> dict[int, int]:
+    """Slot → bytes of one copy of everything in it."""
+    sql = (
+        "SELECT slot, SUM(size) FROM (SELECT DISTINCT location, slot, size FROM node_copy WHERE receiver = :r"
+        " AND state = 'held') held GROUP BY slot"
+    )
+    return {int(slot): int(size) for slot, size in connection.execute(sa.text(sql), {"r": receiver})}
+
+
+def bytes_by_node(connection: Connection, receiver: str) -> dict[str, int]:
+    """Node → bytes it holds."""
+    sql = "SELECT node, SUM(size) FROM node_copy WHERE receiver = :r AND state = 'held' GROUP BY node"
+    return {node: int(size) for node, size in connection.execute(sa.text(sql), {"r": receiver})}
+
+
+def _chunks(values: Sequence[str]) -> Iterator[list[str]]:
+    for start in range(0, len(values), _CHUNK):
+        yield list(values[start : start + _CHUNK])

@@ -1,0 +1,110 @@
+"""A data group's versioned operations and how far each member has come (`group_operation`, `group_member`).
+
+An operation is proposed before any byte goes to a member, committed once a quorum has it, in the transaction in which
+readers see it. A late member catches up from here: everything committed above what it has applied.
+Every function works in the caller's transaction. Source: seed 001 "Data group"; docs/decisions/0015.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+
+@dataclass(frozen=True)
+class OperationRow:
+    """One operation of a group. `version` 0 until it is in the ledger."""
+
+    receiver: str
+    header: str
+    epoch: int
+    slot: int
+    kind: str  # put | remove | create_database | drop_database
+    subject: str  # a location, or a database
+    sha256: str = ""
+    size: int = 0
+    state: str = "proposed"  # proposed | committed | withdrawn
+    at: float = 0.0
+    version: int = 0
+
+
+_COLUMNS = "receiver, header, epoch, slot, kind, subject, sha256, size, state, at, version"
+
+
+def propose(connection: Connection, rows: Sequence[OperationRow]) -> list[OperationRow]:
+    """Give each the next version of its group, in order; returns them with their versions. The caller checks the epoch."""
+    last: dict[tuple[str, str], int] = {}
+    numbered = []
+    for row in rows:
+        key = (row.receiver, row.header)
+        if key not in last:
+            last[key] = last_version(connection, row.receiver, row.header)
+        last[key] += 1
+        numbered.append(replace(row, version=last[key]))
+    sql = (
+        f"INSERT INTO group_operation ({_COLUMNS}) VALUES (:receiver, :header, :epoch, :slot, :kind, :subject, :sha256,"
+        " :size, :state, :at, :version)"
+    )
+    if numbered:
+        connection.execute(sa.text(sql), [vars(row) for row in numbered])
+    return numbered
+
+
+def last_version(connection: Connection, receiver: str, header: str) -> int:
+    """0 for a group without operations."""
+    sql = "SELECT COALESCE(MAX(version), 0) FROM group_operation WHERE receiver = :r AND header = :h"
+    return int(connection.execute(sa.text(sql), {"r": receiver, "h": header}).scalar_one())
+
+
+def operations(
+    connection: Connection, receiver: str, header: str, above: int = 0, states: Iterable[str] = ()
+) -> list[OperationRow]:
+    """Of a group, above a version, in order; of these states, or of all."""
+    sql = f"SELECT {_COLUMNS} FROM group_operation WHERE receiver = :r AND header = :h AND version > :v ORDER BY version"
+    found = [OperationRow(*row) for row in connection.execute(sa.text(sql), {"r": receiver, "h": header, "v": above})]
+    wanted = frozenset(states)
+    return [row for row in found if not wanted or row.state in wanted]
+
+
+def set_operation_state(connection: Connection, rows: Iterable[OperationRow], state: str, at: float) -> None:
+    values = [{"r": o.receiver, "h": o.header, "v": o.version, "s": state, "at": at} for o in rows]
+    sql = (
+        "UPDATE group_operation SET state = :s, at = :at WHERE receiver = :r AND header = :h AND version = :v"
+        " AND state = 'proposed'"
+    )
+    if values:
+        connection.execute(sa.text(sql), values)
+
+
+def applied(connection: Connection, receiver: str) -> dict[tuple[str, str], int]:
+    """(header, node) → the version up to which the member has everything."""
+    sql = "SELECT header, node, applied FROM group_member WHERE receiver = :r"
+    return {(row[0], row[1]): int(row[2]) for row in connection.execute(sa.text(sql), {"r": receiver})}
+
+
+def put_applied(connection: Connection, receiver: str, header: str, node: str, version: int, at: float) -> None:
+    """Never goes back."""
+    sql = (
+        "INSERT INTO group_member (receiver, header, node, applied, at) VALUES (:r, :h, :n, :v, :at)"
+        " ON CONFLICT (receiver, header, node) DO UPDATE SET applied = excluded.applied, at = excluded.at"
+        " WHERE group_member.applied < excluded.applied"
+    )
+    connection.execute(sa.text(sql), {"r": receiver, "h": header, "n": node, "v": version, "at": at})
+
+
+def forget_member(connection: Connection, receiver: str, header: str, node: str) -> None:
+    """It is no member of that group any more."""
+    sql = "DELETE FROM group_member WHERE receiver = :r AND header = :h AND node = :n"
+    connection.execute(sa.text(sql), {"r": receiver, "h": header, "n": node})
+
+
+def forget_operations(connection: Connection, receiver: str, header: str, upto: int) -> None:
+    """Every member has them and they are at their end; the newest stays, so that versions go on."""
+    sql = (
+        "DELETE FROM group_operation WHERE receiver = :r AND header = :h AND version <= :v AND state <> 'proposed'"
+        " AND version < (SELECT MAX(version) FROM group_operation WHERE receiver = :r AND header = :h)"
+    )
+    connection.execute(sa.text(sql), {"r": receiver, "h": header, "v": upto})
