@@ -194,6 +194,13 @@ class SourceVanishedError(TidemarkError):
     retry = Retry.SOON
 
 
+class NoQuorumError(TidemarkError):
+    """Fewer members of a data group than its quorum took an operation; nothing of it is visible."""
+
+    kind = 30
+    retry = Retry.LATER
+
+
 NOTHING_TO_DO = 9
 DIFFERENCES_FOUND = 20
 
@@ -206,10 +213,3 @@ def worst_exit_code(kinds: set[int]) -> int:
         if code in kinds:
             return code
     return min(kinds - {0}, default=0)
-
-
-class NoQuorumError(TidemarkError):
-    """Fewer members of a data group than its quorum took an operation; nothing of it is visible."""
-
-    kind = 30
-    retry = Retry.LATER
