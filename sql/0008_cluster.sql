@@ -101,5 +101,6 @@ CREATE TABLE group_member (
     PRIMARY KEY (receiver, header, node)
 );
 
+CREATE UNIQUE INDEX cluster_change_open ON cluster_change (receiver) WHERE state NOT IN ('done', 'rolled_back');
 CREATE INDEX node_copy_location ON node_copy (receiver, location);
 CREATE INDEX node_copy_slot ON node_copy (receiver, slot);
