@@ -19,7 +19,7 @@ FORM = 1
 
 
 def put_schemas(work: Moving, batch: Batch, member: str) -> None:
-    """Give a gaining member the schema of the batch's slots: they may be written to from then on. Again it changes nothing."""
+    """Give a gaining member the schema of the batch's slots: they may be written to from then on. Again, it stays."""
     databases = [name for slot in batch.slots for name in work.stock.schemas.get(slot, ())]
     folder = work.cluster.folder(member)
     for database in databases:
@@ -42,7 +42,9 @@ def put_schemas(work: Moving, batch: Batch, member: str) -> None:
 def schema_paper(database: str, rows: Sequence[SeriesRow]) -> bytes:
     """A database's live series as JSON: [site, series, type, encoding, compression, aligned] each, by site and series."""
     series = sorted(
-        [row.site_id, row.series, row.type, row.encoding, row.compression, row.aligned] for row in rows if row.state == "live"
+        [row.site_id, row.series, row.type, row.encoding, row.compression, row.aligned]
+        for row in rows
+        if row.state == "live"
     )
     words = {"form": FORM, "database": database, "series": series}
     return json.dumps(words, ensure_ascii=False, separators=(",", ":")).encode()

@@ -34,8 +34,8 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True)
 class Stock:
-    """`files`: by location. `by_slot`: locations of every file that touches the slot. `schemas`: slot → databases whose schema
-    it has. `writes`: bytes by slot that sites sent lately."""
+    """`files`: by location. `by_slot`: locations of every file that touches the slot. `schemas`: slot → databases whose
+    schema it has. `writes`: bytes by slot that sites sent lately."""
 
     files: Mapping[str, Stored]
     by_slot: Mapping[int, tuple[str, ...]]

@@ -1,6 +1,7 @@
 """Every live file of a receiver by where it belongs and what it must be, without its devices (table `catalog_file`).
 
-Live is more than visible: a source under a merged file is live too, and lies at nodes as long. Source: sql/0002, docs/decisions/0015.
+Live is more than visible: a source under a merged file is live too, and lies at nodes as long. Source: sql/0002,
+docs/decisions/0015.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from sqlalchemy.engine import Connection
 
 
 class LiveFile(NamedTuple):
-    """`mods_location`, `mods_sha256`: "" without deletions; `size` in bytes, of the TsFile; `created` in seconds since 1970."""
+    """`mods_location`, `mods_sha256`: "" without deletions; `size`: bytes of the TsFile; `created`: seconds since 1970."""
 
     database: str
     partition_from: int
@@ -26,9 +27,7 @@ class LiveFile(NamedTuple):
     role: str  # source | merged
 
 
-_COLUMNS = (
-    "database_name, partition_from, partition_to, location, sha256, size, mods_location, mods_sha256, created, role"
-)
+_COLUMNS = "database_name, partition_from, partition_to, location, sha256, size, mods_location, mods_sha256, created, role"
 
 
 def live_files(connection: Connection, receiver: str) -> list[LiveFile]:
