@@ -137,7 +137,7 @@ def _fetch_in_turns(cluster: Cluster, store: Store, place: str, holders: Mapping
     turn = next(_turn)
     for number in range(max(map(len, holders.values()))):
         asked: dict[str, list[CopyRow]] = {}
-        for at, rows in left.items():
+        for rows in left.values():
             if number < len(rows):
                 row = rows[(turn + number) % len(rows)]
                 asked.setdefault(row.node, []).append(row)
