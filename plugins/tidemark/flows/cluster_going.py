@@ -16,11 +16,10 @@ from sqlalchemy.engine import Connection
 from tidemark.cluster.routing import members_of
 from tidemark.errors import PermanentError, UnreachableError
 from tidemark.flows.cluster_nodes import Cluster
-from tidemark.ledger import cluster_rows, copy_rows
+from tidemark.ledger import catalog_rows, cluster_rows, copy_rows
 from tidemark.ledger.copy_rows import CopyRow
 from tidemark.ledger.database import now
 from tidemark.ledger.leases import Lease, check_in
-from tidemark.ledger.live_rows import live_files
 
 _HOUR = 3600.0
 _AT_ONCE = 512  # files removed, then forgotten
@@ -38,7 +37,7 @@ class Swept:
 def sweep(cluster: Cluster, lease: Lease) -> Swept:
     """Remove what is due at every node that can be reached. `lease`: of the receiver's cluster, held by the caller."""
     with cluster.app.ledger.read() as connection:
-        going = copy_rows.going_copies(connection, cluster.receiver.name)
+        going = copy_rows.going(connection, cluster.receiver.name)
         due = _due(connection, cluster, going) if going else []
     gone: list[CopyRow] = []
     by_node: dict[str, list[CopyRow]] = defaultdict(list)
@@ -70,7 +69,7 @@ def _due(connection: Connection, cluster: Cluster, going: Sequence[CopyRow]) -> 
 def _wanted(connection: Connection, cluster: Cluster, locations: set[str]) -> Mapping[str, set[str]]:
     """Who is to hold each of these that is live, now and while slots of it move."""
     found: dict[str, set[str]] = {}
-    for file in live_files(connection, cluster.receiver.name):
+    for file in catalog_rows.live_files(connection, cluster.receiver.name):
         for location in {file.location, file.mods_location} & locations:
             found.setdefault(location, set()).update(members_of(cluster.table, file))
     return found

@@ -106,6 +106,14 @@ class NodeStores:
         """Whoever's folder it is: a node that joins has none of its own yet."""
         return NodeFolder(self.store(node), node)
 
+    def gone(self, node: str, error: UnreachableError) -> None:
+        """It went away while it was worked at: not tried again before `forgive`."""
+        with self._door:
+            self._away[node] = error
+            store = self._stores.pop(node, None)
+        if store is not None:
+            store.close()
+
     def forgive(self) -> None:
         """Nodes that were away are tried again."""
         with self._door:

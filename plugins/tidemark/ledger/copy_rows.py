@@ -69,8 +69,8 @@ def copies_at(connection: Connection, receiver: str, node: str, slots: Iterable[
     return sorted(found, key=lambda row: row.location)
 
 
-def going_copies(connection: Connection, receiver: str) -> list[CopyRow]:
-    """What nobody counts on any more, by node and location."""
+def going(connection: Connection, receiver: str) -> list[CopyRow]:
+    """Every copy that is to be removed, by node and location."""
     query = sa.text(f"{_SELECT} AND state = 'going' ORDER BY node, location")
     return [CopyRow(*row) for row in connection.execute(query, {"r": receiver})]
 

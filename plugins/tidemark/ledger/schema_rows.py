@@ -65,7 +65,7 @@ def series_of_site(connection: Connection, receiver: str, site_id: str) -> list[
 
 
 def series_of_database(connection: Connection, receiver: str, database: str) -> list[SeriesRow]:
-    """Every series of a database, whichever site declared it."""
+    """Every site's series of a database, by site and name."""
     query = sa.text(
         f"SELECT {', '.join(_COLUMNS)} FROM schema_series WHERE receiver = :receiver AND database_name = :database"
         " ORDER BY site_id, series"
