@@ -135,23 +135,25 @@ class Shares:
                 self._move(back, poor, rich)
 
     def _exchanges(self, rich: int) -> Iterator[tuple[tuple[float, float], int, int, int]]:
-        """((largest of the two above the limit, weight to move), other node, slot to it, slot from it or FREE)."""
+        """((largest of the two above the limit, what more is moved), other node, slot to it, slot from it or FREE)."""
         for poor in range(self._nodes):
             gap = self.loads[rich] - self.loads[poor]
             theirs = self.held[poor]
             lighter = [-self._weights[slot] for slot in theirs]
             for slot in self.held[rich]:
                 weight = self._weights[slot]
-                wanted = weight - (self.loads[rich] - self.limit)  # the most that may come back
+                wanted = weight - min(self.loads[rich] - self.limit, gap / 2)  # would best come back
                 backs = [FREE]
                 if wanted > 0 and theirs:
-                    at = bisect_left(lighter, -min(wanted, weight))
+                    at = bisect_left(lighter, -wanted)
                     backs += theirs[max(0, at - 1) : at + 2]
                 for back in backs:
-                    less = weight - (self._weights[back] if back != FREE else 0.0)
+                    less, cost = weight, self._cost(slot, rich, poor)
+                    if back != FREE:
+                        less, cost = weight - self._weights[back], cost + self._cost(back, poor, rich)
                     if 0 < less < gap:
                         top = max(self.loads[rich] - less, self.loads[poor] + less, self.limit)
-                        yield (top, 2 * weight - less), poor, slot, back
+                        yield (top, cost), poor, slot, back
 
     def _spread(self, spare: float, budget: float) -> None:
         """From who has most to who has least, as far as the budget goes; those go first that lose no more than they must."""
