@@ -16,7 +16,7 @@ from types import TracebackType
 from tidemark.cluster.node_folder import NodeFolder
 from tidemark.cluster.partition_table import PartitionTable
 from tidemark.cluster.table_paper import decode
-from tidemark.errors import NotFoundError, UnreachableError
+from tidemark.errors import CorruptionError, NotFoundError, UnreachableError
 from tidemark.flows.app import App
 from tidemark.flows.node_stores import NodeStores, node_address, node_row
 from tidemark.ledger import cluster_rows, move_rows
@@ -144,6 +144,12 @@ def _in_force(app: App, receiver: str) -> _InForce | None:
         if row is None:
             return None
         table = decode(row.paper)
+        if table.epoch != row.epoch:
+            raise CorruptionError(
+                f"the ledger has the partition table of epoch {table.epoch} as that of {row.epoch}",
+                hint="./tidemark cluster check names a node that has it whole",
+                subject=receiver,
+            )
         if table.moving:
             left = {move.slot for move in move_rows.moves(connection, receiver, row.epoch, open_only=True)}
             table = table.moved(set(table.moving) - left)
