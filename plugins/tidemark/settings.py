@@ -100,6 +100,8 @@ class ClusterSettings:
     slots: int = 10_000
     hash: str = "full"  # full | compat: the original's, bit for bit
     balance: str = "slots"  # slots | bytes | writes | compat
+    cache_bytes: int = 20_000_000_000  # of files that the nodes hold the receiver keeps so many; 0: all. Written as "20 GB"
+    grace_hours: int = 24  # files of a slot that moved away stay at its old nodes for so long: readers may be at them
 
 
 @dataclass(frozen=True)

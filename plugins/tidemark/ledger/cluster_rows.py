@@ -88,6 +88,12 @@ def current_epoch(connection: Connection, receiver: str) -> int:
     return int(connection.execute(sa.text(sql), {"r": receiver}).scalar_one())
 
 
+def cluster_identity(connection: Connection, receiver: str) -> str:
+    """What the nodes' folders are claimed for: the change that made the first table there is. "" before `cluster init`."""
+    sql = "SELECT change_id FROM cluster_table WHERE receiver = :r ORDER BY epoch LIMIT 1"
+    return connection.execute(sa.text(sql), {"r": receiver}).scalar_one_or_none() or ""
+
+
 def require_epoch(connection: Connection, receiver: str, epoch: int) -> None:
     """StaleEpochError unless this is the epoch in force: who routed by another one routes again."""
     now = current_epoch(connection, receiver)

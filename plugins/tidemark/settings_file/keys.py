@@ -98,6 +98,8 @@ def readers(root: Path) -> Mapping[str, Mapping[str, Reader]]:
             "slots": values.whole(1, 1_000_000),
             "hash": values.one_of("full", "compat"),
             "balance": values.one_of("slots", "bytes", "writes", "compat"),
+            "cache_bytes": values.size,
+            "grace_hours": count,
         },
         "nodes": {"store": store, **login},
     }

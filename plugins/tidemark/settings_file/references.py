@@ -129,6 +129,8 @@ def _check_cluster(
     if cluster.get("receiver") and cluster["receiver"] not in receivers:
         message = f"no receiver of that name{nearest(cluster['receiver'], receivers)}"
         problems.add(message, "cluster", "receiver", value=cluster["receiver"])
+    elif not cluster.get("receiver") and len(receivers) > 1:
+        problems.add(f'needs receiver = "…"{nearest("", receivers)}', "cluster")
     replicas, quorum = cluster.get("replicas", 0), cluster.get("quorum", 0)
     if quorum > replicas:
         problems.add(f"cannot be more than replicas ({replicas})", "cluster", "quorum", value=quorum)
