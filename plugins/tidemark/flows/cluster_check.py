@@ -22,6 +22,7 @@ from tidemark.errors import DIFFERENCES_FOUND, CorruptionError, NotFoundError, T
 from tidemark.flows.app import App
 from tidemark.flows.cluster_lost_table import find_lost
 from tidemark.flows.cluster_nodes import NodeStores, cluster_settings
+from tidemark.flows.cluster_show import members_behind
 from tidemark.ledger import cluster_rows, copy_rows, group_rows, move_rows
 from tidemark.ledger.cluster_rows import NodeRow
 from tidemark.ledger.copy_rows import CopyRow
@@ -124,7 +125,7 @@ def read_recorded(app: App, receiver: ReceiverSettings) -> Recorded:
             moves=moves,
             states=move_rows.slot_states(connection, name),
             proposed=_proposed(connection, name),
-            behind=_behind(connection, name, table),
+            behind=members_behind(connection, name, table),
             at=now(connection),
             grace=3600.0 * settings.grace_hours if settings is not None else 0.0,
         )
@@ -162,16 +163,6 @@ def _proposed(connection: Connection, receiver: str) -> list[OperationRow]:
     sql = "SELECT DISTINCT header FROM group_operation WHERE receiver = :r AND state = 'proposed'"
     headers = [row[0] for row in connection.execute(sa.text(sql), {"r": receiver})]
     return [row for h in headers for row in group_rows.operations(connection, receiver, h, states=("proposed",))]
-
-
-def _behind(connection: Connection, receiver: str, table: PartitionTable) -> dict[tuple[str, str], tuple[int, int]]:
-    """Members that lack a committed operation of their group: (header, node) → (applied, the newest committed)."""
-    sql = "SELECT header, MAX(version) FROM group_operation WHERE receiver = :r AND state = 'committed' GROUP BY header"
-    newest = {row[0]: int(row[1]) for row in connection.execute(sa.text(sql), {"r": receiver})}
-    applied = group_rows.applied(connection, receiver)
-    groups = {header: members for header, members in table.groups().items() if header in newest}
-    far = {(header, node): applied.get((header, node), 0) for header, members in groups.items() for node in members}
-    return {key: (version, newest[key[0]]) for key, version in far.items() if version < newest[key[0]]}
 
 
 def _asked(

@@ -12,9 +12,9 @@ from tidemark.cluster.partition_table import PartitionTable
 from tidemark.cluster.routing import slots_of
 from tidemark.cluster.slot_hash import schema_slot
 from tidemark.cluster.table_paper import decode
-from tidemark.errors import NotFoundError
+from tidemark.errors import CorruptionError, NotFoundError
 from tidemark.flows.app import App
-from tidemark.ledger import cluster_rows, copy_rows, move_rows
+from tidemark.ledger import cluster_rows, copy_rows, group_rows, move_rows
 from tidemark.ledger.cluster_rows import ChangeRow, NodeRow
 from tidemark.ledger.move_rows import MoveRow
 from tidemark.load.place import catalog_partition
@@ -27,6 +27,7 @@ from tidemark.proof.cluster_view import (
     RouteView,
     spans_of,
 )
+from tidemark.proof.status import ClusterStatus
 from tidemark.settings import ReceiverSettings
 from tidemark.tsfiles.moments import moment
 
@@ -38,21 +39,44 @@ def show(app: App, receiver: ReceiverSettings) -> ClusterView:
         return view_of(connection, receiver.name, app.clock())
 
 
-def view_of(connection: Connection, receiver: str, at: float) -> ClusterView:
-    """As `show`, in a transaction of the caller's."""
+def view_of(connection: Connection, receiver: str, at: float, with_left: bool = False) -> ClusterView:
+    """As `show`, in a transaction of the caller's; `with_left`: nodes that left and hold nothing, too."""
     table = table_of(connection, receiver)
     moves = move_rows.moves(connection, receiver, table.epoch, open_only=True)
     change = cluster_rows.open_change(connection, receiver)
+    nodes = _nodes(table, cluster_rows.nodes(connection, receiver), copy_rows.bytes_by_node(connection, receiver))
     return ClusterView(
         receiver=receiver,
         epoch=table.epoch,
         replicas=table.replicas,
         owners=table.owners,
-        nodes=_nodes(table, cluster_rows.nodes(connection, receiver), copy_rows.bytes_by_node(connection, receiver)),
+        nodes=tuple(one for one in nodes if with_left or one.state != "left" or one.bytes),
         groups=_groups(table),
         moving=_moving(moves, copy_rows.bytes_by_slot(connection, receiver)),
         change=_change(change),
         made=at,
+    )
+
+
+def status_of(connection: Connection, receiver: str) -> ClusterStatus | None:
+    """For `status`: None before `cluster init`, or where the table is damaged (`cluster check` tells of that)."""
+    if not cluster_rows.current_epoch(connection, receiver):
+        return None
+    try:
+        view = view_of(connection, receiver, 0.0)
+        behind = members_behind(connection, receiver, table_of(connection, receiver))
+    except CorruptionError:
+        return None
+    return ClusterStatus(
+        receiver=receiver,
+        epoch=view.epoch,
+        nodes=tuple((node.name, node.state, node.bytes) for node in view.nodes),
+        moving=view.moving_slots,
+        bytes=view.moving_bytes,
+        done=view.moved_bytes,
+        change=view.change.said if view.change else "",
+        change_state=view.change.state if view.change else "",
+        behind=tuple(sorted({node for _, node in behind})),
     )
 
 
@@ -77,6 +101,16 @@ def route(app: App, receiver: ReceiverSettings, database: str, time: str = "") -
     return RouteView(named, partition, slot, table.group_of(slot), left.get(slot, ()), table.epoch, named in known)
 
 
+def members_behind(connection: Connection, receiver: str, table: PartitionTable) -> dict[tuple[str, str], tuple[int, int]]:
+    """Members that lack a committed operation of their group: (header, node) → (applied, the newest committed)."""
+    sql = "SELECT header, MAX(version) FROM group_operation WHERE receiver = :r AND state = 'committed' GROUP BY header"
+    newest = {row[0]: int(row[1]) for row in connection.execute(sa.text(sql), {"r": receiver})}
+    applied = group_rows.applied(connection, receiver)
+    groups = {header: members for header, members in table.groups().items() if header in newest}
+    far = {(header, node): applied.get((header, node), 0) for header, members in groups.items() for node in members}
+    return {key: (version, newest[key[0]]) for key, version in far.items() if version < newest[key[0]]}
+
+
 def table_of(connection: Connection, receiver: str) -> PartitionTable:
     """The table in force. NotFoundError before `cluster init`, CorruptionError for a damaged one."""
     row = cluster_rows.current_table(connection, receiver)
@@ -97,10 +131,9 @@ def _nodes(table: PartitionTable, rows: Sequence[NodeRow], sizes: Mapping[str, i
     for header, members in table.groups().items():
         for name in members:
             held[name] += owned[header]
-    shown = [row for row in rows if row.state != "left" or sizes.get(row.node)]
     return tuple(
         NodeView(row.node, row.state, owned[row.node], held[row.node], sizes.get(row.node, 0), row.store, row.epoch)
-        for row in shown
+        for row in rows
     )
 
 
