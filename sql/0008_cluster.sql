@@ -31,7 +31,7 @@ CREATE TABLE cluster_change (
     from_epoch BIGINT NOT NULL,            -- the epoch it was planned on: it is swapped only while that is in force
     state TEXT NOT NULL,                   -- planned | swapped (phase 1 in force) | migrating | done | rolled_back
     actor TEXT NOT NULL,                   -- who asked for it
-    begun DOUBLE PRECISION NOT NULL,       -- when
+    begun DOUBLE PRECISION NOT NULL,       -- when it was asked for
     ended DOUBLE PRECISION                 -- done or rolled back, NULL before
 );
 
@@ -52,7 +52,7 @@ CREATE TABLE cluster_acknowledgement (
     epoch BIGINT NOT NULL,                 -- epoch of the move
     slot INTEGER NOT NULL,                 -- the slot
     node TEXT NOT NULL,                    -- the member of the new group that has all of it, proved
-    at DOUBLE PRECISION NOT NULL,          -- when
+    at DOUBLE PRECISION NOT NULL,          -- when that was told first
     PRIMARY KEY (receiver, epoch, slot, node)
 );
 
@@ -101,5 +101,6 @@ CREATE TABLE group_member (
     PRIMARY KEY (receiver, header, node)
 );
 
+CREATE UNIQUE INDEX cluster_change_open ON cluster_change (receiver) WHERE state NOT IN ('done', 'rolled_back');
 CREATE INDEX node_copy_location ON node_copy (receiver, location);
 CREATE INDEX node_copy_slot ON node_copy (receiver, slot);

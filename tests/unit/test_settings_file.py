@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.errors import UsageError
-from tidemark.settings import LinkSettings, Settings
+from tidemark.settings import ClusterSettings, LinkSettings, Settings
 from tidemark.settings_file import load, template, values
 from tidemark.settings_file.document import lines_of
 
@@ -333,6 +333,41 @@ def test_cluster_sections_are_read(written: Path) -> None:
     assert settings.nodes["n1"].store == "file:///srv/n1"
     (found,) = problems(written, SOUND + cluster.replace("quorum = 1", "quorum = 2"))
     assert "cluster.quorum = 2: cannot be more than replicas (1)" in found
+
+
+def test_the_template_shows_the_clusters_defaults_as_they_are(written: Path) -> None:
+    text = template.fresh()
+    commented = text[text.index("# [cluster]") :].replace("SHA256:…", f"SHA256:{'a' * 43}")
+    more = "".join(f'\n[nodes.n{number}]\nstore = "nodes/{number}"\n' for number in (2, 3))
+    settings = load_text(written, text + "\n".join(line.removeprefix("# ") for line in commented.splitlines()) + more)
+
+    assert settings.cluster == ClusterSettings(receiver="centre")
+    assert (settings.cluster.cache_bytes, settings.cluster.grace_hours) == (20_000_000_000, 24)
+    assert settings.nodes["n1"].host_key == f"SHA256:{'a' * 43}"
+
+
+NODES = '\n[cluster]\nreplicas = 1\nquorum = 1\n[nodes.n1]\nstore = "/srv/n1"\n[nodes.n2]\nstore = "{}"\n'
+
+
+def test_a_cluster_of_several_receivers_says_whose_it_is(written: Path) -> None:
+    another = '\n[receivers.other]\nstore = "/srv/other"\n'
+    text = SOUND.replace('site = "plant1"', 'site = "plant1"\nreceiver = "centre"') + another + NODES.format("/srv/n2")
+    (found,) = problems(written, text)
+    assert 'cluster: needs receiver = "…"; there are: centre, other' in found
+
+
+@pytest.mark.parametrize("place", ["/srv/n1", "/srv/n1/", "/srv/n1/below", "/srv", "/srv/tidemark", "/srv/tidemark/data/n"])
+def test_a_node_has_a_folder_of_its_own(written: Path, place: str) -> None:
+    (found,) = problems(written, SOUND + NODES.format(place))
+    assert "nodes.n2.store" in found and "shares folders with the store of " in found
+
+
+@pytest.mark.parametrize("place", ["/srv/n10", "/srv/n2", "/srv/tidemark/nodes/n2", "sftp://a@b:22/srv/n1"])
+def test_nodes_may_lie_side_by_side(written: Path, place: str) -> None:
+    text = SOUND + NODES.format(place)
+    if place.startswith("sftp"):
+        text += f'host_key = "SHA256:{"a" * 43}"\nkey = "/k"\n'
+    assert load_text(written, text).nodes["n2"].store == (place if "://" in place else f"file://{place}")
 
 
 def test_lines_are_found_past_comments_and_long_texts() -> None:

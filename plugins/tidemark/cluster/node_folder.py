@@ -66,9 +66,11 @@ class NodeFolder:
     def claim(self, cluster: str) -> None:
         """Make it this node's folder of that cluster; again it changes nothing.
 
-        PermanentError where it is another cluster's or another node's: nothing is changed then.
+        PermanentError where it is another cluster's or another node's, or has files and nobody claimed it (a receiver's own
+        folder, say): nothing is changed then.
         """
         if self.owner() is None:
+            self._require_empty()
             # CRASH WINDOW: not published, and nothing else is written here before it is: the claim is made again. Two who
             # claim at once both write; the look below tells the one who lost.
             self.store.publish(NODE, encode_node(NodePaper(cluster, self.name)))
@@ -91,6 +93,15 @@ class NodeFolder:
             hint="give the node a folder of its own; nothing was changed",
             subject=self.name,
         )
+
+    def _require_empty(self) -> None:
+        there = self.store.list_files([DATA]).entries
+        if there:
+            raise PermanentError(
+                f"{self.store.url} has {len(there)} files below {DATA}/ that are no node's, {there[0].path} among them",
+                hint=f"give node {self.name} an empty folder of its own; nothing was changed",
+                subject=self.name,
+            )
 
     def release(self) -> None:
         """Nobody's folder any more, for a node that left or never came: tables, schema, snapshots go, the claim last."""

@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tidemark.errors import CorruptionError, StaleEpochError
+from tidemark.errors import CorruptionError, RetryableError, StaleEpochError
+from tidemark.ledger import named_locks
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,19 @@ def cluster_identity(connection: Connection, receiver: str) -> str:
 
 
 def require_epoch(connection: Connection, receiver: str, epoch: int) -> None:
-    """StaleEpochError unless this is the epoch in force: who routed by another one routes again."""
+    """StaleEpochError unless this is the epoch in force: who routed by another one routes again.
+
+    It stays in force until the transaction ends: a swap waits for it. So only in a short `Ledger.write()`.
+    """
+    named_locks.share(connection, _epoch_lock(receiver))
+    _require_epoch(connection, receiver, epoch)
+
+
+def _epoch_lock(receiver: str) -> str:
+    return f"cluster_table {receiver}"
+
+
+def _require_epoch(connection: Connection, receiver: str, epoch: int) -> None:
     now = current_epoch(connection, receiver)
     if now != epoch:
         raise StaleEpochError(
@@ -106,8 +119,12 @@ def require_epoch(connection: Connection, receiver: str, epoch: int) -> None:
 
 
 def swap_table(connection: Connection, row: TableRow) -> None:
-    """Put the next table in force. StaleEpochError where the one before it is not in force (any more)."""
-    require_epoch(connection, row.receiver, row.epoch - 1)
+    """Put the next table in force. StaleEpochError where the one before it is not in force (any more).
+
+    Waits for transactions that called `require_epoch`; who calls it afterwards waits for this one.
+    """
+    named_locks.hold(connection, _epoch_lock(row.receiver))  # whoever commits by the table before is through with it
+    _require_epoch(connection, row.receiver, row.epoch - 1)
     values = {
         "receiver": row.receiver,
         "epoch": row.epoch,
@@ -118,10 +135,9 @@ def swap_table(connection: Connection, row: TableRow) -> None:
     }
     sql = (
         "INSERT INTO cluster_table (receiver, epoch, paper, sha256, change_id, at)"
-        " VALUES (:receiver, :epoch, :paper, :sha256, :change, :at) ON CONFLICT DO NOTHING"
+        " VALUES (:receiver, :epoch, :paper, :sha256, :change, :at)"
     )
-    if connection.execute(sa.text(sql), values).rowcount != 1:
-        require_epoch(connection, row.receiver, -1)  # somebody else swapped between the two statements
+    connection.execute(sa.text(sql), values)
 
 
 def nodes(connection: Connection, receiver: str, states: Iterable[str] = ()) -> list[NodeRow]:
@@ -167,17 +183,46 @@ _CHANGE = "change_id, receiver, kind, node, from_epoch, actor, begun, state, end
 
 
 def put_change(connection: Connection, row: ChangeRow) -> None:
-    """Insert a change; one that is there already keeps its row."""
+    """Insert a change; one that is there already keeps its row. RetryableError while another one is open."""
     sql = (
         f"INSERT INTO cluster_change ({_CHANGE}) VALUES (:change_id, :receiver, :kind, :node, :from_epoch, :actor, :begun,"
-        " :state, :ended) ON CONFLICT DO NOTHING"
+        " :state, :ended) ON CONFLICT DO NOTHING"  # the index cluster_change_open lets one in
     )
-    connection.execute(sa.text(sql), asdict(row))
+    if connection.execute(sa.text(sql), asdict(row)).rowcount == 1:
+        return
+    other = open_change(connection, row.receiver)
+    if other is not None and other.change_id != row.change_id:
+        raise RetryableError(
+            f"the nodes of {row.receiver} change already: {other.kind} {other.node}".rstrip()
+            + f", asked for by {other.actor}, is {other.state}",
+            hint="./tidemark cluster show tells how far it is; the same command again continues it",
+            subject=other.node or row.receiver,
+        )
+
+
+_FORWARD = ("planned", "swapped", "migrating", "done")
 
 
 def set_change_state(connection: Connection, change_id: str, state: str, ended: float | None = None) -> None:
-    sql = "UPDATE cluster_change SET state = :s, ended = :e WHERE change_id = :c"
-    connection.execute(sa.text(sql), {"c": change_id, "s": state, "e": ended})
+    """Forward, or `rolled_back` while it is planned; the state it has already is success.
+
+    StaleEpochError for any other: whoever asks has slept while somebody else went on. Nothing is changed then.
+    """
+    before = ("planned",) if state == "rolled_back" else _FORWARD[: _FORWARD.index(state)]
+    query = sa.text("UPDATE cluster_change SET state = :s, ended = :e WHERE change_id = :c AND state IN :before").bindparams(
+        sa.bindparam("before", expanding=True)
+    )
+    values = {"c": change_id, "s": state, "e": ended}
+    if before and connection.execute(query, {**values, "before": before}).rowcount == 1:
+        return
+    sql = "SELECT state FROM cluster_change WHERE change_id = :c"
+    now = connection.execute(sa.text(sql), {"c": change_id}).scalar_one_or_none()
+    if now != state:
+        raise StaleEpochError(
+            f"change {change_id} of the nodes is {now or 'not known'}: it cannot become {state}",
+            hint="./tidemark cluster show",
+            subject=change_id,
+        )
 
 
 def changes(connection: Connection, receiver: str, limit: int = 100) -> list[ChangeRow]:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+T = TypeVar("T")
 _CHUNK = 400  # values in one IN list
 
 
@@ -56,18 +58,24 @@ def copies_of(connection: Connection, receiver: str, locations: Iterable[str]) -
 
 def copies_at(connection: Connection, receiver: str, node: str, slots: Iterable[int] | None = None) -> list[CopyRow]:
     """What a node has, by location; of these slots, or of all."""
-    rows = (
-        CopyRow(*row)
-        for row in connection.execute(sa.text(f"{_SELECT} AND node = :n ORDER BY location"), {"r": receiver, "n": node})
-    )
-    wanted = None if slots is None else frozenset(slots)
-    return [row for row in rows if wanted is None or row.slot in wanted]
+    place = {"r": receiver, "n": node}
+    if slots is None:
+        query = sa.text(f"{_SELECT} AND node = :n ORDER BY location")
+        return [CopyRow(*row) for row in connection.execute(query, place)]
+    query = sa.text(f"{_SELECT} AND node = :n AND slot IN :many").bindparams(sa.bindparam("many", expanding=True))
+    found = [
+        CopyRow(*row) for many in _chunks(sorted(set(slots))) for row in connection.execute(query, {**place, "many": many})
+    ]
+    return sorted(found, key=lambda row: row.location)
 
 
 def mark_going(connection: Connection, receiver: str, node: str, locations: Iterable[str], at: float) -> None:
-    """Before their bytes are removed: nobody counts on them any more."""
+    """Before their bytes are removed: nobody counts on them any more. `at`: of the first time, the grace runs from it."""
     values = [{"r": receiver, "n": node, "l": location, "at": at} for location in locations]
-    sql = "UPDATE node_copy SET state = 'going', at = :at WHERE receiver = :r AND node = :n AND location = :l"
+    sql = (
+        "UPDATE node_copy SET state = 'going', at = :at WHERE receiver = :r AND node = :n AND location = :l"
+        " AND state = 'held'"
+    )
     if values:
         connection.execute(sa.text(sql), values)
 
@@ -94,6 +102,6 @@ def bytes_by_node(connection: Connection, receiver: str) -> dict[str, int]:
     return {node: int(size) for node, size in connection.execute(sa.text(sql), {"r": receiver})}
 
 
-def _chunks(values: Sequence[str]) -> Iterator[list[str]]:
+def _chunks(values: Sequence[T]) -> Iterator[list[T]]:
     for start in range(0, len(values), _CHUNK):
         yield list(values[start : start + _CHUNK])

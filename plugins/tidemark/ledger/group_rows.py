@@ -13,6 +13,11 @@ from dataclasses import dataclass, replace
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from tidemark.errors import StaleEpochError
+from tidemark.ledger import named_locks
+
+_CHUNK = 400  # values in one IN list
+
 
 @dataclass(frozen=True)
 class OperationRow:
@@ -35,7 +40,11 @@ _COLUMNS = "receiver, header, epoch, slot, kind, subject, sha256, size, state, a
 
 
 def propose(connection: Connection, rows: Sequence[OperationRow]) -> list[OperationRow]:
-    """Give each the next version of its group, in order; returns them with their versions. The caller checks the epoch."""
+    """Give each the next version of its group, in order; returns them with their versions. The caller checks the epoch.
+
+    Who proposes to the same group at once waits for this transaction's end, so versions have no gaps and no doubles.
+    """
+    named_locks.hold(connection, *{f"group_operation {row.receiver} {row.header}" for row in rows})
     last: dict[tuple[str, str], int] = {}
     numbered = []
     for row in rows:
@@ -70,13 +79,40 @@ def operations(
 
 
 def set_operation_state(connection: Connection, rows: Iterable[OperationRow], state: str, at: float) -> None:
-    values = [{"r": o.receiver, "h": o.header, "v": o.version, "s": state, "at": at} for o in rows]
+    """From proposed to `committed` or `withdrawn`; told again, it changes nothing.
+
+    StaleEpochError where one is to be committed that was withdrawn meanwhile, or is not there: roll back and route again.
+    To withdraw one that was committed changes nothing.
+    """
+    wanted = [(row.receiver, row.header, row.version) for row in rows]
+    values = [{"r": r, "h": h, "v": v, "s": state, "at": at} for r, h, v in wanted]
     sql = (
         "UPDATE group_operation SET state = :s, at = :at WHERE receiver = :r AND header = :h AND version = :v"
         " AND state = 'proposed'"
     )
     if values:
         connection.execute(sa.text(sql), values)
+    if state == "committed":
+        _require_committed(connection, set(wanted))
+
+
+def _require_committed(connection: Connection, wanted: set[tuple[str, str, int]]) -> None:
+    query = sa.text(
+        "SELECT version FROM group_operation WHERE receiver = :r AND header = :h AND state = 'committed'"
+        " AND version IN :many"
+    ).bindparams(sa.bindparam("many", expanding=True))
+    for receiver, header in sorted({(r, h) for r, h, _ in wanted}):
+        versions = sorted(version for r, h, version in wanted if (r, h) == (receiver, header))
+        for start in range(0, len(versions), _CHUNK):
+            many = versions[start : start + _CHUNK]
+            found = {int(row[0]) for row in connection.execute(query, {"r": receiver, "h": header, "many": many})}
+            if len(found) < len(many):
+                lost = min(set(many) - found)
+                raise StaleEpochError(
+                    f"operation {lost} of the group of {header} was withdrawn before it could be committed",
+                    hint="run it again: it routes by the new table",
+                    subject=header,
+                )
 
 
 def applied(connection: Connection, receiver: str) -> dict[tuple[str, str], int]:

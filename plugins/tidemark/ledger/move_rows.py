@@ -62,9 +62,16 @@ def moves(connection: Connection, receiver: str, epoch: int, open_only: bool = F
     ]
 
 
+_BEFORE = {"acknowledged": "'moving'", "done": "'moving', 'acknowledged'"}
+
+
 def set_move_state(connection: Connection, receiver: str, epoch: int, slots: Iterable[int], state: str, at: float) -> None:
+    """Forward only, to `acknowledged` or `done`: a slot that is there or further already keeps its row."""
     values = [{"r": receiver, "e": epoch, "slot": slot, "s": state, "at": at} for slot in slots]
-    sql = "UPDATE cluster_move SET state = :s, at = :at WHERE receiver = :r AND epoch = :e AND slot = :slot"
+    sql = (
+        "UPDATE cluster_move SET state = :s, at = :at WHERE receiver = :r AND epoch = :e AND slot = :slot"
+        f" AND state IN ({_BEFORE[state]})"
+    )
     if values:
         connection.execute(sa.text(sql), values)
 
@@ -104,18 +111,20 @@ def slot_states(connection: Connection, receiver: str, node: str = "") -> dict[t
 
 
 def put_slot_states(connection: Connection, receiver: str, states: Mapping[tuple[str, int], str], epoch: int) -> None:
-    """(node, slot) → state; `null` removes the row."""
-    gone = [{"r": receiver, "n": n, "slot": slot} for (n, slot), state in states.items() if state == "null"]
+    """(node, slot) → state; `null` removes the row. A row of a later epoch stays: who asks has slept."""
+    gone = [{"r": receiver, "n": n, "slot": slot, "e": epoch} for (n, slot), state in states.items() if state == "null"]
     kept = [
         {"r": receiver, "n": n, "slot": slot, "s": state, "e": epoch}
         for (n, slot), state in states.items()
         if state != "null"
     ]
     if gone:
-        connection.execute(sa.text("DELETE FROM cluster_slot WHERE receiver = :r AND node = :n AND slot = :slot"), gone)
+        sql = "DELETE FROM cluster_slot WHERE receiver = :r AND node = :n AND slot = :slot AND epoch <= :e"
+        connection.execute(sa.text(sql), gone)
     if kept:
         sql = (
             "INSERT INTO cluster_slot (receiver, node, slot, state, epoch) VALUES (:r, :n, :slot, :s, :e)"
             " ON CONFLICT (receiver, node, slot) DO UPDATE SET state = excluded.state, epoch = excluded.epoch"
+            " WHERE cluster_slot.epoch <= excluded.epoch"
         )
         connection.execute(sa.text(sql), kept)

@@ -29,6 +29,7 @@ def check(document: Document, sections: Sections, single: Mapping[str, dict[str,
     _check_pairs(sections["links"], problems)
     _check_receivers(sections["receivers"], problems)
     _check_ends(sections["sites"], sections["receivers"], problems)
+    _check_nodes(sections["nodes"], sections["receivers"], problems)
     for section in ("receivers", "sites", "nodes"):
         for name, table in sections[section].items():
             _check_login(section, name, table, problems)
@@ -100,6 +101,28 @@ def _check_ends(sites: Mapping[str, dict[str, Any]], receivers: Mapping[str, dic
                 where = problems.document.place("receivers", receiver, "store")
                 message = f"shares folders with the store of receiver {receiver} ({where}): give each its own"
                 problems.add(message, "sites", name, "store", value=site["store"])
+
+
+def _check_nodes(nodes: Mapping[str, dict[str, Any]], receivers: Mapping[str, dict[str, Any]], problems: Problems) -> None:
+    """No node in another's folder, nor in what a receiver takes for its own: what one gives up would go from the other."""
+    owned = [
+        ("receivers", name, _address(table["store"], folder))
+        for name, table in receivers.items()
+        if table.get("store")
+        for folder in RECEIVERS_OWN
+    ]
+    for name, table in nodes.items():
+        if not table.get("store"):
+            continue
+        mine = _address(table["store"], "")
+        data = _address(table["store"], "data")
+        for section, other, folder in owned:
+            if folder.startswith(mine if section == "nodes" else data) or mine.startswith(folder):
+                where = problems.document.place(section, other, "store")
+                message = f"shares folders with the store of {section[:-1]} {other} ({where}): give each its own"
+                problems.add(message, "nodes", name, "store", value=table["store"])
+                break
+        owned.append(("nodes", name, mine))
 
 
 def _address(store: str, folder: str) -> str:

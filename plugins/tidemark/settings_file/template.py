@@ -60,6 +60,23 @@ master = "local[*]"                        # or spark://host:7077, yarn, k8s://�
 engine = "auto"                            # Spark in Airflow's DAGs, a process pool on the command line; "spark", "pool"
 min_points = 5000000                       # with "auto": below this many points a process pool, Spark above
 files = ""                                 # "sftp://user@host:22/" (with host_key, key) where executors see no shared path
+
+# ── several nodes for the catalog: take away the # of these, then ./tidemark cluster init ────────────────────────
+# [cluster]
+# receiver = "centre"                      # whose data they hold; may be left out where there is one receiver
+# replicas = 3                             # nodes that hold each file
+# quorum = 2                               # of them that must have a file before readers see it
+# slots = 10000                            # (database, time partition) is hashed to one of so many; for the cluster's life
+# hash = "full"                            # "compat": the hash of the original; for the cluster's life
+# balance = "slots"                        # what add and remove keep even: "slots", "bytes", "writes"; "compat"
+# cache_bytes = "20 GB"                    # of what the nodes hold the receiver keeps so much itself; "" : all of it
+# grace_hours = 24                         # files that moved away stay at their old nodes for so long, for readers at work
+
+# [nodes.n1]                               # one table per node, as many as there are replicas at least
+# store = "sftp://tidemark@10.0.1.1:22/srv/node"   # or a folder of this machine; of its own, and empty
+# host_key = "SHA256:…"                    # required for sftp
+# key = "~/.ssh/id_ed25519"                # or:  connection = "an Airflow connection id"
+# tier = "auto"                            # see the receiver's
 """
 
 
