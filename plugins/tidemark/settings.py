@@ -101,6 +101,7 @@ class ClusterSettings:
     hash: str = "full"  # full | compat: the original's, bit for bit
     balance: str = "slots"  # slots | bytes | writes | compat
     cache_bytes: int = 20_000_000_000  # of files that the nodes hold the receiver keeps so many; 0: all. Written as "20 GB"
+    bandwidth: float = 0.0  # bytes a second between nodes while slots move; 0: no limit. Written as "200 MB/s"
     grace_hours: int = 24  # files of a slot that moved away stay at its old nodes for so long: readers may be at them
 
 

@@ -8,8 +8,10 @@ research/iotdb.md §3.3.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
+
+from tidemark.errors import UsageError
 
 Owners = tuple[str, ...]
 """The header node of the group of each slot, by slot."""
@@ -19,6 +21,23 @@ class Balance(Protocol):
     """The owners after a change. `nodes`: the names there are now, in the order of the ring."""
 
     def __call__(self, owners: Owners, nodes: Sequence[str]) -> Owners: ...
+
+
+def balance_of(name: str, weights: Mapping[int, float]) -> Balance:
+    """The strategy that `[cluster] balance` names.
+
+    `slots`: even numbers; `bytes` and `writes`: by `weights` (by slot: bytes held, or bytes written a day); `compat`: the
+    original's arithmetic. `slots` and `compat` look at no weights. UsageError for another name.
+    """
+    named: Mapping[str, Callable[[], Balance]] = {
+        "slots": lambda: even_slots,
+        "bytes": lambda: even_weights(weights),
+        "writes": lambda: even_weights(weights),
+        "compat": lambda: original,
+    }
+    if name not in named:
+        raise UsageError(f"no balance {name!r}", hint=f"set `[cluster] balance` to one of: {', '.join(named)}", subject=name)
+    return named[name]()
 
 
 def first_owners(slots: int, nodes: Sequence[str]) -> Owners:
@@ -41,7 +60,7 @@ def even_slots(owners: Owners, nodes: Sequence[str]) -> Owners:
     return tuple(result)
 
 
-def even_weights(weights: Mapping[int, int], most: float = 1.02) -> Balance:
+def even_weights(weights: Mapping[int, float], most: float = 1.02) -> Balance:
     """By bytes, or by write rate: `weights` by slot, none of them negative; a slot without one counts as 1.
 
     No node ends above `most` × the larger of the mean and the largest slot, where slots can be cut so. A node gives slots
@@ -66,7 +85,7 @@ def even_weights(weights: Mapping[int, int], most: float = 1.02) -> Balance:
 class _Shares:
     """Who holds what while it is shared out."""
 
-    def __init__(self, owners: Owners, nodes: Sequence[str], weight: Sequence[int]) -> None:
+    def __init__(self, owners: Owners, nodes: Sequence[str], weight: Sequence[float]) -> None:
         self.held = _held(owners, nodes)
         self._nodes = nodes
         self._weight = weight

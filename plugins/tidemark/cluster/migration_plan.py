@@ -49,6 +49,55 @@ class Move(NamedTuple):
         return all(acknowledged.get(member) == self.epoch for member in self.new)
 
 
+class Batch(NamedTuple):
+    """Slots, not neighbours by need, that go from one group to another and are moved together. `slots` rising, not empty."""
+
+    epoch: int
+    slots: tuple[int, ...]
+    old: Group
+    new: Group
+
+    @property
+    def gaining(self) -> Group:
+        """Who has none of it yet."""
+        return tuple(member for member in self.new if member not in self.old)
+
+    @property
+    def deleting(self) -> Group:
+        return tuple(member for member in self.old if member not in self.new)
+
+    def sources(self, member: str) -> Group:
+        """Whom a member of the new group asks: who has its place in the old one, then round. Not itself, should it be of both
+        and lack something."""
+        if not self.old:
+            return ()
+        start = self.new.index(member) % len(self.old)
+        return tuple(name for name in (*self.old[start:], *self.old[:start]) if name != member)
+
+
+def batches(
+    epoch: int,
+    moving: Iterable[tuple[int, Group, Group]],
+    sizes: Mapping[int, int],
+    most_bytes: int = 4 << 30,
+    most_slots: int = 4096,
+) -> tuple[Batch, ...]:
+    """Slots (slot, old, new) with the same groups together, up to `most_bytes` (by slot: `sizes`) and `most_slots`."""
+    found: list[Batch] = []
+    alike = sorted(moving, key=lambda one: (one[1], one[2], one[0]))
+    for (old, new), run in groupby(alike, key=lambda one: one[1:]):
+        slots: list[int] = []
+        weight = 0
+        for slot, _, _ in run:
+            if slots and (weight + sizes.get(slot, 0) > most_bytes or len(slots) == most_slots):
+                found.append(Batch(epoch, tuple(slots), old, new))
+                slots, weight = [], 0
+            slots.append(slot)
+            weight += sizes.get(slot, 0)
+        found.append(Batch(epoch, tuple(slots), old, new))
+    return tuple(found)
+
+
 def plan(table: PartitionTable) -> tuple[Move, ...]:
     """The moves that are left, by slot; neighbours with the same groups are one move."""
     moving = sorted((slot, old, table.group_of(slot)) for slot, old in table.moving.items())

@@ -76,6 +76,11 @@ KINDS: Mapping[str, str] = {
     "iotdb.held": "The server was not given the file; detail: reason.",
     "iotdb.gone": "The server forgot what only this file brought, which left the catalog; detail: server, file_id.",
     "iotdb.counted": "A database was counted at the server; detail: server, partitions, points, compared, wrong.",
+    # the nodes that hold a receiver's data
+    "cluster.swapped": "A new partition table is in force; detail: epoch, change, node, slots.",
+    "cluster.moved": "Everything of a change lies with its new nodes; detail: epoch, slots, bytes.",
+    "cluster.left": "A node left the cluster: its data is safe elsewhere; detail: node, epoch.",
+    "cluster.source_failed": "A node could not give a file, another was asked; detail: node, error.",
     # proof and care
     "verify.difference": "verify found a difference; detail: what, expected, found.",
     "verify.repaired": "verify --repair marked a difference for sending or deriving again; detail: what.",

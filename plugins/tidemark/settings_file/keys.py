@@ -99,6 +99,7 @@ def readers(root: Path) -> Mapping[str, Mapping[str, Reader]]:
             "hash": values.one_of("full", "compat"),
             "balance": values.one_of("slots", "bytes", "writes", "compat"),
             "cache_bytes": values.size,
+            "bandwidth": values.bandwidth,
             "grace_hours": count,
         },
         "nodes": {"store": store, **login},
