@@ -85,7 +85,7 @@ CREATE TABLE group_operation (
     slot INTEGER NOT NULL,                 -- the slot it is of
     kind TEXT NOT NULL,                    -- put | remove | create_database | drop_database
     subject TEXT NOT NULL,                 -- a location, or a database
-    sha256 TEXT NOT NULL,                  -- put: digest of the file, '' otherwise
+    sha256 TEXT NOT NULL,                  -- put: digest of the file; create_database: of its schema's paper; '' otherwise
     size BIGINT NOT NULL,                  -- put: its bytes, 0 otherwise
     state TEXT NOT NULL,                   -- proposed | committed (a quorum has it) | withdrawn (its epoch passed)
     at DOUBLE PRECISION NOT NULL,          -- when it came to this state
@@ -99,6 +99,13 @@ CREATE TABLE group_member (
     applied BIGINT NOT NULL,               -- every operation up to this version is applied there
     at DOUBLE PRECISION NOT NULL,          -- when it came that far
     PRIMARY KEY (receiver, header, node)
+);
+
+CREATE TABLE cache_use (
+    receiver TEXT NOT NULL,                -- the receiver
+    location TEXT NOT NULL,                -- a file of its catalog that its cache has, or had
+    used DOUBLE PRECISION NOT NULL,        -- when a reader or a merge last asked for it, to the hour; no row: when it came
+    PRIMARY KEY (receiver, location)
 );
 
 CREATE UNIQUE INDEX cluster_change_open ON cluster_change (receiver) WHERE state NOT IN ('done', 'rolled_back');

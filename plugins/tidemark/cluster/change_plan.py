@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from tidemark.cluster import migration_plan
-from tidemark.cluster.balance import Balance, Owners, even_slots, even_weights, first_owners, original
+from tidemark.cluster.balance import Balance, Owners, even_slots, first_owners, original
 from tidemark.cluster.migration_plan import Move
 from tidemark.cluster.partition_table import PartitionTable, begin
 from tidemark.cluster.ring import Group, Node, identifier_of
@@ -116,18 +116,6 @@ def plan_init(table: PartitionTable, filled: Collection[int], sizes: Mapping[int
     is anything, a file or a schema; `sizes`: bytes by slot."""
     moves = tuple(Move(table.epoch, slot, slot, (), table.group_of(slot)) for slot in sorted(filled))
     return _planned(None, table, moves, sizes)
-
-
-def balance_of(word: str, sizes: Mapping[int, int], writes: Mapping[int, int]) -> Balance:
-    """The strategy of the settings' word: slots | bytes | writes | compat. `sizes`, `writes`: bytes by slot, there and come
-    lately."""
-    known: dict[str, Balance] = {
-        "slots": even_slots,
-        "bytes": even_weights(sizes),
-        "writes": even_weights(writes),
-        "compat": original,
-    }
-    return known[word]
 
 
 def _planned(

@@ -67,8 +67,8 @@ class Batch(NamedTuple):
         return tuple(member for member in self.old if member not in self.new)
 
     def sources(self, member: str) -> Group:
-        """Whom a member of the new group asks: who has its place in the old one, then round. Not itself, should it be of both
-        and lack something."""
+        """Whom a member of the new group asks: who has its place in the old one, then round. Not itself: it may be of both
+        groups and lack something."""
         if not self.old:
             return ()
         start = self.new.index(member) % len(self.old)

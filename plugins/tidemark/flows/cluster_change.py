@@ -8,50 +8,35 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from tidemark.cluster.balance import Balance, balance_of
-from tidemark.cluster.change_plan import ChangePlan, first_table, plan_change as planned_change, plan_init
-from tidemark.cluster.ring import Group, identifier_of
+from tidemark.cluster.balance import balance_of
+from tidemark.cluster.change_plan import first_table, plan_init
 from tidemark.cluster.slot_hash import SlotHash
 from tidemark.errors import NotFoundError, RetryableError, UsageError
 from tidemark.flows import cluster_phases
 from tidemark.flows.app import App
 from tidemark.flows.cluster_migrate import migrate
-from tidemark.flows.cluster_nodes import Cluster, NodeStores, cluster_settings
+from tidemark.flows.cluster_nodes import NodeStores
 from tidemark.flows.cluster_phases import PhaseOne
-from tidemark.flows.cluster_stock import Stock, read_stock
+from tidemark.flows.cluster_plan import PlanReport, plan_change, planned
+from tidemark.flows.cluster_stock import read_stock
+from tidemark.flows.cluster_wanted import Wanted, joining_row, require_cluster, require_settings
 from tidemark.ledger import audit, cluster_rows, move_rows
-from tidemark.ledger.cluster_rows import ChangeRow, NodeRow
+from tidemark.ledger.cluster_rows import ChangeRow
 from tidemark.ledger.database import now
 from tidemark.ledger.leases import Lease, Leases, check_in
 from tidemark.progress import Progress, silent
-from tidemark.settings import ClusterSettings, ReceiverSettings
+from tidemark.settings import ReceiverSettings
+
+__all__ = ["ChangeResult", "PlanReport", "Wanted", "change", "init", "plan_change", "roll_back"]
 
 _MANY = 10_000  # changes that are looked at
-_UNMEASURED = 100e6  # bytes a second a plan reckons with before anything has moved
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """The change asked for. `kind`: add | remove | rebalance. `url`, `host_key`, `key` (a private key file): of a node that
-    joins, as in `[nodes.NAME]`; empty where the settings have the node. `request`: the caller's id of this very request, ""
-    for none: asked again under it after it was done, it is answered, not done again."""
-
-    kind: str
-    node: str = ""
-    url: str = ""
-    host_key: str = ""
-    key: str = ""
-    request: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.node}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -67,52 +52,13 @@ class ChangeResult:
         return {"ok": True, **asdict(self)}
 
 
-@dataclass(frozen=True)
-class MoveGroup:
-    """Slots that go from one group to another. `ranges`: (first, last), both inclusive; `bytes` cross a line."""
-
-    slots: int
-    ranges: tuple[tuple[int, int], ...]
-    old: Group
-    new: Group
-    bytes: int
-
-
-@dataclass(frozen=True)
-class NodeGain:
-    """What comes to a node. `seconds`: at the rate of the last migration, or the cap of the settings."""
-
-    node: str
-    slots: int
-    bytes: int
-    seconds: float
-
-
-@dataclass(frozen=True)
-class PlanReport:
-    """What a change would do; nothing was changed. `epoch`: of the table it would put in force."""
-
-    epoch: int
-    moves: tuple[MoveGroup, ...]
-    nodes: tuple[NodeGain, ...]
-    slots: int
-    bytes: int
-    seconds: float
-
-    def as_json(self) -> dict[str, Any]:
-        moves = [
-            {"slots": m.slots, "ranges": m.ranges, "from": m.old, "to": m.new, "bytes": m.bytes} for m in self.moves
-        ]
-        return {"ok": True, **asdict(self), "moves": moves}
-
-
 def init(app: App, receiver: ReceiverSettings, progress: Progress = silent) -> ChangeResult:
     """The first table, with the nodes of the settings; what the receiver has comes to them. Again, it goes on.
 
     UsageError without `[cluster]`, with fewer nodes than copies, or where there is a table already that nothing moves to.
     """
-    settings = _settings(app, receiver)
-    rows = [_row(app, receiver, Wanted("add", name)) for name in sorted(app.settings.nodes)]
+    settings = require_settings(app, receiver)
+    rows = [joining_row(app, receiver, Wanted("add", name)) for name in sorted(app.settings.nodes)]
     table = first_table(
         [row.node for row in rows],
         settings.replicas,
@@ -122,7 +68,7 @@ def init(app: App, receiver: ReceiverSettings, progress: Progress = silent) -> C
     )
     wanted = Wanted("init")
     with _alone(app, receiver, wanted) as lease, ExitStack() as held:
-        change = _open_change(app, receiver, wanted, 0, lease)
+        change = _open_change(app, receiver, wanted, 0)
         if change.state == "planned":
             # A load that began without a table must not end with one: it would forward to nobody.
             loads = Leases(app.ledger, app.identity)
@@ -140,17 +86,6 @@ def init(app: App, receiver: ReceiverSettings, progress: Progress = silent) -> C
     return _result(app, receiver, change.change_id)
 
 
-def plan_change(app: App, receiver: ReceiverSettings, wanted: Wanted) -> PlanReport:
-    """What it would move, from where to where; changes nothing. Errors as `change` raises them for what cannot be."""
-    settings = _settings(app, receiver)
-    with _cluster(app, receiver) as cluster:
-        if wanted.kind == "add":
-            _row(app, receiver, wanted)
-        plan, stock = _plan(app, receiver, cluster, settings, wanted)
-        rate = _rate(app, receiver, settings)
-    return _report(plan, stock, rate)
-
-
 def change(
     app: App, receiver: ReceiverSettings, wanted: Wanted, progress: Progress = silent, wait: bool = True
 ) -> ChangeResult:
@@ -160,18 +95,27 @@ def change(
     (named), UnreachableError for a joining node that is away, DiskFullError for one without room, NoQuorumError where too
     few nodes took the new table. Nothing is in force after these. Once it is, what `migrate` raises.
     """
-    settings = _settings(app, receiver)
+    require_settings(app, receiver)
     if wanted.request and _state(app, receiver, wanted.request) in ("done", "rolled_back"):
         return _result(app, receiver, wanted.request)
-    with _alone(app, receiver, wanted) as lease, _cluster(app, receiver) as cluster:
-        change = _open_change(app, receiver, wanted, cluster.epoch, lease)
+    with _alone(app, receiver, wanted) as lease, require_cluster(app, receiver) as cluster:
+        change = _open_change(app, receiver, wanted, cluster.epoch)
         if change.state == "planned":
-            joining = [_row(app, receiver, wanted)] if wanted.kind == "add" else []
-            plan, stock = _plan(app, receiver, cluster, settings, wanted)
+            joining = [joining_row(app, receiver, wanted)] if wanted.kind == "add" else []
+            plan, stock = planned(app, cluster, wanted)
             for row in joining:
                 cluster.stores.add(row)
             phase = PhaseOne(
-                app, receiver.name, lease, change, plan, stock, cluster.stores, cluster.identity, joining, cluster.quorum,
+                app,
+                receiver.name,
+                lease,
+                change,
+                plan,
+                stock,
+                cluster.stores,
+                cluster.identity,
+                joining,
+                cluster.quorum,
                 progress,
             )
             cluster_phases.run(phase)
@@ -185,7 +129,7 @@ def roll_back(app: App, receiver: ReceiverSettings) -> ChangeResult:
 
     NotFoundError where none is open; UsageError where the table is in force: the reverse is a change of its own then.
     """
-    _settings(app, receiver)
+    require_settings(app, receiver)
     with _alone(app, receiver, Wanted("roll back")) as lease:
         with app.ledger.read() as connection:
             change = cluster_rows.open_change(connection, receiver.name)
@@ -218,62 +162,12 @@ def _alone(app: App, receiver: ReceiverSettings, wanted: Wanted) -> Iterator[Lea
         yield lease
 
 
-@contextmanager
-def _cluster(app: App, receiver: ReceiverSettings) -> Iterator[Cluster]:
-    cluster = Cluster.open(app, receiver)
-    if cluster is None:
-        raise NotFoundError(
-            f"{receiver.name} has no nodes yet", hint="./tidemark cluster init", subject=receiver.name
-        )
-    with cluster:
-        yield cluster
-
-
-def _settings(app: App, receiver: ReceiverSettings) -> ClusterSettings:
-    settings = cluster_settings(app, receiver)
-    if settings is None:
-        raise UsageError(
-            f"the settings have no [cluster] for {receiver.name}",
-            hint='[cluster] receiver = "…" and [nodes.NAME] store = "…" in tidemark.toml',
-            subject=receiver.name,
-        )
-    return settings
-
-
-def _row(app: App, receiver: ReceiverSettings, wanted: Wanted) -> NodeRow:
-    """A node that joins. UsageError where nobody says where it is, or the command and the settings differ."""
-    known = app.settings.nodes.get(wanted.node)
-    url = wanted.url or (known.store if known else "")
-    if not url or not wanted.node:
-        raise UsageError(
-            f"where is node {wanted.node!r}?",
-            hint=f"./tidemark cluster add {wanted.node or 'NODE'}=sftp://user@host/folder, or [nodes.…] in the settings",
-            subject=wanted.node,
-        )
-    if known is not None and wanted.url and known.store.rstrip("/") != wanted.url.rstrip("/"):
-        raise UsageError(
-            f"[nodes.{wanted.node}] of the settings says {known.store}, the command {wanted.url}",
-            hint="make both the same",
-            subject=wanted.node,
-        )
-    if url.rstrip("/") == receiver.store.rstrip("/"):
-        raise UsageError(
-            f"{url} is the receiver's own folder: a node needs one of its own", subject=wanted.node,
-            hint="name another folder",
-        )
-    host_key = wanted.host_key or (known.host_key if known else "")
-    key = wanted.key or (known.key if known else "")
-    return NodeRow(receiver.name, wanted.node, identifier_of(wanted.node), url, host_key, key)
-
-
-def _open_change(app: App, receiver: ReceiverSettings, wanted: Wanted, epoch: int, lease: Lease) -> ChangeRow:
+def _open_change(app: App, receiver: ReceiverSettings, wanted: Wanted, epoch: int) -> ChangeRow:
     """The change as it stands, or a new one that is not written down yet."""
     with app.ledger.read() as connection:
         found = cluster_rows.open_change(connection, receiver.name)
         if found is None and wanted.kind == "init" and cluster_rows.current_epoch(connection, receiver.name):
-            raise UsageError(
-                f"{receiver.name} has its nodes already", hint="./tidemark cluster show", subject=receiver.name
-            )
+            raise UsageError(f"{receiver.name} has its nodes already", hint="./tidemark cluster show", subject=receiver.name)
     if found is None:
         change_id = wanted.request or f"{wanted.kind}-{uuid.uuid4().hex[:12]}"
         return ChangeRow(change_id, receiver.name, wanted.kind, wanted.node, epoch, audit.who(), app.clock())
@@ -299,38 +193,8 @@ def _words(change: ChangeRow) -> str:
     return f"“{change.kind} {change.node}".rstrip() + f"” of {change.actor}, begun {begun}, is {change.state}"
 
 
-def _plan(
-    app: App, receiver: ReceiverSettings, cluster: Cluster, settings: ClusterSettings, wanted: Wanted
-) -> tuple[ChangePlan, Stock]:
-    with app.ledger.read() as connection:
-        stock = read_stock(connection, receiver.name, cluster.table)
-    plan = planned_change(cluster.table, wanted.kind, wanted.node, stock.sizes(), _balance(settings, stock))
-    return plan, stock
-
-
-def _balance(settings: ClusterSettings, stock: Stock) -> Balance:
-    return balance_of(settings.balance, dict(stock.writes) if settings.balance == "writes" else stock.sizes())
-
-
-def _report(plan: ChangePlan, stock: Stock, rate: float) -> PlanReport:
-    sizes = stock.sizes()
-    groups: dict[tuple[Group, Group], list[tuple[int, int]]] = {}
-    for move in plan.moves:
-        groups.setdefault((move.old, move.new), []).append((move.first, move.last))
-    moves = tuple(_group(old, new, ranges, sizes) for (old, new), ranges in sorted(groups.items()))
-    slots, gained = plan.gained_slots(), plan.gained_bytes(sizes)
-    nodes = tuple(NodeGain(name, slots[name], gained[name], gained[name] / rate) for name in sorted(slots))
-    return PlanReport(plan.new.epoch, moves, nodes, plan.slots, plan.bytes, plan.bytes / rate)
-
-
-def _group(old: Group, new: Group, ranges: Sequence[tuple[int, int]], sizes: Mapping[int, int]) -> MoveGroup:
-    slots = [slot for first, last in ranges for slot in range(first, last + 1)]
-    lacking = sum(name not in old for name in new)
-    return MoveGroup(len(slots), tuple(ranges), old, new, lacking * sum(sizes.get(slot, 0) for slot in slots))
-
-
 def _state(app: App, receiver: ReceiverSettings, change_id: str) -> str:
-    """"" where there is none of that id."""
+    """ "" where there is none of that id."""
     with app.ledger.read() as connection:
         found = _change_of(connection, receiver.name, change_id)
     return "" if found is None else found.state
@@ -339,19 +203,6 @@ def _state(app: App, receiver: ReceiverSettings, change_id: str) -> str:
 def _change_of(connection: Connection, receiver: str, change_id: str) -> ChangeRow | None:
     known = cluster_rows.changes(connection, receiver, _MANY)
     return next((row for row in known if row.change_id == change_id), None)
-
-
-def _rate(app: App, receiver: ReceiverSettings, settings: ClusterSettings) -> float:
-    """Bytes a second to reckon with: the cap, or what the last change that moved anything came to, pauses included."""
-    if settings.bandwidth:
-        return settings.bandwidth
-    with app.ledger.read() as connection:
-        for row in cluster_rows.changes(connection, receiver.name, _MANY):
-            if row.state == "done" and row.ended is not None and row.ended > row.begun:
-                moved = sum(move.bytes_done for move in move_rows.moves(connection, receiver.name, row.from_epoch + 1))
-                if moved:
-                    return moved / (row.ended - row.begun)
-    return _UNMEASURED
 
 
 def _result(app: App, receiver: ReceiverSettings, change_id: str) -> ChangeResult:

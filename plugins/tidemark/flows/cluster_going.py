@@ -1,23 +1,27 @@
 """Copies that nobody counts on any more: after the grace their bytes go, then their rows; a node that left is let go last.
 
-A copy goes only where the table in force wants none, and of a live file only while every node that is to hold it does: looked
-at again before each removal. The grace is counted by the database's clock, from when the copy was given up.
+A copy goes only where the table in force wants none, and of a live file only while every node that is to hold it does, under
+the lease under which tables change. The grace is counted by the database's clock, from when the copy was given up.
 Source: docs/decisions/0015.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import contextlib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from tidemark.cluster.routing import wanted_copies
+from sqlalchemy.engine import Connection
+
+from tidemark.cluster.routing import members_of
 from tidemark.errors import PermanentError, UnreachableError
 from tidemark.flows.cluster_nodes import Cluster
-from tidemark.ledger import cluster_rows, copy_rows
+from tidemark.ledger import catalog_rows, cluster_rows, copy_rows
+from tidemark.ledger.cluster_rows import NodeRow
 from tidemark.ledger.copy_rows import CopyRow
 from tidemark.ledger.database import now
 from tidemark.ledger.leases import Lease, check_in
-from tidemark.ledger.live_rows import live_files
 
 _HOUR = 3600.0
 _AT_ONCE = 512  # files removed, then forgotten
@@ -34,21 +38,88 @@ class Swept:
 
 def sweep(cluster: Cluster, lease: Lease) -> Swept:
     """Remove what is due at every node that can be reached. `lease`: of the receiver's cluster, held by the caller."""
-    files = size = waiting = 0
-    due, later = _due(cluster)
-    for name, rows in due.items():
-        left = cluster.nodes[name].state == "left"
-        gone = sum(1 for _ in ())
-        try:
-            for some in _chunks(rows):
-                gone += _remove(cluster, lease, name, some)
-            files, size = files + gone, size + sum(row.size for row in rows)
-            if left and not later.get(name):
-                _let_go(cluster, name)
-        except UnreachableError:
-            waiting += len(rows) - gone
-        except PermanentError:
-            if not left:
-                raise
-            _forget(cluster, lease, name, rows)  # released already, or given to somebody else: nothing of ours is there
-    return Swept(files, size, waiting + sum(later.values()))
+    cluster.reload()
+    with cluster.app.ledger.read() as connection:
+        going = copy_rows.going(connection, cluster.receiver.name)
+        due = _due(connection, cluster, going) if going else []
+    gone: list[CopyRow] = []
+    by_node: dict[str, list[CopyRow]] = defaultdict(list)
+    for row in due:
+        by_node[row.node].append(row)
+    for node, rows in by_node.items():
+        gone += _remove_at(cluster, lease, node, rows)
+    waiting = {row.node for row in set(going) - set(gone)}
+    for left in cluster.nodes.values():
+        if left.state == "left" and left.epoch and left.node not in waiting:
+            _release(cluster, lease, left)
+    return Swept(len(gone), sum(row.size for row in gone), len(going) - len(gone))
+
+
+def _due(connection: Connection, cluster: Cluster, going: Sequence[CopyRow]) -> list[CopyRow]:
+    """Given up long enough, wanted there by nobody, and proved wherever it is wanted."""
+    receiver = cluster.receiver.name
+    before = now(connection) - cluster.settings.grace_hours * _HOUR
+    old = [row for row in going if row.at <= before]
+    asked = {row.location for row in old}
+    wanted = _wanted(connection, cluster, asked)
+    copies = copy_rows.copies_of(connection, receiver, wanted)
+    held = {at: {row.node for row in rows if row.state == "held"} for at, rows in copies.items()}
+    return [
+        row
+        for row in old
+        if row.location not in wanted
+        or (row.node not in wanted[row.location] and wanted[row.location] <= held.get(row.location, set()))
+    ]
+
+
+def _wanted(connection: Connection, cluster: Cluster, locations: set[str]) -> Mapping[str, set[str]]:
+    """Who is to hold each of these that is live, now and while slots of it move."""
+    found: dict[str, set[str]] = {}
+    for file in catalog_rows.live_files(connection, cluster.receiver.name):
+        for location in {file.location, file.mods_location} & locations:
+            found.setdefault(location, set()).update(members_of(cluster.table, file))
+    return found
+
+
+def _remove_at(cluster: Cluster, lease: Lease, node: str, rows: Sequence[CopyRow]) -> list[CopyRow]:
+    """Returns what is gone. Of a node that left and cannot be reached, or is somebody else's by now, nothing is ours."""
+    gone: list[CopyRow] = []
+    try:
+        folder = cluster.folder(node)
+        for start in range(0, len(rows), _AT_ONCE):
+            some = rows[start : start + _AT_ONCE]
+            _still_ours(cluster, lease)
+            folder.remove([row.location for row in some])
+            # CRASH WINDOW: files gone, their rows still `going`: removed again, which changes nothing.
+            _forget(cluster, lease, node, some)
+            gone += some
+    except (UnreachableError, PermanentError) as away:
+        if cluster.nodes[node].state == "left":
+            _forget(cluster, lease, node, rows)
+            return list(rows)
+        if not isinstance(away, UnreachableError):
+            raise
+    return gone
+
+
+def _release(cluster: Cluster, lease: Lease, row: NodeRow) -> None:
+    """Nothing of ours is at a node that left: it is nobody's folder from now on, and noted to have no table."""
+    with contextlib.suppress(UnreachableError, PermanentError):  # it is gone itself, or was released before
+        cluster.folder(row.node).release()
+    # CRASH WINDOW: released, the ledger does not know: found to be nobody's, and noted.
+    with cluster.app.ledger.write() as connection:
+        check_in(connection, lease)
+        cluster_rows.put_node(connection, replace(row, epoch=0))
+
+
+def _still_ours(cluster: Cluster, lease: Lease) -> None:
+    """Right before bytes go: a process that slept while another went on finds out here."""
+    with cluster.app.ledger.write() as connection:
+        check_in(connection, lease)
+        cluster_rows.require_epoch(connection, cluster.receiver.name, cluster.epoch)
+
+
+def _forget(cluster: Cluster, lease: Lease, node: str, rows: Sequence[CopyRow]) -> None:
+    with cluster.app.ledger.write() as connection:
+        check_in(connection, lease)
+        copy_rows.forget_copies(connection, cluster.receiver.name, node, [row.location for row in rows])

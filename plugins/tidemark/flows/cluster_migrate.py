@@ -1,8 +1,8 @@
 """Phase 2 of a change: what a new group lacks comes to it, each member says so by name, the old one lets go.
 
-Batch by batch of slots with the same groups, under the lease `cluster:<receiver>`; every record checks lease and epoch in its
-own transaction, so a task of an earlier epoch that wakes up records nothing. Whatever ended it anywhere, the next call goes
-on from the ledger. Source: seed 001 "Data migration"; docs/decisions/0015.
+Batch by batch of slots with the same groups, under the lease `cluster:<receiver>`; every record checks lease and epoch in
+its own transaction, so a task of an earlier epoch that wakes up records nothing. Whatever ended it anywhere, the next call
+goes on from the ledger. Source: seed 001 "Data migration"; docs/decisions/0015.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ def migrate(
     pass (a node that is away). LeaseHeldError while another one is at it.
     """
     leases = Leases(app.ledger, app.identity)
-    with leases.hold(f"cluster:{receiver.name}", f"migrate-{uuid.uuid4().hex[:12]}") as lease, opened(app, receiver) as cluster:
+    with (
+        leases.hold(f"cluster:{receiver.name}", f"migrate-{uuid.uuid4().hex[:12]}") as lease,
+        opened(app, receiver) as cluster,
+    ):
         if cluster is None:
             return MigrateResult(0, 0, 0, 0, "")
         with app.ledger.read() as connection:
@@ -212,7 +215,9 @@ def _step(connection: Connection, work: Moving, batch: Batch, nodes: Iterable[st
     known = move_rows.slot_states(connection, work.receiver)
     null = (SlotState.NULL.value, batch.epoch)
     states = {
-        (node, slot): after(SlotState(known.get((node, slot), null)[0]), event).value for node in nodes for slot in batch.slots
+        (node, slot): after(SlotState(known.get((node, slot), null)[0]), event).value
+        for node in nodes
+        for slot in batch.slots
     }
     move_rows.put_slot_states(connection, work.receiver, states, batch.epoch)
 

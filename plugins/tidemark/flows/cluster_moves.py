@@ -1,4 +1,4 @@
-"""Bring one member of a new group what it lacks of some slots: from the old member of its place, round robin where that fails.
+"""Bring one member of a new group what it lacks of some slots: from the old member of its place, or else the next one.
 
 The old member proves that it is complete before its snapshot: it holds, proved, every live file of the slots. A file is live
 from the transaction that committed its operation, so none of the group's committed operations is missing there. One that
@@ -14,7 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tidemark.cluster.migration_plan import Batch
-from tidemark.errors import DiskFullError, LeaseLostError, RetryableError, SourceVanishedError, StaleEpochError, TidemarkError
+from tidemark.errors import (
+    DiskFullError,
+    LeaseLostError,
+    RetryableError,
+    SourceVanishedError,
+    StaleEpochError,
+    TidemarkError,
+)
 from tidemark.flows.app import App
 from tidemark.flows.cluster_nodes import Cluster
 from tidemark.flows.cluster_stock import Stock, Stored

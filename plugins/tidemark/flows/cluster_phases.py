@@ -182,9 +182,7 @@ def _swap(phase: PhaseOne, taken: Collection[str]) -> None:
             raise StaleEpochError(
                 f"the change {phase.change.change_id} was ended by somebody else", hint="./tidemark cluster show"
             )
-        cluster_rows.swap_table(
-            connection, TableRow(receiver, plan.new.epoch, encode(plan.new), phase.change.change_id, at)
-        )
+        cluster_rows.swap_table(connection, TableRow(receiver, plan.new.epoch, encode(plan.new), phase.change.change_id, at))
         move_rows.add_moves(
             connection,
             [MoveRow(receiver, plan.new.epoch, s, m.old, m.new, at=at) for m in plan.moves for s in m.slots],
@@ -198,8 +196,14 @@ def _swap(phase: PhaseOne, taken: Collection[str]) -> None:
         if phase.change.kind == "remove":
             cluster_rows.set_node_state(connection, receiver, phase.change.node, "leaving", at)
         cluster_rows.set_change_state(connection, phase.change.change_id, "swapped")
-        record(connection, "cluster.swapped", epoch=plan.new.epoch, slots=plan.slots, change=phase.change.kind,
-               node=phase.change.node)
+        record(
+            connection,
+            "cluster.swapped",
+            epoch=plan.new.epoch,
+            slots=plan.slots,
+            change=phase.change.kind,
+            node=phase.change.node,
+        )
 
 
 def _states(connection: Connection, receiver: str) -> SlotStates:

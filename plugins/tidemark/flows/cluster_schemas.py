@@ -5,27 +5,22 @@ Of a database one slot has the schema, by its name alone. Source: seed 001 "Inst
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-
 from tidemark.cluster.migration_plan import Batch
+from tidemark.cluster.schema_paper import paper_of
 from tidemark.cluster.slot_states import SlotEvent, SlotState, after
 from tidemark.flows.cluster_moves import Moving
 from tidemark.ledger import cluster_rows, move_rows
 from tidemark.ledger.leases import check_in
-from tidemark.ledger.schema_rows import SeriesRow, series_of_database
-
-FORM = 1
 
 
 def put_schemas(work: Moving, batch: Batch, member: str) -> None:
-    """Give a gaining member the schema of the batch's slots: they may be written to from then on. Again it changes nothing."""
+    """Give a gaining member the schema of the batch's slots: they may be written to from then on. Again, it stays."""
     databases = [name for slot in batch.slots for name in work.stock.schemas.get(slot, ())]
     folder = work.cluster.folder(member)
     for database in databases:
         with work.app.ledger.read() as connection:
-            rows = series_of_database(connection, work.receiver, database)
-        folder.put_schema(database, schema_paper(database, rows))
+            paper = paper_of(connection, work.receiver, database)
+        folder.put_schema(database, paper)
     # CRASH WINDOW: the papers lie there, the slots are `pulling` still: put again, to the same bytes.
     with work.app.ledger.write() as connection:
         check_in(connection, work.lease)
@@ -37,12 +32,3 @@ def put_schemas(work: Moving, batch: Batch, member: str) -> None:
             if known.get((member, slot), ("", 0))[0] == SlotState.PULLING
         }
         move_rows.put_slot_states(connection, work.receiver, pulling, batch.epoch)
-
-
-def schema_paper(database: str, rows: Sequence[SeriesRow]) -> bytes:
-    """A database's live series as JSON: [site, series, type, encoding, compression, aligned] each, by site and series."""
-    series = sorted(
-        [row.site_id, row.series, row.type, row.encoding, row.compression, row.aligned] for row in rows if row.state == "live"
-    )
-    words = {"form": FORM, "database": database, "series": series}
-    return json.dumps(words, ensure_ascii=False, separators=(",", ":")).encode()

@@ -16,8 +16,8 @@ from sqlalchemy.engine import Connection
 from tidemark.cluster.partition_table import PartitionTable
 from tidemark.cluster.routing import slots_of
 from tidemark.cluster.slot_hash import data_slot, schema_slot
+from tidemark.ledger import catalog_rows
 from tidemark.ledger.database import now
-from tidemark.ledger.live_rows import databases_with_schema, live_files
 
 _LATELY = 7 * 86_400.0  # seconds; what came since says how a slot is written to
 
@@ -34,8 +34,8 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True)
 class Stock:
-    """`files`: by location. `by_slot`: locations of every file that touches the slot. `schemas`: slot → databases whose schema
-    it has. `writes`: bytes by slot that sites sent lately."""
+    """`files`: by location. `by_slot`: locations of every file that touches the slot. `schemas`: slot → databases whose
+    schema it has. `writes`: bytes by slot that sites sent lately."""
 
     files: Mapping[str, Stored]
     by_slot: Mapping[int, tuple[str, ...]]
@@ -64,7 +64,9 @@ def read_stock(connection: Connection, receiver: str, table: PartitionTable) -> 
     files: dict[str, Stored] = {}
     writes: dict[int, int] = defaultdict(int)
     lately = now(connection) - _LATELY
-    for file in live_files(connection, receiver):
+    databases: set[str] = set()
+    for file in catalog_rows.live_files(connection, receiver):
+        databases.add(file.database)
         home = data_slot(file.database, file.partition_from, table.slots, table.hash)
         slots = slots_of(table, file.database, file.partition_from, file.partition_to)
         if file.location not in files and file.role == "source" and file.created >= lately:
@@ -77,7 +79,7 @@ def read_stock(connection: Connection, receiver: str, table: PartitionTable) -> 
         for slot in stored.slots:
             by_slot[slot].append(stored.location)
     schemas: dict[int, list[str]] = defaultdict(list)
-    for database in databases_with_schema(connection, receiver):
+    for database in sorted(databases):
         schemas[schema_slot(database, table.slots, table.hash)].append(database)
     return Stock(files, _frozen(by_slot), _frozen(schemas), dict(writes))
 

@@ -21,8 +21,9 @@ from tidemark.stores.opening import StoreAddress, without_password
 from tidemark.stores.protocol import Store
 
 
-def node_row(app: App, receiver: ReceiverSettings, name: str, url: str = "") -> NodeRow:
+def node_row(app: App, receiver: ReceiverSettings, name: str, url: str = "", host_key: str = "", key: str = "") -> NodeRow:
     """The row of a node that is to join, at `url`, or where the settings have it. `identifier`: its place on the ring.
+    `host_key`, `key`: of a node that the settings do not have.
 
     UsageError where neither says where it is or both say something else, for a bad address, and as `node_address`.
     """
@@ -47,7 +48,8 @@ def node_row(app: App, receiver: ReceiverSettings, name: str, url: str = "") -> 
             hint=f"leave the address out, or mend [nodes.{name}] store",
             subject=name,
         )
-    row = NodeRow(receiver.name, name, identifier_of(name), settings.store if settings else store)
+    where = settings.store if settings else store
+    row = NodeRow(receiver.name, name, identifier_of(name), where, host_key, key)
     address = node_address(app, row)
     return NodeRow(receiver.name, name, row.identifier, address.url, address.host_key, address.key)
 
@@ -103,6 +105,14 @@ class NodeStores:
     def folder(self, node: str) -> NodeFolder:
         """Whoever's folder it is: a node that joins has none of its own yet."""
         return NodeFolder(self.store(node), node)
+
+    def gone(self, node: str, error: UnreachableError) -> None:
+        """It went away while it was worked at: not tried again before `forgive`."""
+        with self._door:
+            self._away[node] = error
+            store = self._stores.pop(node, None)
+        if store is not None:
+            store.close()
 
     def forgive(self) -> None:
         """Nodes that were away are tried again."""

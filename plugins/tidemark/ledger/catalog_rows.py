@@ -176,6 +176,12 @@ def visible_files(
     return [_file(row) for row in connection.execute(query, values).mappings()]
 
 
+def live_files(connection: Connection, receiver: str) -> list[CatalogFile]:
+    """Everything the catalog keeps, seen or hidden behind merged files, by id."""
+    query = sa.text(f"{_SELECT} WHERE f.receiver = :receiver AND f.state = 'live' ORDER BY f.file_id")
+    return [_file(row) for row in connection.execute(query, {"receiver": receiver}).mappings()]
+
+
 def devices_of_files(connection: Connection, file_ids: Iterable[int]) -> dict[int, tuple[CatalogDevice, ...]]:
     """The devices of each file, ordered by name."""
     query = sa.text(
@@ -203,12 +209,32 @@ def merged_over(connection: Connection, source_ids: Iterable[int]) -> dict[int, 
     return {merged_id: tuple(sorted(sources)) for merged_id, sources in found.items()}
 
 
+def known_databases(connection: Connection, receiver: str, databases: Iterable[str]) -> frozenset[str]:
+    """Which of these databases have a live file."""
+    where = "receiver = :r AND visible IN (0, 1) AND database_name = :d AND state = 'live'"
+    sql = f"SELECT 1 FROM catalog_file WHERE {where} LIMIT 1"
+    return frozenset(d for d in databases if connection.execute(sa.text(sql), {"r": receiver, "d": d}).first())
+
+
 def locations_in_use(connection: Connection, receiver: str, locations: Iterable[str]) -> set[str]:
     """Which of these locations a live file still uses: equal content under one name may serve several rows."""
     found: set[str] = set()
     for column in ("location", "mods_location"):
         query = sa.text(
             f"SELECT DISTINCT {column} FROM catalog_file WHERE receiver = :receiver AND state = 'live' AND {column} IN :many"
+        ).bindparams(sa.bindparam("many", expanding=True))
+        for many in _chunks(sorted(set(locations) - {""})):
+            found.update(row[0] for row in connection.execute(query, {"receiver": receiver, "many": many}))
+    return found
+
+
+def known_places(connection: Connection, receiver: str, locations: Iterable[str]) -> set[str]:
+    """Which of these locations, of TsFiles or mods, a file has that is live, or retired and not reclaimed yet."""
+    found: set[str] = set()
+    for column in ("location", "mods_location"):
+        query = sa.text(
+            f"SELECT DISTINCT {column} FROM catalog_file WHERE receiver = :receiver AND state <> 'reclaimed'"
+            f" AND {column} IN :many"
         ).bindparams(sa.bindparam("many", expanding=True))
         for many in _chunks(sorted(set(locations) - {""})):
             found.update(row[0] for row in connection.execute(query, {"receiver": receiver, "many": many}))

@@ -69,6 +69,12 @@ def copies_at(connection: Connection, receiver: str, node: str, slots: Iterable[
     return sorted(found, key=lambda row: row.location)
 
 
+def going(connection: Connection, receiver: str) -> list[CopyRow]:
+    """Every copy that is to be removed, by node and location."""
+    query = sa.text(f"{_SELECT} AND state = 'going' ORDER BY node, location")
+    return [CopyRow(*row) for row in connection.execute(query, {"r": receiver})]
+
+
 def mark_going(connection: Connection, receiver: str, node: str, locations: Iterable[str], at: float) -> None:
     """Before their bytes are removed: nobody counts on them any more. `at`: of the first time, the grace runs from it."""
     values = [{"r": receiver, "n": node, "l": location, "at": at} for location in locations]

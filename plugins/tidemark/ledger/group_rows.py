@@ -78,6 +78,28 @@ def operations(
     return [row for row in found if not wanted or row.state in wanted]
 
 
+def proposed(connection: Connection, receiver: str) -> list[OperationRow]:
+    """Everything that waits for its commit, by group and version."""
+    sql = f"SELECT {_COLUMNS} FROM group_operation WHERE receiver = :r AND state = 'proposed' ORDER BY header, version"
+    return [OperationRow(*row) for row in connection.execute(sa.text(sql), {"r": receiver})]
+
+
+def committed_versions(connection: Connection, receiver: str) -> dict[str, int]:
+    """Header → the newest version that is committed."""
+    sql = "SELECT header, MAX(version) FROM group_operation WHERE receiver = :r AND state = 'committed' GROUP BY header"
+    return {row[0]: int(row[1]) for row in connection.execute(sa.text(sql), {"r": receiver})}
+
+
+def last_of_database(connection: Connection, receiver: str, header: str, database: str) -> OperationRow | None:
+    """The newest committed creation or dropping of a database in a group."""
+    sql = (
+        f"SELECT {_COLUMNS} FROM group_operation WHERE receiver = :r AND header = :h AND subject = :d"
+        " AND kind IN ('create_database', 'drop_database') AND state = 'committed' ORDER BY version DESC LIMIT 1"
+    )
+    row = connection.execute(sa.text(sql), {"r": receiver, "h": header, "d": database}).first()
+    return None if row is None else OperationRow(*row)
+
+
 def set_operation_state(connection: Connection, rows: Iterable[OperationRow], state: str, at: float) -> None:
     """From proposed to `committed` or `withdrawn`; told again, it changes nothing.
 

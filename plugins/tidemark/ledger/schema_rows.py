@@ -64,6 +64,16 @@ def series_of_site(connection: Connection, receiver: str, site_id: str) -> list[
     return [_series(row) for row in found.mappings()]
 
 
+def series_of_database(connection: Connection, receiver: str, database: str) -> list[SeriesRow]:
+    """Every site's series of a database, by site and name."""
+    query = sa.text(
+        f"SELECT {', '.join(_COLUMNS)} FROM schema_series WHERE receiver = :receiver AND database_name = :database"
+        " ORDER BY site_id, series"
+    )
+    found = connection.execute(query, {"receiver": receiver, "database": database})
+    return [_series(row) for row in found.mappings()]
+
+
 def put_series(connection: Connection, rows: Iterable[SeriesRow]) -> None:
     """Insert or replace."""
     values = [{**asdict(row), "aligned": int(row.aligned)} for row in rows]

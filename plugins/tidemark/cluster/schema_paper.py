@@ -1,0 +1,42 @@
+"""The schema of a database as bytes: what a member of a group gets before its files. Rendered from the ledger.
+
+JSON lines: a head with the database, then a series a line, by site and name; equal schemas give equal bytes. Source: seed
+001 "Content of the method" (the metadata of the time series is migrated first); docs/formats/node-folder.md.
+"""
+
+from __future__ import annotations
+
+import json
+
+from sqlalchemy.engine import Connection
+
+from tidemark.errors import CorruptionError, SchemaTooNewError
+from tidemark.ledger import schema_rows
+from tidemark.ledger.schema_rows import SeriesRow
+
+FORM = 1
+_KEPT = ("site_id", "series", "type", "encoding", "compression", "aligned", "state")
+
+
+def paper_of(connection: Connection, receiver: str, database: str) -> bytes:
+    """What the ledger knows of the database's series now; of an unknown database a head alone."""
+    return encode(database, schema_rows.series_of_database(connection, receiver, database))
+
+
+def encode(database: str, rows: list[SeriesRow]) -> bytes:
+    """The head, then the rows as they come."""
+    lines: list[object] = [{"form": FORM, "database": database}]
+    lines += [{name: getattr(row, name) for name in _KEPT} for row in rows]
+    return "".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines).encode()
+
+
+def decode(data: bytes) -> tuple[str, list[dict[str, object]]]:
+    """(database, its series). CorruptionError for what is no such paper, SchemaTooNewError for one of a later form."""
+    try:
+        head, *series = [json.loads(line) for line in data.splitlines()]
+        form, database = int(head["form"]), str(head["database"])
+    except (ValueError, KeyError, TypeError, UnicodeDecodeError) as torn:
+        raise CorruptionError(f"a schema paper is damaged: {torn}", hint="./tidemark cluster check") from torn
+    if form > FORM:
+        raise SchemaTooNewError("a schema paper was written by a newer Tidemark", hint="use that version, or a newer one")
+    return database, series

@@ -1,0 +1,176 @@
+"""The receiver's own copies of what its nodes hold are a cache: fetched when somebody reads, given up when there are many.
+
+A file is fetched by its digest into a place of the fetch's own and renamed, so two readers never meet in a part. What is
+given up is what every node has that shall have it and what nobody asked for within the grace. Source: docs/decisions/0015.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+from tidemark.cluster import deliveries
+from tidemark.cluster.deliveries import Cached
+from tidemark.errors import DiskFullError, NotFoundError, RetryableError, TidemarkError
+from tidemark.flows.cluster_nodes import Cluster
+from tidemark.ledger import cache_rows, catalog_rows, copy_rows
+from tidemark.ledger.catalog_rows import CatalogFile
+from tidemark.ledger.copy_rows import CopyRow
+from tidemark.stores import transfer
+from tidemark.stores.protocol import Store
+from tidemark.stores.transfer import SendItem, SendOptions, Sent
+
+FOLDER = "recall"  # below the receiver's root: files on their way here
+GRACE = 86_400.0  # seconds: as long as a reader may take, so long a file that was asked for stays
+_NOTED = 3_600.0  # seconds: whoever asks again within this is not written down again
+_OPTIONS = SendOptions(retries=2)  # another node may have it, too
+_turn = itertools.count()  # the first node that is asked: one after another
+
+
+def recall(cluster: Cluster | None, files: Iterable[CatalogFile]) -> tuple[str, ...]:
+    """Make sure that these files (with their mods) lie below the receiver's root; the locations that were fetched.
+
+    Their use is noted, so that they stay for the grace. Raises NotFoundError where no node has a file, RetryableError where
+    those that do cannot be reached: both name the file and the nodes. Without a cluster nothing is done.
+    """
+    if cluster is None:
+        return ()
+    root = cluster.app.receiver_root(cluster.receiver)
+    wanted = {at: digest for file in files for at, digest in _places(file)}
+    if root is None or not wanted:
+        return ()
+    _note(cluster, wanted)
+    missing = [location for location in sorted(wanted) if not (root / location).is_file()]
+    if missing:
+        _fetch(cluster, {location: wanted[location] for location in missing})
+    return tuple(missing)
+
+
+def fetcher(cluster: Cluster | None) -> Callable[[CatalogFile], object] | None:
+    """What a reader calls that finds a file gone; None without a cluster."""
+    return None if cluster is None else lambda file: recall(cluster, [file])
+
+
+def evict(cluster: Cluster | None, store: Store, keep_bytes: int) -> tuple[int, int]:
+    """Give up what is too many of the cache, the longest unused first; (files, bytes). 0 keeps everything.
+
+    `store`: the receiver's, whose load lease the caller holds. Stays: what not every node has that shall have it, and what
+    somebody asked for within the grace.
+    """
+    if cluster is None or not keep_bytes:
+        return 0, 0
+    receiver = cluster.receiver.name
+    with cluster.app.ledger.read() as connection:
+        files = catalog_rows.live_files(connection, receiver)
+        uses = cache_rows.uses(connection, receiver)
+        pieces = deliveries.pieces_of(cluster.table, files)
+        held = deliveries.held_of(copy_rows.copies_of(connection, receiver, [piece.location for piece in pieces]))
+    came = {location: file.created for file in files for location, _ in _places(file)}
+    here = {entry.path: entry.size for entry in store.stat_many([piece.location for piece in pieces]) if entry}
+    cached = [Cached(at, size, max(came[at], uses.get(at, 0.0))) for at, size in here.items()]
+    unsafe = {piece.location for mine in deliveries.lacking(cluster.table, pieces, held).values() for piece in mine}
+    gone = deliveries.evictable(cached, here.keys() - unsafe, keep_bytes, cluster.app.clock() - GRACE)
+    # CRASH WINDOW: some are gone: whoever needs them fetches them, the next housekeeping gives up the rest.
+    store.remove([one.location for one in gone])
+    with cluster.app.ledger.write() as connection:
+        cache_rows.forget_uses(connection, receiver, (uses.keys() - here.keys()) | {one.location for one in gone})
+    return len(gone), sum(one.size for one in gone)
+
+
+def sweep(store: Store, before: float) -> None:
+    """Remove what fetches left that died: places nothing was written to since `before` (seconds since 1970)."""
+    newest: dict[str, float] = {}
+    for entry in store.list_files([FOLDER]).entries:
+        place = "/".join(entry.path.split("/")[:2])
+        newest[place] = max(newest.get(place, 0.0), entry.mtime)
+    for place, at in newest.items():
+        if at < before:
+            store.remove_tree(place)
+
+
+def _places(file: CatalogFile) -> list[tuple[str, str]]:
+    """(location, digest) of the TsFile and of its mods."""
+    places = [(file.location, file.sha256)]
+    return [*places, (file.mods_location, file.mods_sha256)] if file.mods_location else places
+
+
+def _note(cluster: Cluster, locations: Collection[str]) -> None:
+    """They are being used: before anybody looks whether they are there, so that a housekeeping in between leaves them."""
+    receiver, at = cluster.receiver.name, cluster.app.clock()
+    with cluster.app.ledger.read() as connection:
+        uses = cache_rows.uses(connection, receiver)
+    late = [location for location in locations if uses.get(location, 0.0) < at - _NOTED]
+    if late:
+        with cluster.app.ledger.write() as connection:
+            cache_rows.put_uses(connection, receiver, late, at)
+
+
+def _fetch(cluster: Cluster, wanted: Mapping[str, str]) -> None:
+    """`wanted`: location → digest."""
+    with cluster.app.ledger.read() as connection:
+        copies = copy_rows.copies_of(connection, cluster.receiver.name, wanted)
+    holders = {
+        at: [c for c in copies.get(at, ()) if (c.state, c.sha256) == ("held", digest)] for at, digest in wanted.items()
+    }
+    nowhere = [location for location, rows in holders.items() if not rows]
+    if nowhere:
+        raise NotFoundError(
+            f"{nowhere[0]} is neither at receiver {cluster.receiver.name} nor at any of its nodes"
+            f" ({', '.join(sorted(cluster.nodes))})",
+            hint="./tidemark verify --repair fetches what the site still has",
+            subject=nowhere[0],
+        )
+    place = f"{FOLDER}/{uuid.uuid4().hex[:12]}"
+    with cluster.app.receiver_store(cluster.receiver) as store:
+        try:
+            # CRASH WINDOW: a part in a place that nobody else uses: housekeeping sweeps it.
+            _fetch_in_turns(cluster, store, place, holders)
+        finally:
+            store.remove_tree(place)
+
+
+def _fetch_in_turns(cluster: Cluster, store: Store, place: str, holders: Mapping[str, Sequence[CopyRow]]) -> None:
+    """Every file from one of its holders, from the next one where that fails."""
+    left = dict(holders)
+    failed: dict[str, list[str]] = {}
+    turn = next(_turn)
+    for number in range(max(map(len, holders.values()))):
+        asked: dict[str, list[CopyRow]] = {}
+        for rows in left.values():
+            if number < len(rows):
+                row = rows[(turn + number) % len(rows)]
+                asked.setdefault(row.node, []).append(row)
+        for node, rows in sorted(asked.items()):
+            for row, error in _ask(cluster, store, place, node, rows):
+                if error is None:
+                    del left[row.location]
+                elif isinstance(error, DiskFullError):
+                    raise error
+                else:
+                    failed.setdefault(row.location, []).append(f"{node}: {error.message}")
+    if left:
+        location = min(left)
+        raise RetryableError(
+            f"{location} is not at receiver {cluster.receiver.name}, and no node that has it gives it: "
+            + "; ".join(failed.get(location, [])),
+            hint="./tidemark cluster check names what is wrong with the nodes; then run it again",
+            subject=location,
+        )
+
+
+def _ask(
+    cluster: Cluster, store: Store, place: str, node: str, rows: Sequence[CopyRow]
+) -> Iterator[tuple[CopyRow, TidemarkError | None]]:
+    """What a node gives of these, in place; or the reason."""
+    by_path = {f"{place}/{row.location}": row for row in rows}
+    items = [SendItem(row.location, path, row.size, row.sha256) for path, row in by_path.items()]
+    try:
+        outcomes = list(transfer.send(cluster.store(node), store, items, _OPTIONS))
+    except TidemarkError as error:
+        yield from ((row, error) for row in rows)
+        return
+    sent = [outcome.item for outcome in outcomes if isinstance(outcome, Sent)]
+    store.seal_parts([(item.target_path, item.source_path) for item in sent])
+    for outcome in outcomes:
+        yield by_path[outcome.item.target_path], None if isinstance(outcome, Sent) else outcome.error

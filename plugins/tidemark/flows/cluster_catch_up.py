@@ -1,0 +1,242 @@
+"""A member that was away gets what it missed: every committed operation of its groups above what it has applied.
+
+From the receiver's cache, or from another node that holds the file. What is to go is removed too, and what a forward that
+died left proposed is withdrawn: whoever calls this holds the receiver's load lease, so that none of it is at work.
+Source: seed 001 "Data group"; docs/decisions/0015.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from sqlalchemy.engine import Connection
+
+from tidemark.cluster.deliveries import Piece, due
+from tidemark.cluster.schema_paper import paper_of
+from tidemark.errors import NotFoundError, TidemarkError
+from tidemark.flows.cluster_deliver import Parcel, advance, deliver, write_down
+from tidemark.flows.cluster_forward import withdraw
+from tidemark.flows.cluster_nodes import Cluster
+from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, group_rows, move_rows
+from tidemark.ledger.group_rows import OperationRow
+from tidemark.load.recall import MERGED
+from tidemark.stores.protocol import Store
+
+
+@dataclass(frozen=True)
+class CaughtUp:
+    """`files`: that nodes got, `removed`: that went from them, `away`: node → why it is still late."""
+
+    files: int = 0
+    removed: int = 0
+    away: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Late:
+    """What a node has to do. `drops`: databases that are gone; `going`: locations to be removed."""
+
+    node: str
+    databases: tuple[OperationRow, ...]
+    schemas: Mapping[str, bytes]
+    drops: tuple[str, ...]
+    pieces: tuple[Piece, ...]
+    holders: Mapping[str, Sequence[str]]  # location → other nodes that hold it
+    going: tuple[str, ...]
+
+
+def catch_up(cluster: Cluster | None, store: Store, node: str = "") -> CaughtUp:
+    """Bring every node that is late up to date, or one. `store`: the receiver's. Nodes that cannot be reached are named.
+
+    The caller holds the receiver's load lease. Without a cluster, or with nobody late, it is a query or two.
+    """
+    if cluster is None:
+        return CaughtUp()
+    _withdraw_left(cluster)
+    files = removed = 0
+    away: dict[str, str] = {}
+    for late in _who_is_late(cluster, node):
+        try:
+            files += _put(cluster, store, late)
+            removed += _remove(cluster, late)
+        except TidemarkError as error:
+            away[late.node] = error.message
+    return CaughtUp(files, removed, away)
+
+
+def remove_everywhere(cluster: Cluster | None, locations: Iterable[str]) -> None:
+    """Nobody reads these any more: their copies are to go, at every node. Nodes that answer lose them at once, the others
+    when they catch up. The caller holds the lease under which such files are made."""
+    wanted = sorted(set(locations))
+    if cluster is None or not wanted:
+        return
+    receiver, at = cluster.receiver.name, cluster.app.clock()
+    with cluster.app.ledger.write() as connection:
+        copies = copy_rows.copies_of(connection, receiver, wanted)
+        by_node: dict[str, list[str]] = {}
+        for rows in copies.values():
+            for row in rows:
+                by_node.setdefault(row.node, []).append(row.location)
+        for name, mine in by_node.items():
+            copy_rows.mark_going(connection, receiver, name, mine, at)
+        slots = {location: rows[0].slot for location, rows in copies.items()}
+        rows_ = [_removal(cluster, location, slot, at) for location, slot in slots.items()]
+        group_rows.set_operation_state(connection, group_rows.propose(connection, rows_), "committed", at)
+    # CRASH WINDOW: to go, and still there: every catch-up removes what is to go and not in the catalog.
+    for name in sorted(by_node):
+        late = _Late(name, (), {}, (), (), {}, tuple(by_node[name]))
+        try:
+            _remove(cluster, late)
+        except TidemarkError:
+            continue  # it is away or does not let us: its rows say `going`, the next catch-up names it
+
+
+def refresh_schemas(cluster: Cluster | None, store: Store, databases: Iterable[str]) -> None:
+    """What the schema of these is now, to the group it belongs to: a change is an operation, which members apply now or when
+    they catch up. A database without live files is dropped there. The caller holds the receiver's load lease."""
+    if cluster is None:
+        return
+    receiver, at = cluster.receiver.name, cluster.app.clock()
+    with cluster.app.ledger.write() as connection:
+        epoch = cluster_rows.current_epoch(connection, receiver)
+        if epoch == cluster.epoch:  # else the change of the table sees to it, or the next load
+            rows = [row for name in sorted(set(databases)) if (row := _change(connection, cluster, name, at)) is not None]
+            group_rows.set_operation_state(connection, group_rows.propose(connection, rows), "committed", at)
+    # CRASH WINDOW: told to nobody: the next catch-up does.
+    catch_up(cluster, store)
+
+
+def _change(connection: Connection, cluster: Cluster, database: str, at: float) -> OperationRow | None:
+    """The operation that makes the group of the database's schema know it as it is; None where it was told so last."""
+    receiver, route = cluster.receiver.name, cluster.table.route_schema(database)
+    last = group_rows.last_of_database(connection, receiver, route.header, database)
+    kind, digest = "drop_database", ""
+    if catalog_rows.known_databases(connection, receiver, [database]):
+        kind, digest = "create_database", sha256(paper_of(connection, receiver, database)).hexdigest()
+    if (last.kind, last.sha256) == (kind, digest) if last is not None else kind == "drop_database":
+        return None
+    return OperationRow(receiver, route.header, route.epoch, route.slot, kind, database, digest, at=at)
+
+
+def _removal(cluster: Cluster, location: str, slot: int, at: float) -> OperationRow:
+    header = cluster.table.owners[slot]
+    return OperationRow(cluster.receiver.name, header, cluster.epoch, slot, "remove", location, at=at)
+
+
+def _withdraw_left(cluster: Cluster) -> None:
+    """What is proposed under a load lease that somebody lost. Merged files are proposed under leases of their own."""
+    receiver = cluster.receiver.name
+    with cluster.app.ledger.read() as connection:
+        left = [row for row in group_rows.proposed(connection, receiver) if MERGED not in row.subject]
+    withdraw(cluster, left)
+
+
+def _who_is_late(cluster: Cluster, only: str) -> list[_Late]:
+    receiver, table = cluster.receiver.name, cluster.table
+    found = []
+    with cluster.app.ledger.read() as connection:
+        newest = group_rows.committed_versions(connection, receiver)
+        applied = group_rows.applied(connection, receiver)
+        going = _to_go(connection, receiver)
+        members = [(header, node) for header, group in table.groups().items() for node in group]
+        behind: dict[str, list[str]] = {}
+        for header, node in members:
+            if applied.get((header, node), 0) < newest.get(header, 0) and only in ("", node):
+                behind.setdefault(node, []).append(header)
+        states = move_rows.slot_states(connection, receiver) if behind else {}
+        for node in sorted({*behind, *(name for name in going if only in ("", name))}):
+            operations = [
+                operation
+                for header in behind.get(node, ())
+                for operation in due(group_rows.operations(connection, receiver, header, applied.get((header, node), 0)))
+                if table.owners[operation.slot] == header and (node, operation.slot) not in states
+            ]
+            found.append(_late(connection, cluster, node, operations, tuple(going.get(node, ()))))
+    return found
+
+
+def _late(
+    connection: Connection, cluster: Cluster, node: str, operations: Sequence[OperationRow], going: tuple[str, ...]
+) -> _Late:
+    """`operations`: what is due at the node; what lies there already, and what the catalog has no more, is left out."""
+    receiver = cluster.receiver.name
+    puts = [operation for operation in operations if operation.kind == "put"]
+    places = [operation.subject for operation in puts]
+    copies = copy_rows.copies_of(connection, receiver, places)
+    known = catalog_rows.known_places(connection, receiver, places)
+    pieces: dict[str, Piece] = {}
+    for put in puts:
+        rows = [row for row in copies.get(put.subject, ()) if row.state == "held"]
+        if put.subject in known and not any(row.node == node and row.sha256 == put.sha256 for row in rows):
+            home = rows[0].slot if rows else put.slot
+            pieces[put.subject] = Piece(put.subject, put.sha256, put.size, home, (put.slot,), "")
+    created = [operation for operation in operations if operation.kind == "create_database"]
+    return _Late(
+        node,
+        tuple(operation for operation in operations if operation.kind.endswith("_database")),
+        {operation.subject: paper_of(connection, receiver, operation.subject) for operation in created},
+        tuple(operation.subject for operation in operations if operation.kind == "drop_database"),
+        tuple(pieces.values()),
+        {at: [row.node for row in copies.get(at, ()) if row.state == "held" and row.node != node] for at in pieces},
+        going,
+    )
+
+
+def _to_go(connection: Connection, receiver: str) -> dict[str, list[str]]:
+    """Node → what is to be removed there and not in the catalog any more; other copies that go are a moving slot's."""
+    rows = copy_rows.going(connection, receiver)
+    known = catalog_rows.known_places(connection, receiver, [row.location for row in rows])
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row.location not in known:
+            found.setdefault(row.node, []).append(row.location)
+    return found
+
+
+def _put(cluster: Cluster, store: Store, late: _Late) -> int:
+    """From the receiver where it has the file, else from a node that does; raises the first error once all was tried."""
+    folder = cluster.folder(late.node)
+    for database in late.drops:
+        folder.drop_schema(database)
+    schemas = late.schemas
+    left = {piece.location: piece for piece in late.pieces}
+    sources = ["", *sorted({name for names in late.holders.values() for name in names})]
+    error: TidemarkError | None = None
+    for name in sources:
+        pieces = [piece for piece in left.values() if not name or name in late.holders[piece.location]]
+        if name and not pieces:
+            continue
+        try:
+            source = cluster.store(name) if name else store
+            here = source.stat_many([piece.location for piece in pieces])
+        except TidemarkError as away:
+            error = away
+            continue
+        there = tuple(piece for piece, entry in zip(pieces, here, strict=True) if entry is not None)
+        if there or schemas:
+            delivered = deliver(cluster, source, Parcel(late.node, schemas, there))
+            error = delivered.error or error
+            for piece in delivered.pieces:
+                del left[piece.location]
+            write_down(cluster, delivered)
+            schemas = {} if delivered.schemas >= set(schemas) else schemas
+    if not schemas:
+        with cluster.app.ledger.write() as connection:
+            advance(connection, cluster, late.node, late.databases)
+    if left or schemas:
+        lacking = next(iter(left), "") or f"the schema of {next(iter(schemas))}"
+        raise error or NotFoundError(f"nobody has {lacking} any more", hint="./tidemark verify --repair", subject=lacking)
+    return len(late.pieces)
+
+
+def _remove(cluster: Cluster, late: _Late) -> int:
+    if not late.going:
+        return 0
+    cluster.folder(late.node).remove(late.going)
+    # CRASH WINDOW: gone, their rows say `going`: removed again, which changes nothing.
+    with cluster.app.ledger.write() as connection:
+        copy_rows.forget_copies(connection, cluster.receiver.name, late.node, late.going)
+        advance(connection, cluster, late.node)
+    return len(late.going)

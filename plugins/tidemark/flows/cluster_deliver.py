@@ -1,0 +1,167 @@
+"""Bring files (and before them schema) to nodes, and write down what lies there: the acting half of forward and catch-up.
+
+A file that lies at the node already, with the right bytes, is not sent again: a process that died before it could write it
+down. Different machines work at once, nodes of one machine one after another. Source: docs/decisions/0015.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from sqlalchemy.engine import Connection
+
+from tidemark.cluster.deliveries import Piece, applied_upto
+from tidemark.errors import NotFoundError, SourceVanishedError, TidemarkError, UnreachableError
+from tidemark.flows.cluster_nodes import Cluster
+from tidemark.ledger import catalog_rows, copy_rows, group_rows
+from tidemark.ledger.copy_rows import CopyRow
+from tidemark.ledger.group_rows import OperationRow
+from tidemark.stores import transfer
+from tidemark.stores.protocol import Entry, Range, Store
+from tidemark.stores.transfer import SendItem, SendOptions, Sent
+
+MACHINES = 8  # that are sent to at once, at most
+_OPTIONS = SendOptions(retries=3)  # a member that stays away catches up later; the others do not wait long for it
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """What a node is to get: schema papers by database first, then files."""
+
+    node: str
+    schemas: Mapping[str, bytes] = field(default_factory=dict)
+    pieces: tuple[Piece, ...] = ()
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """`schemas`, `pieces`: what is proved at the node now. `error`: why not all of it, the first reason."""
+
+    node: str
+    schemas: frozenset[str]
+    pieces: tuple[Piece, ...]
+    error: TidemarkError | None = None
+
+
+def deliver_all(cluster: Cluster, source: Store, parcels: Collection[Parcel]) -> Iterator[Delivered]:
+    """Each parcel's outcome as it is known; one a parcel. `source`: where the files are read."""
+    machines: dict[str, list[Parcel]] = {}
+    for parcel in parcels:
+        row = cluster.nodes.get(parcel.node)
+        machines.setdefault(urlsplit(row.store).netloc if row else "", []).append(parcel)
+    if len(machines) < 2:
+        yield from (deliver(cluster, source, parcel) for mine in machines.values() for parcel in mine)
+        return
+
+    def one_machine(mine: Sequence[Parcel]) -> list[Delivered]:
+        return [deliver(cluster, source, parcel) for parcel in mine]
+
+    with ThreadPoolExecutor(min(MACHINES, len(machines))) as pool:
+        for finished in as_completed([pool.submit(one_machine, mine) for mine in machines.values()]):
+            yield from finished.result()
+
+
+def deliver(cluster: Cluster, source: Store, parcel: Parcel) -> Delivered:
+    """To one node. What went wrong is in the answer; nothing of Tidemark's errors is raised."""
+    schemas: set[str] = set()
+    done: dict[str, Piece] = {}
+    error: TidemarkError | None = None
+    try:
+        folder = cluster.folder(parcel.node)
+        for database, paper in parcel.schemas.items():
+            folder.put_schema(database, paper)
+            schemas.add(database)
+        for piece, failed in _send(source, folder.store, parcel.pieces):
+            if failed is None:
+                done[piece.location] = piece
+            error = error or failed
+    except TidemarkError as broken:
+        error = broken
+    if isinstance(error, UnreachableError):
+        cluster.stores.gone(parcel.node, error)
+    return Delivered(parcel.node, frozenset(schemas), tuple(done.values()), error)
+
+
+def _send(source: Store, target: Store, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, TidemarkError | None]]:
+    """Each piece with None once it is proved at the target, else with the reason."""
+    there = target.stat_many([piece.location for piece in pieces])
+    here = source.stat_many([piece.location for piece in pieces])
+    known = _same(target, pieces, there)
+    by_path: dict[str, Piece] = {}
+    items = []
+    for piece, entry in zip(pieces, here, strict=True):
+        if piece.location in known:
+            yield piece._replace(size=known[piece.location]), None
+        elif entry is None or piece.size not in (0, entry.size):
+            yield piece, _unsound(source, piece, entry)
+        else:
+            by_path[piece.location] = piece._replace(size=entry.size)
+            items.append(SendItem(piece.location, piece.location, entry.size, piece.sha256))
+    # CRASH WINDOW: some are sealed at the node and no row knows: the next delivery finds them by their digest, or a sweep
+    # removes them.
+    for outcome in transfer.send(source, target, items, _OPTIONS) if items else ():
+        yield by_path[outcome.item.target_path], None if isinstance(outcome, Sent) else outcome.error
+
+
+def _same(target: Store, pieces: Sequence[Piece], there: Sequence[Entry | None]) -> dict[str, int]:
+    """Location → size of what lies at the target already, with the right bytes."""
+    found = [(p, e.size) for p, e in zip(pieces, there, strict=True) if e is not None and p.size in (0, e.size)]
+    digests = target.digests([Range(piece.location) for piece, _ in found]) if found else ()
+    return {p.location: size for (p, size), digest in zip(found, digests, strict=True) if digest == p.sha256}
+
+
+def _unsound(source: Store, piece: Piece, entry: Entry | None) -> TidemarkError:
+    if entry is None:
+        return SourceVanishedError(f"{piece.location} is gone from {source.url}", subject=piece.location)
+    return NotFoundError(
+        f"{piece.location} has {entry.size} bytes at {source.url}, {piece.size} are recorded",
+        hint="./tidemark verify --repair",
+        subject=piece.location,
+    )
+
+
+def write_down(cluster: Cluster, delivered: Delivered, done: Collection[OperationRow] = ()) -> None:
+    """Record the copies that a node has now, and how far it has come. `done`: operations on databases it has done."""
+    if not delivered.pieces and not done:
+        return
+    receiver, at = cluster.receiver.name, cluster.app.clock()
+    rows = [CopyRow(receiver, delivered.node, p.location, p.home, p.sha256, p.size, "held", at) for p in delivered.pieces]
+    with cluster.app.ledger.write() as connection:
+        copy_rows.put_copies(connection, rows)
+        advance(connection, cluster, delivered.node, done)
+
+
+def advance(connection: Connection, cluster: Cluster, node: str, done: Collection[OperationRow] = ()) -> None:
+    """Note in each of its groups up to which version the node has everything, as the copies say. In the transaction."""
+    receiver, at, table = cluster.receiver.name, cluster.app.clock(), cluster.table
+    applied = group_rows.applied(connection, receiver)
+    finished = {(operation.header, operation.version) for operation in done}
+    for header, members in table.groups().items():
+        if node not in members:
+            continue
+        before = applied.get((header, node), 0)
+        operations = group_rows.operations(connection, receiver, header, before)
+        if not operations:
+            continue
+        files = [operation.subject for operation in operations if not operation.kind.endswith("_database")]
+        copies = copy_rows.copies_of(connection, receiver, files)
+        here = {at: row for at, found in copies.items() for row in found if row.node == node}
+
+        known = catalog_rows.known_places(connection, receiver, set(files) - set(here))
+
+        def settled(operation: OperationRow, here: Mapping[str, CopyRow] = here, known: Collection[str] = known) -> bool:
+            if (operation.header, operation.version) in finished or table.owners[operation.slot] != operation.header:
+                return True
+            row = here.get(operation.subject)
+            if operation.kind == "put":
+                if operation.state == "committed" and row is None and operation.subject not in known:
+                    return True  # reclaimed since
+                return row is not None and row.state == "held" and row.sha256 == operation.sha256
+            return operation.kind == "remove" and row is None
+
+        upto = applied_upto(operations, before, settled)
+        if upto > before:
+            group_rows.put_applied(connection, receiver, header, node, upto, at)

@@ -1,0 +1,219 @@
+"""Files that the catalog is to show go to the nodes of their slots first; only what a quorum has becomes visible.
+
+    propose (epoch checked) → deliver, each member written down as it ends → a quorum of every group → commit (epoch checked
+    again, in the transaction in which readers see it)
+
+A table that is swapped in between withdraws what was proposed; it is routed anew, and what lies at the right nodes already
+is not sent again. Source: seed 001 "Phase 1" and "Data group"; docs/decisions/0015.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sqlalchemy.engine import Connection
+
+from tidemark.cluster import deliveries
+from tidemark.cluster.deliveries import Piece
+from tidemark.cluster.schema_paper import paper_of
+from tidemark.errors import NoQuorumError, StaleEpochError, TidemarkError
+from tidemark.flows.app import App
+from tidemark.flows.cluster_deliver import Delivered, Parcel, deliver_all, write_down
+from tidemark.flows.cluster_nodes import Cluster
+from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, group_rows, move_rows
+from tidemark.ledger.catalog_rows import CatalogFile
+from tidemark.ledger.group_rows import OperationRow
+from tidemark.stores.protocol import Store
+
+T = TypeVar("T")
+
+_ROUNDS = 5  # how often it is routed anew because the table was swapped meanwhile, before the next load does it
+
+
+@dataclass(frozen=True)
+class Forwarded:
+    """What lies at a quorum of every group it belongs to, by the table of `epoch`, and is committed by `commit`."""
+
+    epoch: int
+    operations: tuple[OperationRow, ...]
+
+
+def make_visible(
+    app: App, cluster: Cluster | None, store: Store, files: Sequence[CatalogFile], act: Callable[[Connection], T]
+) -> T:
+    """Run `act` in one write transaction, after `files` went to their nodes; what it returns.
+
+    `store`: the receiver's, where the files lie; `act`: makes them visible, or nothing and returns None; it may be run again
+    in another transaction. Raises NoQuorumError, and nothing is visible then; StaleEpochError where the table was swapped
+    again and again.
+    """
+    if cluster is None or not files:
+        with app.ledger.write() as connection:
+            return act(connection)
+    for left in reversed(range(_ROUNDS)):
+        forwarded: Forwarded | None = None
+        try:
+            forwarded = forward(cluster, files, store)
+            # CRASH WINDOW: at a quorum of nodes, nothing visible: the next load finds its landing unanswered and what lies
+            # at the nodes right; what it does not need any more is swept.
+            with app.ledger.write() as connection:
+                made = act(connection)
+                if made is not None:
+                    commit(connection, cluster, forwarded)
+        except StaleEpochError:
+            if forwarded is not None:
+                withdraw(cluster, forwarded.operations)
+            if not left:
+                raise
+            cluster.reload()
+        else:
+            if made is None:
+                withdraw(cluster, forwarded.operations)
+            return made
+    raise AssertionError("unreachable")
+
+
+def forward(cluster: Cluster, files: Sequence[CatalogFile], store: Store) -> Forwarded:
+    """Bring files (with their mods) to a quorum of every group of their slots. `store`: where they are read.
+
+    The first file of a database creates it at the group of its schema. Raises NoQuorumError naming the group and who failed
+    why, StaleEpochError where the table is not in force any more; what was proposed is withdrawn then.
+    """
+    plan = _propose(cluster, _sized(deliveries.pieces_of(cluster.table, files), store), files)
+    # CRASH WINDOW: proposed, and some of it at some members: the next catch-up withdraws it, the files are forwarded again.
+    try:
+        failed = _deliver(cluster, store, plan)
+        if plan.short(cluster):
+            cluster.stores.forgive()  # who was away a while ago may be back
+            failed |= _deliver(cluster, store, plan)
+        short = plan.short(cluster)
+        if short:
+            raise _no_quorum(cluster, short[0], failed)
+    except TidemarkError:
+        withdraw(cluster, plan.operations)
+        raise
+    return Forwarded(cluster.epoch, plan.operations)
+
+
+def commit(connection: Connection, cluster: Cluster, forwarded: Forwarded) -> None:
+    """In the transaction that makes the files visible. StaleEpochError where another table is in force now."""
+    cluster_rows.require_epoch(connection, cluster.receiver.name, forwarded.epoch)
+    group_rows.set_operation_state(connection, forwarded.operations, "committed", cluster.app.clock())
+
+
+def withdraw(cluster: Cluster, operations: Collection[OperationRow]) -> None:
+    """These will not be committed. What of them lies at nodes is used by whoever needs it next, or swept."""
+    if operations:
+        with cluster.app.ledger.write() as connection:
+            group_rows.set_operation_state(connection, operations, "withdrawn", cluster.app.clock())
+
+
+@dataclass
+class _Plan:
+    """What is to be where. `held`, `created` grow as members end."""
+
+    operations: tuple[OperationRow, ...]
+    pieces: tuple[Piece, ...]
+    held: dict[str, dict[str, str]]  # location → node → digest
+    papers: Mapping[str, bytes]  # database → its schema's paper, of those that are new or that a node lacks
+    new: frozenset[str]  # databases
+    pulling: frozenset[tuple[str, int]]  # (node, slot) without schema
+    created: dict[str, set[str]]  # new database → nodes that have its paper
+
+    def parcels(self, cluster: Cluster) -> list[Parcel]:
+        """What each node still lacks."""
+        table = cluster.table
+        lacking = deliveries.lacking(table, self.pieces, self.held)
+        schemas: dict[str, dict[str, bytes]] = {}
+        for database in sorted(self.new):
+            for node in table.route_schema(database).members:
+                if node not in self.created[database]:
+                    schemas.setdefault(node, {})[database] = self.papers[database]
+        for node, pieces in lacking.items():
+            for piece in pieces:
+                if any((node, slot) in self.pulling for slot in piece.slots):
+                    schemas.setdefault(node, {})[piece.database] = self.papers[piece.database]
+        return [Parcel(node, schemas.get(node, {}), lacking.get(node, ())) for node in sorted({*schemas, *lacking})]
+
+    def short(self, cluster: Cluster) -> list[tuple[tuple[str, ...], tuple[str, ...], str]]:
+        """(members, holders, what) of each group that has no quorum."""
+        table, quorum = cluster.table, cluster.quorum
+        found = [
+            (s.members, s.holders, s.piece.location) for s in deliveries.shortages(table, self.pieces, self.held, quorum)
+        ]
+        for database in sorted(self.new):
+            members = table.route_schema(database).members
+            holders = tuple(node for node in members if node in self.created[database])
+            if len(holders) < min(quorum, len(members)):
+                found.append((members, holders, f"the schema of {database}"))
+        return found
+
+
+def _sized(pieces: Sequence[Piece], store: Store) -> tuple[Piece, ...]:
+    """The catalog has no size of mods: it is as they lie here."""
+    unknown = [piece.location for piece in pieces if not piece.size]
+    sizes = {entry.path: entry.size for entry in store.stat_many(unknown) if entry} if unknown else {}
+    return tuple(piece._replace(size=piece.size or sizes.get(piece.location, 0)) for piece in pieces)
+
+
+def _propose(cluster: Cluster, pieces: tuple[Piece, ...], files: Sequence[CatalogFile]) -> _Plan:
+    """One transaction: what is to be done, with the epoch checked. StaleEpochError."""
+    receiver, table, at = cluster.receiver.name, cluster.table, cluster.app.clock()
+    databases = sorted({file.database for file in files})
+    with cluster.app.ledger.write() as connection:
+        cluster_rows.require_epoch(connection, receiver, table.epoch)
+        held = deliveries.held_of(copy_rows.copies_of(connection, receiver, [piece.location for piece in pieces]))
+        states = move_rows.slot_states(connection, receiver)
+        pulling = frozenset(key for key, (state, _) in states.items() if state == "pulling")
+        known = catalog_rows.known_databases(connection, receiver, databases)
+        new = frozenset(databases) - known
+        late = {piece.database for piece in pieces for _, slot in pulling if slot in piece.slots}
+        papers = {database: paper_of(connection, receiver, database) for database in sorted(new | late)}
+        rows = [_creation(cluster, database, papers[database], at) for database in sorted(new)]
+        rows += deliveries.puts(table, receiver, pieces, held, at)
+        operations = group_rows.propose(connection, rows)
+    return _Plan(tuple(operations), pieces, held, papers, new, pulling, {database: set() for database in new})
+
+
+def _creation(cluster: Cluster, database: str, paper: bytes, at: float) -> OperationRow:
+    from hashlib import sha256
+
+    route = cluster.table.route_schema(database)
+    digest = sha256(paper).hexdigest()
+    return OperationRow(
+        cluster.receiver.name, route.header, route.epoch, route.slot, "create_database", database, digest, at=at
+    )
+
+
+def _deliver(cluster: Cluster, store: Store, plan: _Plan) -> dict[str, TidemarkError]:
+    """Send what is missing, write down what came; node → why not all of it did."""
+    failed: dict[str, TidemarkError] = {}
+    for delivered in deliver_all(cluster, store, plan.parcels(cluster)):
+        write_down(cluster, delivered, _done(plan, delivered))
+        for piece in delivered.pieces:
+            plan.held.setdefault(piece.location, {})[delivered.node] = piece.sha256
+        for database in delivered.schemas & plan.new:
+            plan.created[database].add(delivered.node)
+        if delivered.error is not None:
+            failed[delivered.node] = delivered.error
+    return failed
+
+
+def _done(plan: _Plan, delivered: Delivered) -> list[OperationRow]:
+    """The creations that a node has done."""
+    return [o for o in plan.operations if o.kind == "create_database" and o.subject in delivered.schemas]
+
+
+def _no_quorum(
+    cluster: Cluster, short: tuple[tuple[str, ...], tuple[str, ...], str], failed: Mapping[str, TidemarkError]
+) -> NoQuorumError:
+    members, holders, what = short
+    why = "; ".join(f"{node}: {failed[node].message}" for node in members if node in failed)
+    return NoQuorumError(
+        f"{len(holders)} of the {len(members)} members of group {members[0]} ({', '.join(members)}) have {what},"
+        f" {min(cluster.quorum, len(members))} are needed: {why or 'the others do not have it'}",
+        hint="./tidemark cluster check names what is wrong with the nodes; then run it again, nothing is lost",
+        subject=members[0],
+    )

@@ -1,0 +1,35 @@
+"""When files of a receiver's cache were last asked for (`cache_use`): the longest unused goes first.
+
+Every function works in the caller's transaction. Source: sql/0008_cluster.sql, docs/decisions/0015.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+
+def uses(connection: Connection, receiver: str) -> dict[str, float]:
+    """Location → when it was last asked for, seconds since 1970."""
+    sql = "SELECT location, used FROM cache_use WHERE receiver = :r"
+    return {row[0]: float(row[1]) for row in connection.execute(sa.text(sql), {"r": receiver})}
+
+
+def put_uses(connection: Connection, receiver: str, locations: Iterable[str], at: float) -> None:
+    """They were asked for. Never goes back."""
+    values = [{"r": receiver, "l": location, "at": at} for location in sorted(set(locations))]
+    sql = (
+        "INSERT INTO cache_use (receiver, location, used) VALUES (:r, :l, :at) ON CONFLICT (receiver, location)"
+        " DO UPDATE SET used = excluded.used WHERE cache_use.used < excluded.used"
+    )
+    if values:
+        connection.execute(sa.text(sql), values)
+
+
+def forget_uses(connection: Connection, receiver: str, locations: Iterable[str]) -> None:
+    """The cache does not have them any more."""
+    values = [{"r": receiver, "l": location} for location in locations]
+    if values:
+        connection.execute(sa.text("DELETE FROM cache_use WHERE receiver = :r AND location = :l"), values)
