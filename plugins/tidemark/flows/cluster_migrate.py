@@ -65,6 +65,7 @@ def migrate(
             return MigrateResult(0, 0, 0, 0, "")
         with app.ledger.read() as connection:
             change = cluster_rows.open_change(connection, receiver.name)
+        _tell(cluster, lease)
         if change is None or change.state == "planned":
             sweep(cluster, lease)
             return MigrateResult(cluster.epoch, 0, 0, 0, "")
@@ -97,7 +98,6 @@ def _begin(app: App, cluster: Cluster, lease: Lease, store: Any, progress: Progr
         check_in(connection, lease)
         cluster_rows.require_epoch(connection, receiver, cluster.epoch)
         cluster_rows.set_change_state(connection, change_id, "migrating")
-    _tell(cluster, lease)
     with app.ledger.read() as connection:
         stock = read_stock(connection, receiver, cluster.table)
         rows = move_rows.moves(connection, receiver, cluster.epoch)
