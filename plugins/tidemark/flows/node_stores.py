@@ -106,13 +106,15 @@ class NodeStores:
         """Whoever's folder it is: a node that joins has none of its own yet."""
         return NodeFolder(self.store(node), node)
 
-    def gone(self, node: str, error: UnreachableError) -> None:
-        """It went away while it was worked at: not tried again before `forgive`."""
+    def gone(self, node: str, error: UnreachableError) -> UnreachableError:
+        """It went away while it was worked at: not tried again before `forgive`. Returns the error that names it."""
+        named = unreachable(node, error)
         with self._door:
-            self._away[node] = error
+            self._away[node] = named
             store = self._stores.pop(node, None)
         if store is not None:
             store.close()
+        return named
 
     def forgive(self) -> None:
         """Nodes that were away are tried again."""
@@ -142,7 +144,12 @@ class NodeStores:
         try:
             return self._app.opener(node_address(self._app, row))
         except UnreachableError as away:
-            self._away[node] = UnreachableError(
-                f"node {node} cannot be reached: {away.message}", hint="./tidemark cluster check", subject=node
-            )
+            self._away[node] = unreachable(node, away)
             raise self._away[node] from away
+
+
+def unreachable(node: str, error: UnreachableError) -> UnreachableError:
+    """The error with the node's name, once."""
+    if error.subject == node:
+        return error
+    return UnreachableError(f"node {node} cannot be reached: {error.message}", hint="./tidemark cluster check", subject=node)

@@ -164,6 +164,31 @@ def test_a_node_that_is_away_is_named_and_asked_once(begun: App, opener: Opener)
         assert cluster.reload().folder("n2").sizes() == {}
 
 
+def test_a_node_that_goes_away_at_work_is_not_waited_for_again(begun: App, opener: Opener) -> None:
+    with opened(begun, CENTRE) as cluster:
+        assert cluster is not None
+        cluster.store("n1")
+        told = cluster.stores.gone("n1", UnreachableError("connection reset"))
+        assert told.message == "node n1 cannot be reached: connection reset"
+        assert opener.closed == ["n1"]
+        with pytest.raises(UnreachableError, match="node n1 cannot be reached: connection reset"):
+            cluster.folder("n1")
+        cluster.stores.forgive()
+        cluster.folder("n1")
+        assert opener.opened == ["n1", "n1"]
+
+
+def test_a_disk_that_was_exchanged_meanwhile_is_noticed_when_it_is_back(begun: App, tmp_path: Path) -> None:
+    with opened(begun, CENTRE) as cluster:
+        assert cluster is not None
+        cluster.folder("n1")
+        cluster.stores.gone("n1", UnreachableError("connection reset"))
+        (tmp_path / "nodes" / "n1").rename(tmp_path / "broken")
+        cluster.stores.forgive()
+        with pytest.raises(PermanentError, match="not the folder of node n1"):
+            cluster.folder("n1")
+
+
 def test_a_disk_that_is_not_mounted_is_not_taken_for_an_empty_node(begun: App, tmp_path: Path) -> None:
     (tmp_path / "nodes" / "n2").rename(tmp_path / "unmounted")
     (tmp_path / "nodes" / "n2").mkdir()
