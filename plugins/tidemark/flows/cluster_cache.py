@@ -28,11 +28,12 @@ _OPTIONS = SendOptions(retries=2)  # another node may have it, too
 _turn = itertools.count()  # the first node that is asked: one after another
 
 
-def recall(cluster: Cluster | None, files: Iterable[CatalogFile]) -> tuple[str, ...]:
+def recall(cluster: Cluster | None, files: Iterable[CatalogFile], if_any: bool = False) -> tuple[str, ...]:
     """Make sure that these files (with their mods) lie below the receiver's root; the locations that were fetched.
 
     Their use is noted, so that they stay for the grace. Raises NotFoundError where no node has a file, RetryableError where
-    those that do cannot be reached: both name the file and the nodes. Without a cluster nothing is done.
+    those that do cannot be reached: both name the file and the nodes. `if_any`: what no node has is passed over. Without a
+    cluster nothing is done.
     """
     if cluster is None:
         return ()
@@ -43,7 +44,7 @@ def recall(cluster: Cluster | None, files: Iterable[CatalogFile]) -> tuple[str, 
     _note(cluster, wanted)
     missing = [location for location in sorted(wanted) if not (root / location).is_file()]
     if missing:
-        _fetch(cluster, {location: wanted[location] for location in missing})
+        _fetch(cluster, {location: wanted[location] for location in missing}, if_any)
     return tuple(missing)
 
 
@@ -99,14 +100,14 @@ def _note(cluster: Cluster, locations: Collection[str]) -> None:
     """They are being used: before anybody looks whether they are there, so that a housekeeping in between leaves them."""
     receiver, at = cluster.receiver.name, cluster.app.clock()
     with cluster.app.ledger.read() as connection:
-        uses = cache_rows.uses(connection, receiver)
+        uses = cache_rows.uses(connection, receiver, locations)
     late = [location for location in locations if uses.get(location, 0.0) < at - _NOTED]
     if late:
         with cluster.app.ledger.write() as connection:
             cache_rows.put_uses(connection, receiver, late, at)
 
 
-def _fetch(cluster: Cluster, wanted: Mapping[str, str]) -> None:
+def _fetch(cluster: Cluster, wanted: Mapping[str, str], if_any: bool) -> None:
     """`wanted`: location → digest."""
     with cluster.app.ledger.read() as connection:
         copies = copy_rows.copies_of(connection, cluster.receiver.name, wanted)
@@ -114,7 +115,9 @@ def _fetch(cluster: Cluster, wanted: Mapping[str, str]) -> None:
         at: [c for c in copies.get(at, ()) if (c.state, c.sha256) == ("held", digest)] for at, digest in wanted.items()
     }
     nowhere = [location for location, rows in holders.items() if not rows]
-    if nowhere:
+    if nowhere and if_any:
+        holders = {location: rows for location, rows in holders.items() if rows}
+    elif nowhere:
         raise NotFoundError(
             f"{nowhere[0]} is neither at receiver {cluster.receiver.name} nor at any of its nodes"
             f" ({', '.join(sorted(cluster.nodes))})",
@@ -135,7 +138,7 @@ def _fetch_in_turns(cluster: Cluster, store: Store, place: str, holders: Mapping
     left = dict(holders)
     failed: dict[str, list[str]] = {}
     turn = next(_turn)
-    for number in range(max(map(len, holders.values()))):
+    for number in range(max(map(len, holders.values()), default=0)):
         asked: dict[str, list[CopyRow]] = {}
         for rows in left.values():
             if number < len(rows):
@@ -171,6 +174,7 @@ def _ask(
         yield from ((row, error) for row in rows)
         return
     sent = [outcome.item for outcome in outcomes if isinstance(outcome, Sent)]
+    store.make_folders(sorted({item.source_path.rpartition("/")[0] for item in sent}))
     store.seal_parts([(item.target_path, item.source_path) for item in sent])
     for outcome in outcomes:
         yield by_path[outcome.item.target_path], None if isinstance(outcome, Sent) else outcome.error

@@ -17,7 +17,7 @@ from tidemark.cluster.deliveries import Piece, due
 from tidemark.cluster.schema_paper import paper_of
 from tidemark.errors import NotFoundError, TidemarkError
 from tidemark.flows.cluster_deliver import Parcel, advance, deliver, write_down
-from tidemark.flows.cluster_forward import withdraw
+from tidemark.flows.cluster_forward import withdraw_left
 from tidemark.flows.cluster_nodes import Cluster
 from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, group_rows, move_rows
 from tidemark.ledger.group_rows import OperationRow
@@ -54,7 +54,7 @@ def catch_up(cluster: Cluster | None, store: Store, node: str = "") -> CaughtUp:
     """
     if cluster is None:
         return CaughtUp()
-    _withdraw_left(cluster)
+    withdraw_left(cluster, lambda row: MERGED not in row.subject)  # merged files are proposed under leases of their own
     files = removed = 0
     away: dict[str, str] = {}
     for late in _who_is_late(cluster, node):
@@ -123,14 +123,6 @@ def _change(connection: Connection, cluster: Cluster, database: str, at: float) 
 def _removal(cluster: Cluster, location: str, slot: int, at: float) -> OperationRow:
     header = cluster.table.owners[slot]
     return OperationRow(cluster.receiver.name, header, cluster.epoch, slot, "remove", location, at=at)
-
-
-def _withdraw_left(cluster: Cluster) -> None:
-    """What is proposed under a load lease that somebody lost. Merged files are proposed under leases of their own."""
-    receiver = cluster.receiver.name
-    with cluster.app.ledger.read() as connection:
-        left = [row for row in group_rows.proposed(connection, receiver) if MERGED not in row.subject]
-    withdraw(cluster, left)
 
 
 def _who_is_late(cluster: Cluster, only: str) -> list[_Late]:

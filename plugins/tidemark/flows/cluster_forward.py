@@ -20,6 +20,7 @@ from tidemark.cluster.deliveries import Piece
 from tidemark.cluster.schema_paper import paper_of
 from tidemark.errors import NoQuorumError, StaleEpochError, TidemarkError
 from tidemark.flows.app import App
+from tidemark.flows.cluster_cache import recall
 from tidemark.flows.cluster_deliver import Delivered, Parcel, deliver_all, write_down
 from tidemark.flows.cluster_nodes import Cluster
 from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, group_rows, move_rows
@@ -75,6 +76,14 @@ def make_visible(
     raise AssertionError("unreachable")
 
 
+def withdraw_left(cluster: Cluster | None, mine: Callable[[OperationRow], bool]) -> None:
+    """Withdraw what is proposed and `mine`: the caller's lease says that nobody is at work on it any more."""
+    if cluster is not None:
+        with cluster.app.ledger.read() as connection:
+            left = [row for row in group_rows.proposed(connection, cluster.receiver.name) if mine(row)]
+        withdraw(cluster, left)
+
+
 def forward(cluster: Cluster, files: Sequence[CatalogFile], store: Store) -> Forwarded:
     """Bring files (with their mods) to a quorum of every group of their slots. `store`: where they are read.
 
@@ -84,6 +93,7 @@ def forward(cluster: Cluster, files: Sequence[CatalogFile], store: Store) -> For
     plan = _propose(cluster, _sized(deliveries.pieces_of(cluster.table, files), store), files)
     # CRASH WINDOW: proposed, and some of it at some members: the next catch-up withdraws it, the files are forwarded again.
     try:
+        _bring_here(cluster, store, plan, files)
         failed = _deliver(cluster, store, plan)
         if plan.short(cluster):
             cluster.stores.forgive()  # who was away a while ago may be back
@@ -199,6 +209,15 @@ def _deliver(cluster: Cluster, store: Store, plan: _Plan) -> dict[str, TidemarkE
         if delivered.error is not None:
             failed[delivered.node] = delivered.error
     return failed
+
+
+def _bring_here(cluster: Cluster, store: Store, plan: _Plan, files: Sequence[CatalogFile]) -> None:
+    """What some node lacks and the cache gave up: deletions came alone, for a file that was here long ago."""
+    lacking = {piece.location for parcel in plan.parcels(cluster) for piece in parcel.pieces}
+    wanted = sorted(lacking)
+    gone = {place for place, entry in zip(wanted, store.stat_many(wanted), strict=True) if entry is None}
+    if gone:
+        recall(cluster, [file for file in files if {file.location, file.mods_location} & gone])
 
 
 def _done(plan: _Plan, delivered: Delivered) -> list[OperationRow]:

@@ -9,9 +9,10 @@ Source: seed 001 "Obtaining a snapshot", "Installing a snapshot"; docs/decisions
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tidemark.cluster.migration_plan import Batch
 from tidemark.errors import (
@@ -21,6 +22,7 @@ from tidemark.errors import (
     SourceVanishedError,
     StaleEpochError,
     TidemarkError,
+    UnreachableError,
 )
 from tidemark.flows.app import App
 from tidemark.flows.cluster_nodes import Cluster
@@ -35,7 +37,7 @@ from tidemark.stores.protocol import Store
 from tidemark.stores.transfer import SendItem, SendOptions, Sent, send
 
 SNAPSHOT = "move-"
-"""Snapshots of migrations have labels that begin so; whoever holds the lease may drop all that it did not make."""
+"""Snapshots of migrations have labels that begin so."""
 RECEIVER = ""
 """The receiver itself as a source: it may have a file in its cache, and has all of them before the first table."""
 _ROUNDS = 5  # of a member: each lists anew what it lacks and who has it
@@ -58,7 +60,6 @@ class Moving:
     slots: int = 0
     slots_done: int = 0
     moved: int = 0  # bytes recorded by this call
-    cleared: set[str] = field(default_factory=set)  # nodes whose left snapshots were dropped
 
     def beat(self, on_wire: int = 0) -> None:
         shown = min(self.total, self.done + on_wire)
@@ -90,6 +91,18 @@ def pull(work: Moving, batch: Batch, member: str) -> None:
         lacking, _ = _lacking(work, batch, member)
     if lacking:
         raise _nobody(member, lacking, failed)
+
+
+def drop_snapshots(work: Moving) -> None:
+    """Those that migrations left which died: their lease is ours, so nobody reads them. A node that is away keeps its own
+    until the next migration."""
+    for row in work.cluster.nodes.values():
+        if row.state in ("serving", "leaving"):
+            with contextlib.suppress(UnreachableError):
+                folder = work.cluster.folder(row.node)
+                for label in folder.snapshots():
+                    if label.startswith(SNAPSHOT):
+                        folder.drop_snapshot(label)
 
 
 def _lacking(work: Moving, batch: Batch, member: str) -> tuple[dict[str, Stored], dict[str, list[CopyRow]]]:
@@ -166,14 +179,9 @@ def _readable(
         yield work.store, _items(work.store, {file.location: file.location for file in files}, files)
         return
     folder = work.cluster.folder(source)
-    if source not in work.cleared:
-        for label in folder.snapshots():
-            if label.startswith(SNAPSHOT):  # of a migration that died: its lease is ours now
-                folder.drop_snapshot(label)
-        work.cleared.add(source)
     label = f"{SNAPSHOT}{batch.epoch}-{batch.slots[0]}-{member}"
     snapshot = folder.snapshot([file.location for file in files], label)
-    # CRASH WINDOW: links that nobody reads: dropped by the next migration that asks this node, before it links.
+    # CRASH WINDOW: links that nobody reads: dropped at the end of the next migration.
     try:
         yield folder.store, _items(folder.store, snapshot.paths, files)
     finally:

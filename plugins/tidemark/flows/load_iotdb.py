@@ -16,6 +16,8 @@ from pathlib import Path
 from tidemark.errors import LeaseLostError, RetryableError, TidemarkError, UsageError
 from tidemark.flows.admitting import local_root
 from tidemark.flows.app import App
+from tidemark.flows.cluster_cache import fetcher, recall
+from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.iotdb_counting import count_open
 from tidemark.flows.load_result import IotdbResult, LoadResult, Trouble
 from tidemark.ledger import catalog_rows, iotdb_rows, landing_rows, owner_rows
@@ -66,6 +68,7 @@ def load_iotdb(
     with (
         leases.hold(f"iotdb:{receiver.name}", f"iotdb-{uuid.uuid4().hex[:12]}") as lease,
         app.receiver_store(receiver) as store,
+        opened(app, receiver) as cluster,
     ):
         if not _anything(app, target):
             return IotdbResult(server.name)
@@ -75,7 +78,7 @@ def load_iotdb(
         answering = None
         try:
             answering = connect(server)
-            work = _Work(app, receiver, target, root, store, lease, answering, done, progress)
+            work = _Work(app, receiver, target, root, store, lease, answering, done, progress, cluster)
             points = work.run(troubles)
         except LeaseLostError:
             raise
@@ -118,12 +121,13 @@ class _Work:
     server: Answering
     done: Done
     progress: Progress
+    cluster: Cluster | None
 
     def run(self, troubles: list[Trouble]) -> int:
         """Everything in its order; the points that were counted. Troubles are told also when an error ends it."""
         stage = Stage(self.store, self.root, self.target.server, self.server.version.moves)
         try:
-            with CatalogReader(self.root) as reader:
+            with CatalogReader(self.root, fetcher(self.cluster)) as reader:
                 self._give(stage, reader)
                 stage.clear()
                 return count_open(self.app, self.target, self.lease, self._mender(stage, reader), troubles)
@@ -134,6 +138,9 @@ class _Work:
         standings, gone = self._standings()
         files = [one.file for one in standings] + [one.file for one in gone]
         seen = self._seen(files)
+        recall(self.cluster, [one.file for one in standings if one.state != "given"])
+        recall(self.cluster, [one.file for one in gone], if_any=True)
+        recall(self.cluster, (layer.file for one in seen.values() for layer in one.layers))
         mender = Mender(self.server, stage, self.root, reader, seen)
         giver = Giver(self.app.ledger, self.target, self.lease, self.root, mender, self.app.clock, self.done, set())
         limits = self._limits()

@@ -12,9 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from sqlalchemy.engine import Connection
+
 from tidemark.errors import CorruptionError, LeaseLostError, PermanentError, RetryableError, TidemarkError
 from tidemark.flows.admitting import CheckedFile, decide, examine_all, local_root, site_of
 from tidemark.flows.app import App
+from tidemark.flows.cluster_catch_up import catch_up, refresh_schemas
+from tidemark.flows.cluster_forward import make_visible
+from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.load_result import LoadResult, Tally, Trouble
 from tidemark.flows.older_ledger import require_current
 from tidemark.flows.replay import Bench, replay_refused
@@ -48,8 +53,10 @@ class _Work:
     engine: str
     progress: Progress
     rows: Mapping[tuple[str, str], LandingRow]  # (site, landing) → its row as the load began, of those not finished
+    cluster: Cluster | None
     finished: Mapping[tuple[str, str], int]  # (site, landing) → its folder's mtime when nothing was left to be done there
     done: dict[tuple[str, str], int] = field(default_factory=dict)  # the same of those that this load finished
+    databases: set[str] = field(default_factory=set)  # of which something came
     tally: Tally = field(default_factory=Tally)
 
 
@@ -79,16 +86,19 @@ def load(
     with (
         leases.hold(f"load:{receiver.name}", f"load-{uuid.uuid4().hex[:12]}") as lease,
         app.receiver_store(receiver) as store,
+        opened(app, receiver) as cluster,
     ):
         with app.ledger.read() as connection:
             rows = landing_rows.landings(connection, receiver.name, open_only=True)
             finished = landing_rows.finished_landings(connection, receiver.name)
-        work = _Work(app, receiver, root, store, lease, engine, progress, rows, finished)
+        work = _Work(app, receiver, root, store, lease, engine, progress, rows, cluster, finished)
         require_current(app, receiver, store)
         sweep_waiting(app.ledger, store, receiver.name, lease)
-        replay_refused(Bench(app, receiver, root, store, lease, engine))
+        catch_up(cluster, store)
+        replay_refused(Bench(app, receiver, root, store, lease, engine, cluster))
         failed = _load_sites(work, landing_folders(root, site_id, finished))
         _note_finished(work)
+        refresh_schemas(cluster, store, work.databases)
     if failed:
         raise failed[0]
     return work.tally.result(receiver.name)
@@ -186,7 +196,8 @@ _UNNAMED = "it lies in the landing but its manifest does not name it"
 def _record(work: _Work, one: _Landing, admission: Admission, logs: Sequence[schema.KeptLog], strays: Sequence[str]) -> None:
     """The one transaction in which readers see the landing."""
     origin, manifest, at = one.origin, one.manifest, work.app.clock()
-    with work.app.ledger.write() as connection:
+
+    def tell(connection: Connection) -> tuple[Receipt, Sequence[str]]:
         check_in(connection, work.lease)
         recorded = record_landing(connection, origin, manifest, admission, logs, at)
         answers = recorded.answers
@@ -197,7 +208,11 @@ def _record(work: _Work, one: _Landing, admission: Admission, logs: Sequence[sch
         place = {"site_id": origin.site_id, "landing": origin.landing}
         record_many(connection, "file.skipped", [{**place, "path": path, "reason": _UNNAMED} for path in strays])
         record_many(connection, "landing.loaded", [{**place, "answers": len(answers)}])
-    work.tally.take(origin.site_id, receipt, recorded.clashes)
+        return receipt, recorded.clashes
+
+    files = [load.row for load in admission.loads]
+    work.tally.take(origin.site_id, *make_visible(work.app, work.cluster, work.store, files, tell))
+    work.databases.update(file.database for file in files)
 
 
 def _finish(work: _Work, folder: Folder, paper: Paper | None) -> None:

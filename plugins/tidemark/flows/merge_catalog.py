@@ -18,9 +18,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+from sqlalchemy.engine import Connection
+
 from tidemark.errors import (
     CorruptionError,
     LeaseHeldError,
+    NoQuorumError,
     NotFoundError,
     RetryableError,
     TidemarkError,
@@ -28,6 +31,10 @@ from tidemark.errors import (
 )
 from tidemark.flows.admitting import local_root
 from tidemark.flows.app import App
+from tidemark.flows.cluster_cache import recall
+from tidemark.flows.cluster_catch_up import remove_everywhere
+from tidemark.flows.cluster_forward import make_visible, withdraw_left
+from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.engines import Outcome, choose_engine
 from tidemark.ledger import catalog_rows, landing_rows, merge_rows, standing_rows
 from tidemark.ledger.leases import Lease, Leases, check_in
@@ -36,6 +43,7 @@ from tidemark.load.merge_outputs import outputs_of
 from tidemark.load.merge_plan import Group, Plan, Unit, plan_merge, tasks_of
 from tidemark.load.merge_task import MergeOutcome, MergeTask
 from tidemark.load.place import UNITS_PER_MS, folder_name
+from tidemark.load.recall import MERGED
 from tidemark.progress import Progress, Tick, silent
 from tidemark.settings import ReceiverSettings
 from tidemark.stores.protocol import Store
@@ -106,6 +114,7 @@ class _Work:
     engine: str
     progress: Progress
     batch: str  # id of this merge: in its lease, its staging folders, its files' names, its accounts
+    cluster: Cluster | None
     leases: dict[str, Lease] = field(default_factory=dict)  # by the database's folder below staging/
     tally: _Tally = field(default_factory=_Tally)
 
@@ -129,8 +138,8 @@ def merge(
     begun = time.monotonic()
     root = str(local_root(app, receiver))
     _check_database(app, receiver, database)
-    with app.receiver_store(receiver) as store, ExitStack() as held:
-        work = _Work(app, receiver, store, root, database, partition, engine, progress, uuid.uuid4().hex[:12])
+    with app.receiver_store(receiver) as store, opened(app, receiver) as cluster, ExitStack() as held:
+        work = _Work(app, receiver, store, root, database, partition, engine, progress, uuid.uuid4().hex[:12], cluster)
         _take_leases(work, held)
         for folder in work.leases:
             _clean_up(work, folder)
@@ -180,13 +189,15 @@ def _take_leases(work: _Work, held: ExitStack) -> None:
 
 def _clean_up(work: _Work, folder: str) -> None:
     """Remove what batches of a database left behind; the lease says that none of them runs any more."""
+    mine = f"data/{folder}/"
+    withdraw_left(work.cluster, lambda row: row.subject.startswith(mine) and MERGED in row.subject)
     for batch in work.store.list_folder(f"{_STAGING}/{folder}"):
         place = f"{_STAGING}/{folder}/{batch}"
         intents = [f"{place}/{name}" for name in work.store.list_folder(place) if name.endswith(_INTENT)]
         meant = [target for _, data in work.store.read_many(intents) if data for target in json.loads(data)]
         with work.app.ledger.read() as connection:
             known = merge_rows.known_locations(connection, work.receiver.name, meant)
-        work.store.remove([target for target in meant if target not in known])
+        _unmake(work, [target for target in meant if target not in known])
         # CRASH WINDOW: targets gone, intents still there: the next run finds nothing left to remove.
         work.store.remove_tree(place)
 
@@ -219,6 +230,7 @@ def _run(work: _Work, groups: Sequence[Group], batch: str) -> bool:
     app = work.app
     with app.ledger.read() as connection:
         sites = landing_rows.sites(connection)
+    groups = [group for group in groups if _at_hand(work, group)]
     tasks: list[MergeTask] = []
     for number, group in enumerate(groups):
         interval = work.receiver.partition_interval_ms * UNITS_PER_MS[sites[group.units[0].file.site_id].time_unit]
@@ -239,6 +251,16 @@ def _run(work: _Work, groups: Sequence[Group], batch: str) -> bool:
     return moved
 
 
+def _at_hand(work: _Work, group: Group) -> bool:
+    """Whether all files of a group are at the receiver, or came back from its nodes; if not, it is tried again later."""
+    try:
+        recall(work.cluster, [unit.file for unit in group.units])
+    except TidemarkError as away:
+        _fail(work, group, away)
+        return False
+    return True
+
+
 def _conclude(work: _Work, group: Group, name: str, outcomes: Sequence[Outcome]) -> bool:
     """Publish a group all of whose tasks are done, or say why not. False: it must be planned anew."""
     for outcome in outcomes:
@@ -253,7 +275,11 @@ def _conclude(work: _Work, group: Group, name: str, outcomes: Sequence[Outcome])
     if not any(one.staged for one in made):
         _keep(work, group, group.units[0].file.location, "deletions leave no point of these files to write")
         return True
-    return _publish(work, group, name, made)
+    try:
+        return _publish(work, group, name, made)
+    except NoQuorumError as few:
+        _fail(work, group, few)
+        return True
 
 
 def _publish(work: _Work, group: Group, name: str, made: Sequence[MergeOutcome]) -> bool:
@@ -266,20 +292,33 @@ def _publish(work: _Work, group: Group, name: str, made: Sequence[MergeOutcome])
     # CRASH WINDOW: some outputs have their final names, no row knows them: `_clean_up` finds them by the intent.
     work.store.make_folders(sorted({target.rpartition("/")[0] for target in targets}))
     work.store.seal_parts([(output.staged.location, output.row.file.location) for output in outputs])
-    with work.app.ledger.write() as connection:
+    sources = [unit.file for unit in group.units]
+    rows = [output.row for output in outputs]
+
+    def tell(connection: Connection) -> tuple[int, ...] | None:
         check_in(connection, work.lease(group))
-        sources = [unit.file for unit in group.units]
-        rows = [output.row for output in outputs]
-        ids = merge_rows.publish(connection, work.receiver.name, sources, rows, work.batch, at)
+        return merge_rows.publish(connection, work.receiver.name, sources, rows, work.batch, at)
+
+    try:
+        ids = make_visible(work.app, work.cluster, work.store, [row.file for row in rows], tell)
+    except NoQuorumError:
+        _unmake(work, targets)
+        raise
     # CRASH WINDOW: recorded, the intent still there: `_clean_up` sees that the catalog knows the outputs and keeps them.
     if ids is None:
-        work.store.remove(targets)
+        _unmake(work, targets)
         return False
     work.tally.groups += 1
     work.tally.files_in += len(sources)
     work.tally.files_out += len(outputs)
     work.tally.rows += sum(output.staged.points for output in outputs)
     return True
+
+
+def _unmake(work: _Work, targets: Sequence[str]) -> None:
+    """Nobody has seen these outputs, and nobody will."""
+    remove_everywhere(work.cluster, targets)
+    work.store.remove(targets)
 
 
 def _fail(work: _Work, group: Group, error: TidemarkError) -> None:

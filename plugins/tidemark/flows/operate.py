@@ -12,10 +12,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sqlalchemy.engine import Connection
+
 from tidemark.errors import CorruptionError, NotFoundError, OwnershipError, UsageError
 from tidemark.flows import link_quarantine
 from tidemark.flows.admitting import local_root, site_of
 from tidemark.flows.app import App
+from tidemark.flows.cluster_forward import make_visible
+from tidemark.flows.cluster_nodes import opened
 from tidemark.flows.replay import Bench, replay_refused, take, try_again
 from tidemark.ledger import audit, landing_rows, link_rows, owner_rows, run_rows, trouble_rows
 from tidemark.ledger.events import record
@@ -27,7 +31,7 @@ from tidemark.load.place import put
 from tidemark.load.tidy import sweep_waiting
 from tidemark.settings import ReceiverSettings
 from tidemark.stores.decided import APPROVE, GIVE_UP, TRANSFER, DecidedPaper, encode_decided, paper_place
-from tidemark.stores.landing import Resend
+from tidemark.stores.landing import Answer, Resend
 from tidemark.sync import receipts
 
 
@@ -80,13 +84,17 @@ def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engin
             )
         put(bench.store, admission.placements)
         # CRASH WINDOW: in place, not recorded: the file is still held, releasing it again goes on.
-        with app.ledger.write() as connection:
+
+        def tell(connection: Connection) -> tuple[Answer, ...]:
             check_in(connection, bench.lease)
             answers = take(connection, origin, admission, app.clock())
             trouble_rows.end_quarantine(connection, quarantine_id, "superseded" if admission.known else "released")
             audit.record(connection, "quarantine release", row.path, id=quarantine_id, site=row.site_id)
             place = {"site_id": row.site_id, "landing": row.landing, "path": row.path}
             record(connection, "file.replayed", **place, why=f"released from quarantine {quarantine_id}")
+            return answers
+
+        answers = make_visible(app, bench.cluster, bench.store, [load.row for load in admission.loads], tell)
         sweep_waiting(app.ledger, bench.store, row.receiver, bench.lease)
     if answers[0].outcome == "refused":
         raise OwnershipError(answers[0].reason, hint="./tidemark owners list", subject=row.path)
@@ -236,8 +244,9 @@ def _bench(app: App, receiver: ReceiverSettings, engine: str = "auto") -> Iterat
     with (
         leases.hold(f"load:{receiver.name}", f"operator-{uuid.uuid4().hex[:12]}") as lease,
         app.receiver_store(receiver) as store,
+        opened(app, receiver) as cluster,
     ):
-        yield Bench(app, receiver, root, store, lease, engine)
+        yield Bench(app, receiver, root, store, lease, engine, cluster)
 
 
 def _held(app: App, receiver: ReceiverSettings, held_id: str) -> QuarantineRow:

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from tidemark.errors import PartialError
 from tidemark.flows.admitting import local_root, site_of
 from tidemark.flows.app import App
+from tidemark.flows.cluster_cache import fetcher, recall
+from tidemark.flows.cluster_nodes import opened
 from tidemark.flows.point_files import PointFile, check_ending
 from tidemark.ledger import catalog_rows, landing_rows, owner_rows
 from tidemark.load.view import CatalogReader, SeenDevice, points, seen_devices
@@ -110,7 +112,8 @@ def read(app: App, receiver: ReceiverSettings, query: Query, out: Path, progress
         {s: moment(query.end, row.time_unit) for s, row in sites.items()},
     )
     devices = [d for d in seen_devices(files, held, owners, widths) if matches(query.device, d.name)]
-    with CatalogReader(root) as reader:
+    with opened(app, receiver) as cluster, CatalogReader(root, fetcher(cluster)) as reader:
+        recall(cluster, (layer.file for device in devices for layer in device.layers))
         shape = _Tall() if query.tall else _Wide.of(reader, devices, progress)
         seen = 0
         with PointFile(out, shape.schema) as target:

@@ -13,6 +13,8 @@ from sqlalchemy.engine import Connection
 
 from tidemark.flows.admitting import decide, examine_all
 from tidemark.flows.app import App
+from tidemark.flows.cluster_forward import make_visible
+from tidemark.flows.cluster_nodes import Cluster
 from tidemark.ledger import landing_rows, owner_rows
 from tidemark.ledger.events import record
 from tidemark.ledger.leases import Lease, check_in
@@ -41,7 +43,8 @@ class Bench:
     root: Path
     store: Store
     lease: Lease
-    engine: str = "auto"
+    engine: str
+    cluster: Cluster | None
 
 
 def replay_refused(bench: Bench) -> list[RefusalRow]:
@@ -92,13 +95,16 @@ def _replay(bench: Bench, row: RefusalRow) -> bool:
     put(bench.store, admission.placements)
     # CRASH WINDOW: in place, not recorded: still refused, the next load replays it.
     at = bench.app.clock()
-    with bench.app.ledger.write() as connection:
+
+    def tell(connection: Connection) -> bool:
         check_in(connection, bench.lease)
         take(connection, origin, admission, at)
         owner_rows.end_refusal(connection, row.refusal_id, "superseded" if admission.holds else "replayed")
         place = {"site_id": row.site_id, "landing": row.landing, "path": row.path}
         record(connection, "file.replayed", **place, why=f"device {row.device} belongs to its site now")
-    return not admission.holds
+        return not admission.holds
+
+    return make_visible(bench.app, bench.cluster, bench.store, [load.row for load in admission.loads], tell)
 
 
 def _origin(bench: Bench, row: QuarantineRow | RefusalRow, file: LandedFile, data: tuple[str, ...]) -> Origin:

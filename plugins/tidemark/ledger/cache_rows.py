@@ -5,16 +5,26 @@ Every function works in the caller's transaction. Source: sql/0008_cluster.sql, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+_CHUNK = 400  # values in one IN list
 
-def uses(connection: Connection, receiver: str) -> dict[str, float]:
-    """Location → when it was last asked for, seconds since 1970."""
+
+def uses(connection: Connection, receiver: str, locations: Collection[str] | None = None) -> dict[str, float]:
+    """Location → when it was last asked for, seconds since 1970; of these, or of all."""
     sql = "SELECT location, used FROM cache_use WHERE receiver = :r"
-    return {row[0]: float(row[1]) for row in connection.execute(sa.text(sql), {"r": receiver})}
+    if locations is None:
+        return {row[0]: float(row[1]) for row in connection.execute(sa.text(sql), {"r": receiver})}
+    query = sa.text(f"{sql} AND location IN :many").bindparams(sa.bindparam("many", expanding=True))
+    wanted = sorted(set(locations))
+    found: dict[str, float] = {}
+    for start in range(0, len(wanted), _CHUNK):
+        values = {"r": receiver, "many": wanted[start : start + _CHUNK]}
+        found |= {row[0]: float(row[1]) for row in connection.execute(query, values)}
+    return found
 
 
 def put_uses(connection: Connection, receiver: str, locations: Iterable[str], at: float) -> None:

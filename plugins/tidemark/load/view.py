@@ -8,7 +8,7 @@ Source: DESIGN §3 "Who wins"; research/iotdb.md "What to know first" 10.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -93,8 +93,10 @@ def _shown(name: str, layers: Sequence[Layer], widths: Mapping[tuple[str, str, s
 class CatalogReader:
     """Reads series from the files of a receiver; a context manager. Keeps the files it used last open."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, fetch: Callable[[CatalogFile], object] | None = None) -> None:
+        """`fetch`: brings a file back that the receiver gave up, or raises why not."""
         self._root = root
+        self._fetch = fetch
         self._open: OrderedDict[int, tuple[TsFile, tuple[Deletion, ...]]] = OrderedDict()
         self._bad: set[int] = set()
         self.unread = Unread()
@@ -152,8 +154,7 @@ class CatalogReader:
             self._open.move_to_end(file.file_id)
             return self._open[file.file_id]
         try:
-            deletions = _deletions(self._root, file)
-            opened = TsFile(self._root / file.location, file.database)
+            opened, deletions = self._opened(file)
         except CorruptionError as broken:
             self._bad.add(file.file_id)
             self._name(file.location, broken)
@@ -168,6 +169,17 @@ class CatalogReader:
         if len(self._open) > _OPEN_FILES:
             self._open.popitem(last=False)[1][0].close()
         return opened, deletions
+
+    def _opened(self, file: CatalogFile) -> tuple[TsFile, tuple[Deletion, ...]]:
+        try:
+            deletions = _deletions(self._root, file)
+            return TsFile(self._root / file.location, file.database), deletions
+        except (NotFoundError, FileNotFoundError):
+            if self._fetch is None:
+                raise
+        self._fetch(file)
+        deletions = _deletions(self._root, file)
+        return TsFile(self._root / file.location, file.database), deletions
 
     def _name(self, subject: str, error: CorruptionError) -> None:
         self.unread.found.setdefault(subject, error.message)

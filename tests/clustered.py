@@ -1,0 +1,111 @@
+"""A receiver with data nodes for tests: folders of this machine, claimed, with a table in force."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tests.centre import Centre
+from tidemark.cluster import table_paper
+from tidemark.cluster.balance import even_slots
+from tidemark.cluster.change_plan import first_table
+from tidemark.cluster.node_folder import NodeFolder
+from tidemark.cluster.partition_table import PartitionTable
+from tidemark.cluster.slot_hash import SlotHash
+from tidemark.errors import UnreachableError
+from tidemark.flows.cluster_nodes import Cluster, opened
+from tidemark.ledger import cluster_rows
+from tidemark.ledger.cluster_rows import NodeRow, TableRow
+from tidemark.settings import ClusterSettings
+from tidemark.stores.local import LocalStore
+from tidemark.stores.opening import StoreAddress, open_store
+from tidemark.stores.protocol import Store
+
+SLOTS = 100
+
+
+@dataclass
+class Clustered(Centre):
+    """A `Centre` whose files lie at nodes `n1`, `n2`, … below `nodes/`."""
+
+    replicas: int = 3
+    quorum: int = 2
+    cache_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self.away: set[str] = set()
+        super().__post_init__()
+
+    def reopen(self) -> None:
+        super().reopen()
+        settings = ClusterSettings(self.name, self.replicas, self.quorum, SLOTS, cache_bytes=self.cache_bytes)
+        self.app.settings = replace(self.app.settings, cluster=settings)
+        self.app.opener = self.open_store
+
+    def open_store(self, address: StoreAddress) -> Store:
+        """As ever; nodes that are `away` cannot be reached."""
+        if address.url.rpartition("/")[2] in self.away:
+            raise UnreachableError(f"{address.url}: nobody answers")
+        return open_store(address)
+
+    def begin(self, *nodes: str) -> PartitionTable:
+        """The first table, with these nodes."""
+        return self.swap(first_table(nodes, self.replicas, SLOTS, SlotHash.FULL, even_slots))
+
+    def swap(self, table: PartitionTable) -> PartitionTable:
+        """Put a table in force; whoever is new in it is claimed and serves."""
+        with self.app.ledger.write() as connection:
+            known = {row.node for row in cluster_rows.nodes(connection, self.name)}
+            change = cluster_rows.cluster_identity(connection, self.name) or uuid.uuid4().hex
+            row = TableRow(self.name, table.epoch, table_paper.encode(table), change, self.app.clock())
+            cluster_rows.swap_table(connection, row)
+            for node in table.ring:
+                if node.name not in known:
+                    store = f"file://{self.node(node.name)}"
+                    joined = NodeRow(self.name, node.name, node.identifier, store, state="serving", epoch=table.epoch)
+                    cluster_rows.put_node(connection, joined)
+        for node in table.ring:
+            if node.name not in known:
+                NodeFolder(LocalStore(str(self.node(node.name))), node.name).claim(change)
+        return table
+
+    def node(self, name: str) -> Path:
+        return self.folder / "nodes" / name
+
+    def at(self, name: str) -> list[str]:
+        """Files of the catalog that lie at a node."""
+        place = self.node(name) / "data"
+        return sorted(p.relative_to(place.parent).as_posix() for p in place.rglob("*") if p.is_file())
+
+    @contextmanager
+    def cluster(self) -> Iterator[Cluster]:
+        with opened(self.app, self.receiver) as cluster:
+            assert cluster is not None
+            yield cluster
+
+    def empty_cache(self) -> None:
+        """The receiver gave everything up."""
+        shutil.rmtree(self.root / "data", ignore_errors=True)
+
+    def copies(self) -> dict[str, set[str]]:
+        """Location → nodes that hold it, as the ledger says."""
+        found: dict[str, set[str]] = {}
+        for location, node in self.sql("SELECT location, node FROM node_copy WHERE state = 'held'"):
+            found.setdefault(location, set()).add(node)
+        return found
+
+
+def swapping_once(centre: Clustered, table: PartitionTable) -> Callable[[StoreAddress], Store]:
+    """An opener that swaps the table while the first node is being worked at."""
+    left = [table]
+
+    def opener(address: StoreAddress) -> Store:
+        if "/nodes/" in address.url and left:
+            centre.swap(left.pop())
+        return open_store(address)
+
+    return opener
