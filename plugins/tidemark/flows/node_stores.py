@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from dataclasses import replace
 from types import TracebackType
 
 from tidemark.cluster.node_folder import NodeFolder
@@ -19,6 +20,8 @@ from tidemark.settings import ReceiverSettings
 from tidemark.settings_file import values
 from tidemark.stores.opening import StoreAddress, without_password
 from tidemark.stores.protocol import Store
+
+OPENING_TRIES = 2  # a server that answers nothing costs ten seconds a try, and the other members of its groups are there
 
 
 def node_row(app: App, receiver: ReceiverSettings, name: str, url: str = "", host_key: str = "", key: str = "") -> NodeRow:
@@ -70,7 +73,7 @@ def node_address(app: App, row: NodeRow) -> StoreAddress:
             hint=f'[nodes.{row.node}] host_key = "SHA256:…"; ssh-keyscan HOST | ssh-keygen -lf - shows it',
             subject=row.node,
         )
-    return address
+    return replace(address, tries=OPENING_TRIES)
 
 
 class NodeStores:

@@ -164,6 +164,22 @@ def test_a_node_that_is_away_is_named_and_asked_once(begun: App, opener: Opener)
         assert cluster.reload().folder("n2").sizes() == {}
 
 
+def test_a_dead_node_holds_nobody_up_for_long(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its group has others: a store that stands alone is tried five times."""
+    tried: list[str] = []
+
+    def refused(address: StoreAddress, _tier: object) -> Store:
+        tried.append(address.url)
+        raise UnreachableError("connection refused")
+
+    monkeypatch.setattr("tidemark.stores.sftp.open_sftp", refused)
+    with_node(app, sftp(host_key=HOST_KEY, key="/keys/id"))
+    address = node_address(app, node_row(app, CENTRE, "n1"))
+    with pytest.raises(UnreachableError):
+        open_store(address)
+    assert len(tried) == 2
+
+
 def test_a_node_that_goes_away_at_work_is_not_waited_for_again(begun: App, opener: Opener) -> None:
     with opened(begun, CENTRE) as cluster:
         assert cluster is not None
@@ -274,11 +290,11 @@ def with_node(app: App, node: NodeSettings) -> App:
 def test_the_settings_say_where_a_node_is_before_the_ledger_does(app: App) -> None:
     with_node(app, sftp(host_key=HOST_KEY, key="/keys/new", tier="posix"))
     noted = NodeRow("centre", "n1", 1, "sftp://a@10.0.0.9:22/old", HOST_KEY, "/keys/old")
-    expected = StoreAddress("sftp://a@10.0.1.1:22/srv/node", HOST_KEY, "/keys/new", tier="posix")
+    expected = StoreAddress("sftp://a@10.0.1.1:22/srv/node", HOST_KEY, "/keys/new", tier="posix", tries=2)
     assert node_address(app, noted) == expected
 
     unknown = replace(noted, node="n9")
-    assert node_address(app, unknown) == StoreAddress("sftp://a@10.0.0.9:22/old", HOST_KEY, "/keys/old")
+    assert node_address(app, unknown) == StoreAddress("sftp://a@10.0.0.9:22/old", HOST_KEY, "/keys/old", tries=2)
 
 
 def test_a_row_keeps_what_another_process_needs_to_find_the_node(app: App, tmp_path: Path) -> None:
