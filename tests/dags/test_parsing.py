@@ -19,6 +19,19 @@ from tidemark.orchestration.retry_policy import RETRIES, TidemarkRetryPolicy
 from tidemark.orchestration.standing_settings import EDITION
 
 STEPS = ["recover", "select_files", "sync_schema", "transfer_deletes", "transfer_files", "finish", "cleanup"]
+CLUSTER = """
+[cluster]
+replicas = 2
+quorum = 2
+slots = 24
+
+[nodes.n1]
+store = "n1"
+[nodes.n2]
+store = "n2"
+[nodes.n3]
+store = "n3"
+"""
 FIXED = {"tidemark_load", "tidemark_verify", "tidemark_housekeep"}
 SECOND = """
 [sites.plant2]
@@ -76,7 +89,9 @@ def test_a_receiver_with_an_iotdb_is_loaded_into_it_beside_the_merge(dagbag: Cal
     assert "load_iotdb" in dag.doc_md
 
 
-def test_what_every_dag_has(dagbag: Callable[[], Any]) -> None:
+@pytest.mark.parametrize("nodes", ["", CLUSTER], ids=["alone", "cluster"])
+def test_what_every_dag_has(dagbag: Callable[[], Any], centre: Centre, nodes: str) -> None:
+    centre.write(nodes)
     for dag_id, dag in dagbag().dags.items():
         assert dag.max_active_runs == 1, dag_id
         assert dag.catchup is False, dag_id
@@ -118,12 +133,31 @@ def test_the_trigger_form_is_typed_and_explained(dagbag: Callable[[], Any]) -> N
     assert params.get_param("only_paths").resolve(["data/sequence/**"]) == ["data/sequence/**"]
 
 
+def test_only_a_cluster_has_the_dag_that_scales_it(dagbag: Callable[[], Any], centre: Centre) -> None:
+    assert "tidemark_cluster_scale" not in dagbag().dags
+    assert "cluster_check" not in dagbag().dags["tidemark_verify"].task_dict
+    centre.write(CLUSTER)
+    bag = dagbag()
+    assert not bag.import_errors
+    dag = bag.dags["tidemark_cluster_scale"]
+    order = [task.task_id for task in dag.topological_sort()]
+    assert order == ["plan", "approval", "phase_one", "migrate", "finish"]
+    assert dag.task_dict["migrate"].is_mapped and dag.timetable.can_be_scheduled is False
+    assert dag.task_dict["finish"].upstream_task_ids == {"migrate", "phase_one"}
+    assert "cluster_check" in bag.dags["tidemark_verify"].task_dict
+    params = dag.params
+    assert params.dump()["dry_run"] is True and params.dump()["approval"] is True
+    assert "n1, n2, n3" in params.get_param("node").description
+    for text in ("plan", "approval", "phase_one", "migrate", "finish", "roll-back"):
+        assert text in dag.doc_md
+
+
 @pytest.mark.usefixtures("forget_edition")
 def test_broken_settings_are_an_import_error_with_the_line(dagbag: Callable[[], Any], centre: Centre) -> None:
     line = len(centre.config.read_text().splitlines()) + 1
     centre.config.write_text(centre.config.read_text() + "shedule = 1\n")
     bag = dagbag()
-    assert len(bag.import_errors) == 5, "settings that never were sound give no DAG"
+    assert len(bag.import_errors) == 6, "settings that never were sound give no DAG"
     assert all(f"tidemark.toml:{line}" in error for error in bag.import_errors.values())
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tidemark.cli import verbs_deploy, verbs_operate, verbs_prove, verbs_setup, verbs_transfer
+from tidemark.cli import verbs_cluster, verbs_deploy, verbs_operate, verbs_prove, verbs_setup, verbs_transfer
 from tidemark.cli.verb import Verb
 from tidemark.errors import UsageError
 
@@ -18,15 +18,14 @@ GROUPS: Sequence[tuple[str, Sequence[Verb]]] = (
     ("to move files", verbs_transfer.VERBS),
     ("to see and to prove", verbs_prove.VERBS),
     ("to decide", verbs_operate.VERBS),
+    ("to spread it over nodes", verbs_cluster.VERBS),
 )
 VERBS = {verb.name: verb for _group, verbs in GROUPS for verb in verbs}
-
-LATER = ("cluster",)
 
 EXIT_CODES = """\
 exit codes: 0 ok, 1 unexpected, 2 usage or settings, 3 not found, 5 try again, 6 needs somebody, 7 corruption,
 9 nothing to do (--fail-if-nothing), 10 window over, 20 differences, 21 ownership, 22 approval needed, 23 partial,
-24 source vanished, 130 and 143 stopped by Ctrl-C and SIGTERM (the next run goes on from there)"""
+24 source vanished, 30 no quorum, 130 and 143 stopped by Ctrl-C and SIGTERM (the next run goes on from there)"""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -67,10 +66,6 @@ def _verb_of(words: Sequence[str]) -> str:
         if not word.startswith("-") and before != "--config":
             if word in VERBS:
                 return word
-            if word in LATER:
-                raise UsageError(
-                    f"{word} comes with a later release of Tidemark", hint="./tidemark --help shows what there is"
-                )
             near = difflib.get_close_matches(word, VERBS, n=1)
             raise UsageError(f"no verb {word!r}" + (f"; did you mean {near[0]}?" if near else ""), hint="./tidemark --help")
         before = word

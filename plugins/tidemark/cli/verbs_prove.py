@@ -19,10 +19,11 @@ def _status(call: Call) -> Answer:
     from tidemark.flows.prove import status
 
     found = status(call.app).as_json()
-    return Answer(found, lambda screen: _show_status(screen, found["links"], found.get("iotdb", [])))
+    return Answer(found, lambda screen: _show_status(screen, found))
 
 
-def _show_status(screen: Screen, links: list[dict[str, Any]], targets: list[dict[str, Any]]) -> None:
+def _show_status(screen: Screen, found: dict[str, Any]) -> None:
+    links = found["links"]
     columns = ["link", "state", "last run", "last success", "files>", "bytes>", "oldest unsent", "why"]
     rows = [
         (
@@ -43,11 +44,28 @@ def _show_status(screen: Screen, links: list[dict[str, Any]], targets: list[dict
             screen.line(f"  {link['name']}: {link['next']}")
         for note in link["notes"]:
             screen.line(f"  {link['name']}: {note}")
-    for one in targets:
+    for one in found.get("iotdb", []):
         told = f"{one['given']:,} files given, {one['waits']:,} wait, {one['held']:,} held"
         screen.line(f"  {one['receiver']} → IoTDB {one['server']}: {one['state']}: {told}")
         for why in one["differs"][:SHOWN]:
             screen.line(f"    {why}")
+    if "cluster" in found:
+        _show_nodes(screen, found["cluster"])
+
+
+def _show_nodes(screen: Screen, cluster: dict[str, Any]) -> None:
+    nodes = ", ".join(
+        f"{node['name']} {size(node['bytes'])}" + (f" ({node['state']})" if node["state"] != "serving" else "")
+        for node in cluster["nodes"]
+    )
+    screen.line(f"  {cluster['receiver']} on nodes, epoch {cluster['epoch']}: {cluster['state']}: {nodes}")
+    if cluster["moving"]:
+        far = f"{size(cluster['done'])} of {size(cluster['bytes'])}"
+        screen.line(f"    {cluster['change']}: {cluster['moving']:,} slots move, {far} have come")
+    if cluster["behind"]:
+        screen.line(f"    behind: {', '.join(cluster['behind'])}")
+    if cluster["next"]:
+        screen.line(f"    {cluster['next']}")
 
 
 def _span(parser: argparse.ArgumentParser) -> None:
@@ -126,7 +144,7 @@ def _show_verify(screen: Screen, found: dict[str, Any]) -> None:
 
 
 def _why_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("subject", metavar="SUBJECT", help="a file, run, site, link, device or landing")
+    parser.add_argument("subject", metavar="SUBJECT", help="a file, run, site, link, device, landing, node:NAME or slot:N")
     receiver_argument(parser)
 
 

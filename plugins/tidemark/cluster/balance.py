@@ -7,14 +7,18 @@ research/iotdb.md §3.3.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from tidemark.cluster.levels import FREE
+from tidemark.cluster.shares import Shares
 from tidemark.errors import UsageError
 
 Owners = tuple[str, ...]
 """The header node of the group of each slot, by slot."""
+
+
+LITTLE = 0.001  # of the mean slot: who holds no more is counted, not weighed
 
 
 class Balance(Protocol):
@@ -60,84 +64,38 @@ def even_slots(owners: Owners, nodes: Sequence[str]) -> Owners:
     return tuple(result)
 
 
-def even_weights(weights: Mapping[int, float], most: float = 1.02) -> Balance:
-    """By bytes, or by write rate: `weights` by slot, none of them negative; a slot without one counts as 1.
+def even_weights(weights: Mapping[int, float], spare: float = 0.028) -> Balance:
+    """By bytes, or by write rate: `weights` by slot, none of them negative; a slot without one has nothing.
 
-    No node ends above `most` × the larger of the mean and the largest slot, where slots can be cut so. A node gives slots
-    as long as it stays above the mean, so what moves is what must.
+    No node ends above 1 + `spare` × the larger of the mean and the heaviest slot, where single moves and exchanges of slots
+    lead there. Below that all are brought to one level (`levels.level_of`), but no more is moved than 1.005 × the least that
+    must (`levels.least_moved`) for the sake of the level alone. Slots that hold next to nothing are shared out by number:
+    they are the ones to grow.
     """
 
     def balanced(owners: Owners, nodes: Sequence[str]) -> Owners:
-        weight = [max(1, weights.get(slot, 1)) for slot in range(len(owners))]
-        mean = sum(weight) / len(nodes)
-        limit = max(mean, max(weight, default=0)) * most
-        shares = _Shares(owners, nodes, weight)
-        moving = [slot for name, slots in shares.held.items() if name not in nodes for slot in slots]
-        for name in nodes:
-            moving += shares.give(name, mean)
-        shares.place(moving)
-        shares.level(limit)
-        return shares.owners()
+        weight = [weights.get(slot, 0) for slot in range(len(owners))]
+        little = sum(weight) / len(weight) * LITTLE
+        some, few = _parted(weight, little)
+        places = {name: place for place, name in enumerate(nodes)}
+        heavy = [weight[slot] for slot in some]
+        limit = (1 + spare) * max(sum(heavy) / len(nodes), max(heavy, default=0))
+        shares = Shares([places.get(owners[slot], FREE) for slot in some], heavy, len(nodes), limit)
+        result = list(owners)
+        for slot, place in zip(some, shares.settle(0.02, 1.005), strict=True):
+            result[slot] = nodes[place]
+        for slot, name in zip(few, even_slots(tuple(owners[slot] for slot in few), nodes), strict=True):
+            result[slot] = name
+        return tuple(result)
 
     return balanced
 
 
-class _Shares:
-    """Who holds what while it is shared out."""
-
-    def __init__(self, owners: Owners, nodes: Sequence[str], weight: Sequence[float]) -> None:
-        self.held = _held(owners, nodes)
-        self._nodes = nodes
-        self._weight = weight
-        self._loads = {name: sum(weight[slot] for slot in self.held[name]) for name in nodes}
-
-    def give(self, name: str, level: float) -> list[int]:
-        """What a node gives to come down to a level without falling below it: large slots first, so that few move."""
-        load = self._loads[name]
-        if load <= level:
-            return []
-        given = set()
-        for slot in sorted(self.held[name], key=self._weight.__getitem__, reverse=True):
-            if load - self._weight[slot] >= level:
-                load -= self._weight[slot]
-                given.add(slot)
-        self.held[name], self._loads[name] = [slot for slot in self.held[name] if slot not in given], load
-        return sorted(given)
-
-    def place(self, moving: Sequence[int]) -> None:
-        """Each goes to who has least, the largest first."""
-        poorest = [(self._loads[name], place, name) for place, name in enumerate(self._nodes)]
-        heapq.heapify(poorest)
-        for slot in sorted(moving, key=lambda slot: (-self._weight[slot], slot)):
-            load, place, name = poorest[0]
-            self.held[name].append(slot)
-            self._loads[name] = load + self._weight[slot]
-            heapq.heapreplace(poorest, (self._loads[name], place, name))
-
-    def level(self, limit: float) -> None:
-        """Bring every node below the limit, where slots can be cut so: a large one may have come to where much was.
-
-        What fits nowhere goes to who has least, and that one makes room by smaller slots; not for ever.
-        """
-        weigh, loads = self._weight.__getitem__, self._loads
-        for _ in range(4 * len(self._nodes)):
-            richest, poorest = max(self._nodes, key=loads.__getitem__), min(self._nodes, key=loads.__getitem__)
-            excess, room = loads[richest] - limit, limit - loads[poorest]
-            if excess <= 0:
-                return
-            fitting = [slot for slot in self.held[richest] if weigh(slot) <= room]
-            enough = [slot for slot in fitting or self.held[richest] if weigh(slot) >= excess]
-            if not fitting and not enough:
-                return
-            slot = min(enough, key=weigh) if enough else max(fitting, key=weigh)
-            self.held[richest].remove(slot)
-            self.held[poorest].append(slot)
-            loads[richest] -= weigh(slot)
-            loads[poorest] += weigh(slot)
-
-    def owners(self) -> Owners:
-        by_slot = {slot: name for name in self._nodes for slot in self.held[name]}
-        return tuple(by_slot[slot] for slot in range(len(self._weight)))
+def _parted(weight: Sequence[float], little: float) -> tuple[list[int], list[int]]:
+    """Slots with some weight and slots with next to none."""
+    some = [slot for slot, held in enumerate(weight) if held > little]
+    few = [slot for slot, held in enumerate(weight) if held <= little]
+    return some, few
 
 
 def original(owners: Owners, nodes: Sequence[str]) -> Owners:

@@ -97,6 +97,8 @@ def change(
     """
     require_settings(app, receiver)
     if wanted.request and _state(app, receiver, wanted.request) in ("done", "rolled_back"):
+        if wait:
+            migrate(app, receiver, progress)  # what went with it may lie there still
         return _result(app, receiver, wanted.request)
     with _alone(app, receiver, wanted) as lease, require_cluster(app, receiver) as cluster:
         change = _open_change(app, receiver, wanted, cluster.epoch)

@@ -7,9 +7,10 @@ Source: docs/decisions/0015.
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy.engine import Connection
 
@@ -17,6 +18,7 @@ from tidemark.cluster.routing import members_of
 from tidemark.errors import PermanentError, UnreachableError
 from tidemark.flows.cluster_nodes import Cluster
 from tidemark.ledger import catalog_rows, cluster_rows, copy_rows
+from tidemark.ledger.cluster_rows import NodeRow
 from tidemark.ledger.copy_rows import CopyRow
 from tidemark.ledger.database import now
 from tidemark.ledger.leases import Lease, check_in
@@ -36,6 +38,7 @@ class Swept:
 
 def sweep(cluster: Cluster, lease: Lease) -> Swept:
     """Remove what is due at every node that can be reached. `lease`: of the receiver's cluster, held by the caller."""
+    cluster.reload()
     with cluster.app.ledger.read() as connection:
         going = copy_rows.going(connection, cluster.receiver.name)
         due = _due(connection, cluster, going) if going else []
@@ -44,8 +47,11 @@ def sweep(cluster: Cluster, lease: Lease) -> Swept:
     for row in due:
         by_node[row.node].append(row)
     for node, rows in by_node.items():
-        last = sum(row.node == node for row in going) == len(rows)
-        gone += _remove_at(cluster, lease, node, rows, last)
+        gone += _remove_at(cluster, lease, node, rows)
+    waiting = {row.node for row in set(going) - set(gone)}
+    for left in cluster.nodes.values():
+        if left.state == "left" and left.epoch and left.node not in waiting:
+            _release(cluster, lease, left)
     return Swept(len(gone), sum(row.size for row in gone), len(going) - len(gone))
 
 
@@ -75,9 +81,8 @@ def _wanted(connection: Connection, cluster: Cluster, locations: set[str]) -> Ma
     return found
 
 
-def _remove_at(cluster: Cluster, lease: Lease, node: str, rows: Sequence[CopyRow], last: bool) -> list[CopyRow]:
-    """Returns what is gone. `last`: nothing else of ours is at the node; if it left, it is nobody's folder then."""
-    left = cluster.nodes[node].state == "left"
+def _remove_at(cluster: Cluster, lease: Lease, node: str, rows: Sequence[CopyRow]) -> list[CopyRow]:
+    """Returns what is gone. Of a node that left and cannot be reached, or is somebody else's by now, nothing is ours."""
     gone: list[CopyRow] = []
     try:
         folder = cluster.folder(node)
@@ -85,22 +90,26 @@ def _remove_at(cluster: Cluster, lease: Lease, node: str, rows: Sequence[CopyRow
             some = rows[start : start + _AT_ONCE]
             _still_ours(cluster, lease)
             folder.remove([row.location for row in some])
-            if left and last and start + _AT_ONCE >= len(rows):
-                # CRASH WINDOW: files gone, claim there or not, rows there: removed again, or found to be nobody's.
-                folder.release()
             # CRASH WINDOW: files gone, their rows still `going`: removed again, which changes nothing.
             _forget(cluster, lease, node, some)
             gone += some
-    except UnreachableError:
-        if left:  # it left and is gone itself: what lies there is nobody's
+    except (UnreachableError, PermanentError) as away:
+        if cluster.nodes[node].state == "left":
             _forget(cluster, lease, node, rows)
             return list(rows)
-    except PermanentError:
-        if not left:
+        if not isinstance(away, UnreachableError):
             raise
-        _forget(cluster, lease, node, rows)  # released before, or somebody else's by now
-        return list(rows)
     return gone
+
+
+def _release(cluster: Cluster, lease: Lease, row: NodeRow) -> None:
+    """Nothing of ours is at a node that left: it is nobody's folder from now on, and noted to have no table."""
+    with contextlib.suppress(UnreachableError, PermanentError):  # it is gone itself, or was released before
+        cluster.folder(row.node).release()
+    # CRASH WINDOW: released, the ledger does not know: found to be nobody's, and noted.
+    with cluster.app.ledger.write() as connection:
+        check_in(connection, lease)
+        cluster_rows.put_node(connection, replace(row, epoch=0))
 
 
 def _still_ours(cluster: Cluster, lease: Lease) -> None:

@@ -20,9 +20,9 @@ from tidemark.cluster.slot_states import SlotEvent, SlotState, after
 from tidemark.errors import RetryableError, StaleEpochError, TidemarkError, UnreachableError
 from tidemark.flows.app import App
 from tidemark.flows.cluster_going import sweep
-from tidemark.flows.cluster_moves import Moving, pull
+from tidemark.flows.cluster_moves import Moving, drop_snapshots, pull
 from tidemark.flows.cluster_nodes import Cluster, opened
-from tidemark.flows.cluster_schemas import put_schemas
+from tidemark.flows.cluster_schemas import drop_schemas, put_schemas
 from tidemark.flows.cluster_stock import Stock, read_stock
 from tidemark.ledger import cluster_rows, copy_rows, group_rows, move_rows
 from tidemark.ledger.database import now
@@ -71,6 +71,7 @@ def migrate(
         with app.receiver_store(receiver) as store:
             work = _begin(app, cluster, lease, store, progress, change.change_id)
             failed = _move(work, None if slots is None else frozenset(slots))
+            drop_snapshots(work)
             state, left = _end(work, change.change_id)
         if not failed:
             sweep(cluster, lease)
@@ -167,6 +168,7 @@ def _move_batch(work: Moving, batch: Batch) -> list[TidemarkError]:
             troubles.append(away)
     if not troubles:
         _let_go(work, batch)
+        drop_schemas(work, batch)
     return troubles
 
 

@@ -9,9 +9,10 @@ Source: seed 001 "Obtaining a snapshot", "Installing a snapshot"; docs/decisions
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from tidemark.cluster.migration_plan import Batch
 from tidemark.errors import (
@@ -21,6 +22,7 @@ from tidemark.errors import (
     SourceVanishedError,
     StaleEpochError,
     TidemarkError,
+    UnreachableError,
 )
 from tidemark.flows.app import App
 from tidemark.flows.cluster_nodes import Cluster
@@ -35,7 +37,7 @@ from tidemark.stores.protocol import Store
 from tidemark.stores.transfer import SendItem, SendOptions, Sent, send
 
 SNAPSHOT = "move-"
-"""Snapshots of migrations have labels that begin so; whoever holds the lease may drop all that it did not make."""
+"""Snapshots of migrations have labels that begin so."""
 RECEIVER = ""
 """The receiver itself as a source: it may have a file in its cache, and has all of them before the first table."""
 _ROUNDS = 5  # of a member: each lists anew what it lacks and who has it
@@ -58,7 +60,6 @@ class Moving:
     slots: int = 0
     slots_done: int = 0
     moved: int = 0  # bytes recorded by this call
-    cleared: set[str] = field(default_factory=set)  # nodes whose left snapshots were dropped
 
     def beat(self, on_wire: int = 0) -> None:
         shown = min(self.total, self.done + on_wire)
@@ -90,6 +91,18 @@ def pull(work: Moving, batch: Batch, member: str) -> None:
         lacking, _ = _lacking(work, batch, member)
     if lacking:
         raise _nobody(member, lacking, failed)
+
+
+def drop_snapshots(work: Moving) -> None:
+    """Those that migrations left which died: their lease is ours, so nobody reads them. A node that is away keeps its own
+    until the next migration."""
+    for row in work.cluster.nodes.values():
+        if row.state in ("serving", "leaving"):
+            with contextlib.suppress(UnreachableError):
+                folder = work.cluster.folder(row.node)
+                for label in folder.snapshots():
+                    if label.startswith(SNAPSHOT):
+                        folder.drop_snapshot(label)
 
 
 def _lacking(work: Moving, batch: Batch, member: str) -> tuple[dict[str, Stored], dict[str, list[CopyRow]]]:
@@ -129,32 +142,37 @@ def _fetch(
     """Bring files from one source to the member; returns the locations that came. Why others did not goes to `failed`."""
     target = work.cluster.store(member)  # a member that is away, or no folder of ours, ends the pull
     came: set[str] = set()
+    wrong: TidemarkError | None = None
     try:
         with _readable(work, batch, source, member, files) as (store, items):
             recorded: list[CopyRow] = []
-            for outcome in send(store, target, items, _options(work), _counter(work)):
+            for outcome in send(store, target, items, _options(work), _Counter(work)):
                 if isinstance(outcome, Sent):
-                    file = work.stock.files[outcome.item.target_path]
-                    recorded.append(
-                        CopyRow(work.receiver, member, file.location, file.home, outcome.sha256, outcome.item.size)
-                    )
-                elif isinstance(outcome.error, DiskFullError):
-                    raise outcome.error
+                    recorded.append(_copy(work, member, outcome))
                 else:
-                    failed[outcome.item.target_path] = outcome.error
+                    wrong = failed[outcome.item.target_path] = outcome.error
                 if len(recorded) >= _RECORDED:
                     came |= _record(work, batch, recorded)
                     recorded = []
             # CRASH WINDOW: at the member, proved, not recorded: looked at again and not sent again.
             came |= _record(work, batch, recorded)
-    except (DiskFullError, LeaseLostError, StaleEpochError):  # the member's, or ours: no other source helps
+    except (LeaseLostError, StaleEpochError):  # ours: no other source helps
         raise
     except TidemarkError as error:
+        wrong = error
         failed.update({file.location: error for file in files if file.location not in came})
+    if isinstance(wrong, DiskFullError):  # the member's: no other source helps
+        raise wrong
+    if wrong is not None:
         with work.app.ledger.write() as connection:
             check_in(connection, work.lease)
-            record(connection, "cluster.source_failed", node=source or "the receiver", error=error.message)
+            record(connection, "cluster.source_failed", node=source or "the receiver", error=wrong.message)
     return came
+
+
+def _copy(work: Moving, member: str, sent: Sent) -> CopyRow:
+    file = work.stock.files[sent.item.target_path]
+    return CopyRow(work.receiver, member, file.location, file.home, sent.sha256, sent.item.size)
 
 
 @contextmanager
@@ -166,14 +184,9 @@ def _readable(
         yield work.store, _items(work.store, {file.location: file.location for file in files}, files)
         return
     folder = work.cluster.folder(source)
-    if source not in work.cleared:
-        for label in folder.snapshots():
-            if label.startswith(SNAPSHOT):  # of a migration that died: its lease is ours now
-                folder.drop_snapshot(label)
-        work.cleared.add(source)
     label = f"{SNAPSHOT}{batch.epoch}-{batch.slots[0]}-{member}"
     snapshot = folder.snapshot([file.location for file in files], label)
-    # CRASH WINDOW: links that nobody reads: dropped by the next migration that asks this node, before it links.
+    # CRASH WINDOW: links that nobody reads: dropped at the end of the next migration.
     try:
         yield folder.store, _items(folder.store, snapshot.paths, files)
     finally:
@@ -203,7 +216,7 @@ def _record(work: Moving, batch: Batch, rows: Sequence[CopyRow]) -> set[str]:
         check_in(connection, work.lease)
         cluster_rows.require_epoch(connection, work.receiver, batch.epoch)
         at = now(connection)
-        copy_rows.put_copies(connection, [_at(row, at) for row in rows])
+        copy_rows.put_copies(connection, [replace(row, at=at) for row in rows])
         move_rows.add_bytes(connection, work.receiver, batch.epoch, by_slot)
     size = sum(by_slot.values())
     work.done += size
@@ -212,12 +225,8 @@ def _record(work: Moving, batch: Batch, rows: Sequence[CopyRow]) -> set[str]:
     return {row.location for row in rows}
 
 
-def _at(row: CopyRow, at: float) -> CopyRow:
-    return CopyRow(row.receiver, row.node, row.location, row.slot, row.sha256, row.size, "held", at)
-
-
 def _options(work: Moving) -> SendOptions:
-    return SendOptions(bandwidth=work.cluster.settings.bandwidth)
+    return SendOptions(bandwidth=work.cluster.settings.bandwidth, retries=2)  # then another member is asked
 
 
 class _Counter:
@@ -231,10 +240,6 @@ class _Counter:
             self._base, self._wire = self._work.done, 0
         self._wire += count
         self._work.beat(self._wire)
-
-
-def _counter(work: Moving) -> _Counter:
-    return _Counter(work)
 
 
 def _vanished(failed: Mapping[str, TidemarkError], lacking: Collection[str]) -> bool:

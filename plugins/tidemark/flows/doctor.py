@@ -70,10 +70,29 @@ def doctor(
             jobs.append(lambda found=receiver: check_iotdb(found, settings))  # type: ignore[misc]
     for site in settings.sites.values():
         jobs.append(lambda found=site: check_site(found, opener, clock))  # type: ignore[misc]
+    jobs += _nodes(settings, opener, clock)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for found in pool.map(lambda job: job(), jobs):
             checks += found
     return DoctorReport(tuple(checks))
+
+
+def _nodes(
+    settings: Settings, opener: Callable[[StoreAddress], Store], clock: Callable[[], float]
+) -> Iterator[Callable[[], Sequence[Check]]]:
+    """A look at each data node. What is the matter with the ledger is said by its own check."""
+    if settings.cluster is None:
+        return
+    from sqlalchemy.exc import ArgumentError
+
+    from tidemark.flows.doctor_nodes import KnownCluster, check_node, known_cluster, node_addresses
+
+    try:
+        known = known_cluster(settings)
+    except (TidemarkError, ArgumentError, ImportError):
+        known = KnownCluster()
+    for name, address in sorted(node_addresses(settings, known).items()):
+        yield lambda name=name, address=address: check_node(name, address, known, opener, clock)  # type: ignore[misc]
 
 
 def _versions() -> Check:

@@ -31,19 +31,18 @@ def check_receiver(receiver: ReceiverSettings, opener: Opener, clock: Clock) -> 
     """The receiver's store: reached, written to, space."""
     name = f"receiver {receiver.name}"
     address = StoreAddress.of(receiver)
-    return _looked_at(name, address, opener, lambda store: _receiver(name, store, clock))
+    return looked_at(name, address, opener, lambda store: written_to(name, store, clock))
 
 
 def check_site(site: SiteSettings, opener: Opener, clock: Clock) -> Sequence[Check]:
     """The site's store: reached, its folders there, hard links on every data disk."""
     name = f"site {site.name}"
     address = StoreAddress.of(site)
-    return _looked_at(name, address, opener, lambda store: _site(name, site, store, clock))
+    return looked_at(name, address, opener, lambda store: _site(name, site, store, clock))
 
 
-def _looked_at(
-    name: str, address: StoreAddress, opener: Opener, look: Callable[[Store], Iterator[Check]]
-) -> Sequence[Check]:
+def looked_at(name: str, address: StoreAddress, opener: Opener, look: Callable[[Store], Iterator[Check]]) -> Sequence[Check]:
+    """Open the store, say how it is reached, and `look` at it. Never raises what the far end does."""
     if address.connection:
         return [
             good(name, f"logs in by the Airflow connection {address.connection}, which only Airflow's tasks know; not tried")
@@ -80,7 +79,8 @@ def _tier(name: str, address: StoreAddress, opener: Opener) -> Check:
     )
 
 
-def _receiver(name: str, store: Store, clock: Clock) -> Iterator[Check]:
+def written_to(name: str, store: Store, clock: Clock) -> Iterator[Check]:
+    """A store that we write to: the right to, its clock, its space."""
     try:
         difference = _trial_write(store, "", clock)
     except PermanentError as refused:

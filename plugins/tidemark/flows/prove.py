@@ -22,7 +22,7 @@ from tidemark.proof.differences import VerifyReport
 from tidemark.proof.explanation import Explanation
 from tidemark.proof.gather import link_facts
 from tidemark.proof.site_coverage import Scene, cover_site
-from tidemark.proof.status import LinkFacts, LinkStatus, StatusReport, link_status
+from tidemark.proof.status import ClusterStatus, LinkFacts, LinkStatus, StatusReport, link_status
 from tidemark.proof.subjects import Desk, bare_path, explain, nearest
 from tidemark.proof.why_unlisted import explain_unlisted
 from tidemark.settings import ReceiverSettings
@@ -35,7 +35,16 @@ def status(app: App) -> StatusReport:
     """One line a link, from the ledger alone; links of the settings that never ran are `new`."""
     with app.ledger.read() as connection:
         targets = tuple(target_status(connection, r) for r in app.settings.receivers.values() if r.iotdb)
-        return StatusReport(_statuses(app, connection), targets)
+        return StatusReport(_statuses(app, connection), targets, _cluster(app, connection))
+
+
+def _cluster(app: App, connection: Connection) -> ClusterStatus | None:
+    """None where the settings have no nodes, or none hold anything yet."""
+    if app.settings.cluster is None:
+        return None
+    from tidemark.flows.cluster_show import status_of
+
+    return status_of(connection, app.receiver(app.settings.cluster.receiver).name)
 
 
 def _statuses(app: App, connection: Connection) -> tuple[LinkStatus, ...]:
@@ -83,8 +92,13 @@ def verify(
 def why(app: App, subject: str) -> Explanation:
     """Explain a link, site, run, landing, file or device, named as a person would.
 
-    A path the ledger does not know yet is looked for at the sites. Raises NotFoundError with the nearest names.
+    A path the ledger does not know yet is looked for at the sites. `node:NAME` and `slot:N` are a cluster's. Raises
+    NotFoundError with the nearest names.
     """
+    if app.settings.cluster is not None and subject.startswith(("node:", "slot:")):
+        from tidemark.flows.cluster_why import explain_part
+
+        return explain_part(app, subject)
     with app.ledger.read() as connection:
         desk = _desk(app, connection)
         answer = explain(desk, subject) or _at_a_site(app, bare_path(desk, subject))

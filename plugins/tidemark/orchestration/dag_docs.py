@@ -75,3 +75,20 @@ HOUSEKEEP_DOC = f"""### Housekeep
 Lets merged files stand alone after `settle_days`, reclaims retired files after their grace, removes answered landings,
 trims old events. It removes nothing that is not proved elsewhere. Red: a disk or a permission, named in the log.
 {_RERUN}"""
+
+SCALE_DOC = f"""### Scale the cluster
+
+Adds a data node, removes one, or evens out what they hold. Triggered by hand: with "Dry run" (the default) only the plan is
+logged. Loading and reading go on meanwhile.
+
+| task | does | when it is red |
+|---|---|---|
+| `plan` | what would move, from where to where | the change cannot be: its log says why; or another one is still going on |
+| `approval` | waits for a person (Required Actions); *Reject* skips the rest | never: it waits |
+| `phase_one` | every node takes the new table, then it is in force | a quorum of a group cannot be reached: mend, clear |
+| `migrate` | slots by batches: schema, files by digest, acknowledgements | a node is away: it is retried, then clear it |
+| `finish` | whatever is left; the node has joined, or left | as `migrate`; `./tidemark cluster show` says what is left |
+
+Until `phase_one` is green `./tidemark cluster roll-back` gives the change up; afterwards the reverse is a change of its own.
+`./tidemark why node:NAME` and `why slot:N` explain what waits, `./tidemark cluster check` proves every copy.
+{_RERUN}"""

@@ -12,7 +12,7 @@ from typing import Any
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Param, task, task_group
 
-from tidemark.orchestration import receiver_tasks
+from tidemark.orchestration import cluster_tasks, receiver_tasks
 from tidemark.orchestration.dag_docs import HOUSEKEEP_DOC, LOAD_DOC, VERIFY_DOC
 from tidemark.orchestration.retry_policy import RETRIES, RETRY_DELAY, TidemarkRetryPolicy
 from tidemark.orchestration.schedules import HOUSEKEEP_CLOCK, VERIFY_CLOCK, clock, load_schedule
@@ -52,6 +52,9 @@ def verify_dag(settings: Settings) -> DAG:
     schedule = clock(VERIFY_CLOCK)
     with _dag("tidemark_verify", "proof", VERIFY_DOC, schedule, {"deep": deep, "site": site}) as dag:
         _task("verify").expand(receiver=local_receivers(settings))
+        if settings.cluster is not None:
+            of = settings.cluster.receiver or next(iter(settings.receivers))
+            task(task_id="cluster_check", multiple_outputs=False)(cluster_tasks.check)(receiver=of)
     return dag
 
 

@@ -36,7 +36,7 @@ def load(receiver: str) -> dict[str, Any]:
         log.warning("%s %s %s: %s", trouble.what, trouble.landing, trouble.path, trouble.reason)
     for path, reason in result.pending:
         log.info("pending %s: %s", path, reason)
-    return _judged(result.exit_code, result.as_json())
+    return judged(result.exit_code, result.as_json())
 
 
 def load_iotdb(receiver: str) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def load_iotdb(receiver: str) -> dict[str, Any]:
         return {}
     for trouble in result.troubles:
         log.warning("%s %s: %s", trouble.what, trouble.path, trouble.reason)
-    return _judged(result.exit_code, result.as_json())
+    return judged(result.exit_code, result.as_json())
 
 
 def merge(receiver: str) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def merge(receiver: str) -> dict[str, Any]:
         "error": f"{len(result.failed) + result.moved} groups were not merged",
         "hint": f"./tidemark merge --receiver {receiver}",
     }
-    return _judged(result.exit_code, result.as_json() | told)
+    return judged(result.exit_code, result.as_json() | told)
 
 
 def verify(receiver: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def verify(receiver: str, params: Mapping[str, Any] | None = None) -> dict[str, 
         log.warning("held back: %s", held)
     for unread in raw["not_read"]:
         log.warning("not read: %s", unread)
-    return _judged(result.exit_code, raw)
+    return judged(result.exit_code, raw)
 
 
 def housekeep(receiver: str) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def housekeep(receiver: str) -> dict[str, Any]:
     return counts(perform(lambda app: run(app, app.receiver(receiver))).as_json())
 
 
-def _judged(exit_code: int, raw: Mapping[str, Any]) -> dict[str, Any]:
+def judged(exit_code: int, raw: Mapping[str, Any]) -> dict[str, Any]:
     """What XCom carries of a flow that did all; for one that left something the error of its exit code's class."""
     if exit_code:
         from tidemark.orchestration.retry_policy import advice

@@ -16,6 +16,7 @@ from itertools import groupby
 
 from tidemark.proof.coverage import Coverage, SiteCoverage, Stretch
 from tidemark.proof.days import day_text
+from tidemark.proof.page_style import STYLE
 
 _COLUMNS = 420  # drawn at most; beyond, a column is a week, a month, a year …
 _STEPS = (1, 7, 28, 91, 364)
@@ -23,42 +24,6 @@ _CELL, _ROW, _BREAK, _TOP = 14, 18, 10, 34
 _LABEL = 76  # room for one date over a run of columns
 _ROWS = 1_000  # devices drawn at most, those with red first
 _WHYS = 200  # rows of the list below the map
-
-_STYLE = """
-:root { --ink: #1d2a33; --faint: #6b7a85; --line: #dfe5e9; --paper: #fff; --panel: #f6f8f9;
-        --ok: #3f9c72; --some: #dd9a2e; --bad: #d5453b }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6ecf0; --faint: #93a3ae; --line: #2c3942; --bad: #ef6a5f; --paper: #131a1f; --panel: #1a2329 }
-}
-* { box-sizing: border-box }
-body { margin: 0; background: var(--paper); color: var(--ink);
-       font: 14px/1.45 system-ui, "Segoe UI", Roboto, "Noto Sans", sans-serif }
-main { max-width: 1280px; margin: 0 auto; padding: 28px 24px 60px }
-h1 { font-size: 22px; margin: 0 0 2px } h2 { font-size: 17px; margin: 36px 0 8px }
-.faint { color: var(--faint) } .mono { font-family: ui-monospace, "DejaVu Sans Mono", Menlo, monospace; font-size: 12px }
-.totals { display: flex; flex-wrap: wrap; gap: 12px; margin: 18px 0 14px }
-.totals div { background: var(--panel); border: 1px solid var(--line); border-radius: 8px; padding: 10px 16px;
-              min-width: 120px }
-.totals b { display: block; font-size: 22px; font-variant-numeric: tabular-nums }
-.totals .bad b, text.bad { color: var(--bad); fill: var(--bad) } .totals .ok b { color: var(--ok) }
-.legend { display: flex; gap: 18px; align-items: center; color: var(--faint); margin-bottom: 4px }
-.legend svg { vertical-align: -2px; margin-right: 5px }
-.map { display: flex; border: 1px solid var(--line); border-radius: 8px; overflow: hidden; background: var(--panel) }
-.map .names { flex: none; max-width: 38%; overflow-x: auto; border-right: 1px solid var(--line); background: var(--paper) }
-.map .cells { flex: 1; overflow-x: auto }
-svg text { fill: var(--ink); font: 11px ui-monospace, "DejaVu Sans Mono", Menlo, monospace }
-svg .tick { fill: var(--faint); font: 11px system-ui, "Segoe UI", Roboto, "Noto Sans", sans-serif }
-svg .rule { stroke: var(--line) } svg .cut { stroke: var(--faint); stroke-dasharray: 2 2 }
-svg .ok { fill: var(--ok) } svg .some { fill: var(--some) } svg .bad { fill: var(--bad) }
-svg .stroke { stroke: var(--paper); stroke-width: 2 }
-svg .rows rect:hover { stroke: var(--ink); stroke-width: 1.5 }
-table { border-collapse: collapse; width: 100%; margin-top: 12px }
-th { text-align: left; color: var(--faint); font-weight: 500 }
-th, td { padding: 4px 12px 4px 0; border-bottom: 1px solid var(--line); vertical-align: top }
-td:nth-child(2), td:nth-child(3) { white-space: nowrap; font-variant-numeric: tabular-nums }
-.gap { border-left: 4px solid var(--bad); padding: 6px 12px; margin: 8px 0; background: var(--panel) }
-@media print { .map .cells { overflow: visible } }
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +64,7 @@ def page(coverage: Coverage) -> str:
     return (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width,initial-scale=1'>"
-        f"<title>Tidemark coverage: {escape(coverage.receiver)}</title><style>{_STYLE}</style></head><body><main>"
+        f"<title>Tidemark coverage: {escape(coverage.receiver)}</title><style>{STYLE}</style></head><body><main>"
         f"<h1>Coverage of {escape(coverage.receiver)}</h1>"
         f"<div class='faint'>device × day (UTC) · expected by the sites' inventories, present in the catalog · {at}</div>"
         f"<div class='totals'>{boxes}</div>{_LEGEND}{sites}</main></body></html>\n"

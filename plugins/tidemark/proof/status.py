@@ -129,15 +129,49 @@ class TargetStatus:
 
 
 @dataclass(frozen=True)
+class ClusterStatus:
+    """How a receiver's nodes stand. `nodes`: (name, state, bytes); `behind`: members that lack operations; `change`: the one
+    that is not at its end, '' without; `done` of `bytes` have come of the slots that move."""
+
+    receiver: str
+    epoch: int
+    nodes: tuple[tuple[str, str, int], ...]
+    moving: int  # slots
+    bytes: int
+    done: int
+    change: str
+    change_state: str
+    behind: tuple[str, ...]
+
+    @property
+    def state(self) -> str:
+        """changing (not in force yet) | moving | behind | settled."""
+        if self.change_state == "planned":
+            return "changing"
+        return "moving" if self.moving or self.change else "behind" if self.behind else "settled"
+
+    @property
+    def next(self) -> str:
+        """The command that helps, '' where none is needed."""
+        return f"./tidemark cluster {self.change}" if self.change else "./tidemark load" if self.behind else ""
+
+    def as_json(self) -> dict[str, Any]:
+        nodes = [{"name": name, "state": state, "bytes": count} for name, state, count in self.nodes]
+        return {**vars(self), "nodes": nodes, "behind": list(self.behind), "state": self.state, "next": self.next}
+
+
+@dataclass(frozen=True)
 class StatusReport:
     """What `status` says of everything."""
 
     links: tuple[LinkStatus, ...]
     iotdb: tuple[TargetStatus, ...] = ()
+    cluster: ClusterStatus | None = None
 
     def as_json(self) -> dict[str, Any]:
         targets = [{"state": one.state, **vars(one), "differs": list(one.differs)} for one in self.iotdb]
-        return {"links": [link.as_json() for link in self.links], **({"iotdb": targets} if targets else {})}
+        cluster = {"cluster": self.cluster.as_json()} if self.cluster is not None else {}
+        return {"links": [link.as_json() for link in self.links], **({"iotdb": targets} if targets else {}), **cluster}
 
 
 def link_status(facts: LinkFacts, clock: float) -> LinkStatus:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import zlib
 
@@ -110,8 +111,8 @@ def test_damaged_bytes_are_no_table(data: st.DataObject) -> None:
     at, bit = data.draw(st.integers(0, len(whole) - 1)), data.draw(st.integers(0, 7))
     broken = bytearray(whole)
     broken[at] ^= 1 << bit
-    with pytest.raises((CorruptionError, SchemaTooNewError)):
-        decode(bytes(broken))
+    with contextlib.suppress(CorruptionError, SchemaTooNewError):
+        assert decode(bytes(broken)) == THREE  # a few bits before the checksum only fill a byte up: they mean nothing
     with pytest.raises(CorruptionError):
         decode(whole[: data.draw(st.integers(0, len(whole) - 1))])
     with pytest.raises(CorruptionError):

@@ -1,0 +1,8 @@
+"""The DAG `tidemark_cluster_scale`, where tidemark.toml has a [cluster]; its page in Airflow says what it does."""
+
+import os
+
+from tidemark.orchestration.cluster_dag import scale_dags
+from tidemark.orchestration.standing_settings import standing
+
+globals().update(scale_dags(standing(os.environ)))

@@ -1,0 +1,107 @@
+"""`why node:NAME` and `why slot:N`: gather what the ledger says, ask the node itself, hand it to `proof.why_cluster`."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from sqlalchemy.engine import Connection
+
+from tidemark.errors import NotFoundError, TidemarkError
+from tidemark.flows.app import App
+from tidemark.flows.cluster_nodes import NodeStores, cluster_settings
+from tidemark.flows.cluster_show import members_behind, table_of, view_of
+from tidemark.ledger import cluster_rows, copy_rows, move_rows
+from tidemark.ledger.cluster_rows import NodeRow
+from tidemark.proof.explanation import Explanation
+from tidemark.proof.why_cluster import NodeFacts, SlotFacts, explain_node, explain_slot
+from tidemark.settings import ReceiverSettings
+
+PARTS = ("node:", "slot:")
+"""How a subject begins that is a part of the cluster."""
+
+
+def explain_part(app: App, subject: str) -> Explanation:
+    """`node:NAME` or `slot:N`, where the settings have a cluster. NotFoundError for one that is not there."""
+    receiver = next(r for r in app.settings.receivers.values() if cluster_settings(app, r) is not None)
+    kind, _, name = subject.partition(":")
+    return (_node if kind == "node" else _slot)(app, receiver, name)
+
+
+def _node(app: App, receiver: ReceiverSettings, name: str) -> Explanation:
+    with app.ledger.read() as connection:
+        view = view_of(connection, receiver.name, app.clock(), with_left=True)
+        shown = next((node for node in view.nodes if node.name == name), None)
+        if shown is None:
+            raise _unknown(f"node:{name}", "nodes", ", ".join(node.name for node in view.nodes))
+        states = move_rows.slot_states(connection, receiver.name, name)
+        going = [row for row in copy_rows.copies_at(connection, receiver.name, name) if row.state == "going"]
+        behind = members_behind(connection, receiver.name, table_of(connection, receiver.name))
+        row = next(row for row in cluster_rows.nodes(connection, receiver.name) if row.node == name)
+    away, free = ("", None) if row.state == "left" else _asked(app, receiver, row)
+    return explain_node(
+        NodeFacts(
+            node=shown,
+            epoch=view.epoch,
+            change=view.change,
+            away=away,
+            states=Counter(state for state, _ in states.values()),
+            going=(len(going), sum(row.size for row in going)),
+            behind=[(header, *far) for (header, node), far in sorted(behind.items()) if node == name],
+            free=free,
+        )
+    )
+
+
+def _asked(app: App, receiver: ReceiverSettings, row: NodeRow) -> tuple[str, int | None]:
+    """Why it cannot be worked with, and its free bytes."""
+    with app.ledger.read() as connection:
+        identity = cluster_rows.cluster_identity(connection, receiver.name)
+    with NodeStores(app, [row]) as stores:
+        try:
+            folder = stores.folder(row.node)
+            if row.state != "joining":
+                folder.require(identity)
+            return "", folder.free_bytes()
+        except TidemarkError as trouble:
+            return trouble.message, None
+
+
+def _slot(app: App, receiver: ReceiverSettings, name: str) -> Explanation:
+    with app.ledger.read() as connection:
+        view = view_of(connection, receiver.name, app.clock())
+        table = table_of(connection, receiver.name)
+        if not name.isdecimal() or not 0 <= int(name) < table.slots:
+            raise _unknown(f"slot:{name}", "slots", f"0 to {table.slots - 1}")
+        slot = int(name)
+        moves = move_rows.moves(connection, receiver.name, table.epoch, open_only=True)
+        move = next((one for one in moves if one.slot == slot), None)
+        told = move_rows.acknowledged(connection, receiver.name, table.epoch).get(slot, frozenset())
+        states = move_rows.slot_states(connection, receiver.name)
+        files, held = _copy(connection, receiver.name, slot)
+    return explain_slot(
+        SlotFacts(
+            slot=slot,
+            members=table.group_of(slot),
+            before=move.old if move else (),
+            epoch=table.epoch,
+            move=move.state if move else "",
+            acknowledged=tuple(sorted(told)) if move else (),
+            states={node: state for (node, at), (state, _) in states.items() if at == slot},
+            done=move.bytes_done if move else 0,
+            bytes=held,
+            files=files,
+            change=view.change,
+        )
+    )
+
+
+def _copy(connection: Connection, receiver: str, slot: int) -> tuple[int, int]:
+    """Files and bytes of one copy of a slot."""
+    nodes = cluster_rows.nodes(connection, receiver)
+    rows = [row for node in nodes for row in copy_rows.copies_at(connection, receiver, node.node, [slot])]
+    sizes = {row.location: row.size for row in rows if row.state == "held"}
+    return len(sizes), sum(sizes.values())
+
+
+def _unknown(subject: str, what: str, known: str) -> NotFoundError:
+    return NotFoundError(f"there is no {subject}; {what}: {known}", hint="./tidemark cluster show", subject=subject)

@@ -1,0 +1,87 @@
+"""What `doctor` looks at in a data node: reached, host key, written to, space, whose folder it is, which table it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy import make_url
+
+from tidemark.cluster.node_folder import NodeFolder
+from tidemark.errors import RetryableError, TidemarkError
+from tidemark.flows.doctor_stores import Clock, Opener, looked_at, written_to
+from tidemark.flows.findings import Check, bad, good
+from tidemark.ledger import cluster_rows
+from tidemark.ledger.cluster_rows import NodeRow
+from tidemark.ledger.database import Ledger
+from tidemark.ledger.migrations import known_migrations, schema_version
+from tidemark.settings import Settings
+from tidemark.stores.opening import StoreAddress
+from tidemark.stores.protocol import Store
+
+
+@dataclass(frozen=True)
+class KnownCluster:
+    """What the ledger has of the cluster; epoch 0 and no identity before `cluster init`."""
+
+    identity: str = ""
+    epoch: int = 0
+    rows: Mapping[str, NodeRow] = field(default_factory=dict)
+
+
+def known_cluster(settings: Settings) -> KnownCluster:
+    """From the ledger, where there is one of this version already: doctor makes none. Raises what opening it raises."""
+    if settings.cluster is None:
+        return KnownCluster()
+    receiver = settings.cluster.receiver or next(iter(settings.receivers), "")
+    address = make_url(settings.ledger.url)
+    if address.drivername.startswith("sqlite") and not (settings.root / (address.database or "")).exists():
+        return KnownCluster()
+    ledger = Ledger(settings.ledger.url, settings.root)
+    try:
+        if schema_version(ledger) != len(known_migrations()):
+            return KnownCluster()
+        with ledger.read() as connection:
+            rows = {row.node: row for row in cluster_rows.nodes(connection, receiver) if row.state != "left"}
+            identity = cluster_rows.cluster_identity(connection, receiver)
+            return KnownCluster(identity, cluster_rows.current_epoch(connection, receiver), rows)
+    finally:
+        ledger.close()
+
+
+def node_addresses(settings: Settings, known: KnownCluster) -> dict[str, StoreAddress]:
+    """Every node by name: of the settings, and those that joined by the command line."""
+    found = {name: StoreAddress(row.store, row.host_key, row.key_file) for name, row in known.rows.items()}
+    return found | {name: StoreAddress.of(node) for name, node in settings.nodes.items()}
+
+
+def check_node(name: str, address: StoreAddress, known: KnownCluster, opener: Opener, clock: Clock) -> Sequence[Check]:
+    """One node. Nothing of it is changed but a small file that is written and removed."""
+    label = f"node {name}"
+
+    def look(store: Store) -> Iterator[Check]:
+        yield from written_to(label, store, clock)
+        yield from _folder(label, NodeFolder(store, name), known)
+
+    return looked_at(label, address, opener, look)
+
+
+def _folder(label: str, folder: NodeFolder, known: KnownCluster) -> Iterator[Check]:
+    try:
+        if folder.name not in known.rows:
+            owner = folder.owner()
+            if owner is None:
+                yield good(f"{label}: folder", "nobody's yet; ./tidemark cluster init or add claims it")
+                return
+        folder.require(known.identity)
+        yield good(f"{label}: folder", f"of this cluster ({known.identity})")
+        table = folder.table()
+    except TidemarkError as trouble:
+        yield bad(f"{label}: folder", trouble)
+        return
+    theirs = table[0] if table else 0
+    said = f"epoch {theirs}, as the ledger's" if theirs == known.epoch else f"epoch {theirs}, the ledger's is {known.epoch}"
+    if theirs < known.epoch:
+        yield bad(f"{label}: table", RetryableError(said), "./tidemark cluster check")
+    else:
+        yield good(f"{label}: table", said)

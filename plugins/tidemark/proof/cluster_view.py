@@ -1,0 +1,189 @@
+"""What a person sees of a receiver's cluster: nodes, groups, what moves and how far it is. Values, filled by a flow.
+
+Slots are counted by their header node, so that the nodes' counts add up to all of them; `holds` counts those a node has a
+copy of. Source: CONTRACT §1 (`cluster show`, `cluster route`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidemark.proof.status import iso
+
+Span = tuple[int, int]
+"""Slots from one to another, both inclusive."""
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """`slots`: whose header it is; `holds`: of which it has or shall have a copy; `epoch`: newest table in its folder."""
+
+    name: str
+    state: str  # joining | serving | leaving | left
+    slots: int
+    holds: int
+    bytes: int
+    store: str
+    epoch: int
+
+    def as_json(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class GroupView:
+    """A data group: who has a copy of its slots. `spans`: the slots, rising."""
+
+    header: str
+    members: tuple[str, ...]
+    spans: tuple[Span, ...]
+
+    @property
+    def slots(self) -> int:
+        return counted(self.spans)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "header": self.header,
+            "members": list(self.members),
+            "slots": self.slots,
+            "ranges": [list(s) for s in self.spans],
+        }
+
+
+@dataclass(frozen=True)
+class MovingView:
+    """Slots on one way. `bytes` are to cross a line, of each slot as often as members of `new` lack it; `done` have."""
+
+    spans: tuple[Span, ...]
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+    state: str  # moving | acknowledged: every member of `new` has them, what is old is still to go
+    bytes: int
+    done: int
+
+    @property
+    def slots(self) -> int:
+        return counted(self.spans)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "slots": self.slots,
+            "ranges": [list(s) for s in self.spans],
+            "from": list(self.old),
+            "to": list(self.new),
+            "state": self.state,
+            "bytes": self.bytes,
+            "done": self.done,
+        }
+
+
+@dataclass(frozen=True)
+class ChangeView:
+    """The change that is not at its end."""
+
+    change_id: str
+    kind: str  # init | add | remove | rebalance
+    node: str
+    state: str  # planned | swapped | migrating
+    actor: str
+    begun: float
+
+    @property
+    def said(self) -> str:
+        return f"{self.kind} {self.node}".strip()
+
+    def as_json(self) -> dict[str, Any]:
+        return {**vars(self), "begun": iso(self.begun)}
+
+
+@dataclass(frozen=True)
+class ClusterView:
+    """`owners`: header by slot. `made`: when it was looked at, seconds since 1970."""
+
+    receiver: str
+    epoch: int
+    replicas: int
+    owners: Sequence[str]
+    nodes: tuple[NodeView, ...]
+    groups: tuple[GroupView, ...]
+    moving: tuple[MovingView, ...]
+    change: ChangeView | None
+    made: float
+
+    @property
+    def slots(self) -> int:
+        return len(self.owners)
+
+    @property
+    def moving_slots(self) -> int:
+        return sum(one.slots for one in self.moving)
+
+    @property
+    def moving_bytes(self) -> int:
+        return sum(one.bytes for one in self.moving)
+
+    @property
+    def moved_bytes(self) -> int:
+        return sum(one.done for one in self.moving)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "receiver": self.receiver,
+            "epoch": self.epoch,
+            "slots": self.slots,
+            "replicas": self.replicas,
+            "nodes": [one.as_json() for one in self.nodes],
+            "groups": [one.as_json() for one in self.groups],
+            "moving": [one.as_json() for one in self.moving],
+            "change": self.change.as_json() if self.change else None,
+        }
+
+
+@dataclass(frozen=True)
+class RouteView:
+    """Where data of a database in a time partition is written; `partition` None: its schema. `before`: who else is asked by
+    readers while the slot moves. `known`: the catalog has a file of the database."""
+
+    database: str
+    partition: int | None
+    slot: int
+    members: tuple[str, ...]
+    before: tuple[str, ...]
+    epoch: int
+    known: bool
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "slot": self.slot,
+            "header": self.members[0],
+            "members": list(self.members),
+            "epoch": self.epoch,
+            "before": list(self.before),
+            "database": self.database,
+            "partition": self.partition,
+            "known": self.known,
+        }
+
+
+def spans_of(slots: Iterable[int]) -> tuple[Span, ...]:
+    """Runs of neighbours, rising."""
+    found: list[Span] = []
+    for slot in sorted(slots):
+        if found and found[-1][1] + 1 == slot:
+            found[-1] = (found[-1][0], slot)
+        else:
+            found.append((slot, slot))
+    return tuple(found)
+
+
+def counted(spans: Iterable[Span]) -> int:
+    return sum(last - first + 1 for first, last in spans)
+
+
+def spans_text(spans: Sequence[Span], most: int = 3) -> str:
+    """`0-333, 2000-2333 and 4 more`."""
+    words = [str(first) if first == last else f"{first}-{last}" for first, last in spans[:most]]
+    return ", ".join(words) + (f" and {len(spans) - most} more" if len(spans) > most else "")

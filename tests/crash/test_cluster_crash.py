@@ -1,0 +1,93 @@
+"""Adding and removing nodes may die before and after every effect: nothing is lost, nothing is unowned, and it ends.
+
+After every death the world is looked at as a reader would: one table, each slot one group, every held copy there byte for
+byte, every live file readable. Then another process goes on, by the same command, to the end.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.crash.explorer import Effects, explore
+from tests.moving_world import MovingWorld
+from tidemark.flows.cluster_change import Wanted, change, init
+from tidemark.settings import ClusterSettings
+from tidemark.stores.memory import MemoryStore
+
+SMALL = ClusterSettings(replicas=2, quorum=1, slots=4, grace_hours=0, cache_bytes=0)
+
+
+class ChangeWorld:
+    """A life is the command, as its administrator or Airflow would give it again."""
+
+    def __init__(self, folder: Path, template: MovingWorld, wanted: Wanted) -> None:
+        shutil.copytree(template.folder, folder)
+        stores = {name: _copied(store) for name, store in template.stores.items()}
+        self.world = MovingWorld(folder, template.names, template.others, template.cluster, stores)
+        self.wanted = wanted
+        self.folder = folder
+        self.done = False
+
+    def live(self, effects: Effects) -> None:
+        with self.world.app(effects, nodes=self.nodes) as app:
+            if self.wanted.kind == "init":
+                result = init(app, self.world.receiver)
+            else:
+                result = change(app, self.world.receiver, self.wanted)
+        assert result.state == "done"
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return self.world.names if self.wanted.kind == "init" else ()
+
+    def lose_power(self) -> None:
+        self.world.audit()
+
+    def check(self) -> None:
+        self.world.settled()
+
+    def close(self) -> None:
+        shutil.rmtree(self.folder)
+
+
+def _copied(store: MemoryStore) -> MemoryStore:
+    found = MemoryStore(store.name)
+    for entry in store.list_files([""]).entries:
+        found.put(entry.path, store.read(entry.path), entry.mtime)
+    return found
+
+
+Build = Callable[[Wanted], Callable[[], ChangeWorld]]
+
+
+@pytest.fixture
+def worlds(tmp_path: Path) -> Build:
+    """Fresh worlds with the same nodes and files: one over two partitions, one with mods."""
+    counter = iter(range(1_000_000))
+
+    def build(wanted: Wanted) -> Callable[[], ChangeWorld]:
+        (tmp_path / "template").mkdir()
+        template = MovingWorld(tmp_path / "template", ("n1", "n2", "n3"), ("n4",), SMALL)
+        if wanted.kind != "init":
+            with template.app(nodes=template.names) as app:
+                init(app, template.receiver)
+        for partition in range(3):
+            template.put("root.sg", partition)
+        template.put("root.sg", 3, 4)
+        template.put("root.other", 1, mods="deletion")
+        return lambda: ChangeWorld(tmp_path / str(next(counter)), template, wanted)
+
+    return build
+
+
+CHANGES = [Wanted("add", "n4", request="r1"), Wanted("remove", "n2", request="r1")]
+
+
+@pytest.mark.parametrize("wanted", CHANGES, ids=str)
+def test_a_change_may_die_at_any_effect(worlds: Build, wanted: Wanted) -> None:
+    explored = explore(worlds(wanted))
+    assert explored.crashes == explored.points > 40

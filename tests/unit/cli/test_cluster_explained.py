@@ -1,0 +1,111 @@
+"""`why node:…`, `why slot:…`, and what `status` and `doctor` say of data nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster_world import ClusterWorld, last_json
+from tidemark.ledger import group_rows, move_rows
+
+Asked = Callable[..., tuple[int, dict[str, Any]]]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> ClusterWorld:
+    made = ClusterWorld(tmp_path)
+    made.begin()
+    return made
+
+
+@pytest.fixture
+def ask(world: ClusterWorld, capsys: pytest.CaptureFixture[str]) -> Asked:
+    def run(*words: str) -> tuple[int, dict[str, Any]]:
+        code = world.run(*words, "--json", "--quiet")
+        return code, last_json(capsys.readouterr().out)
+
+    return run
+
+
+def test_a_node_that_serves_is_final(ask: Asked) -> None:
+    code, answer = ask("why", "node:n1")
+    assert code == 0 and answer["state"] == "serving" and answer["final"] and not answer["next"]
+
+
+def test_a_node_whose_disk_is_not_mounted(world: ClusterWorld, ask: Asked) -> None:
+    (world.folder / "n2" / ".tidemark/node.json").unlink()
+    answer = ask("why", "node:n2")[1]
+    assert answer["state"] == "away" and "not the folder of node n2" in answer["cause"]
+    assert "doctor" in answer["next"] and "quorum" in answer["if_you_wait"]
+
+
+def test_a_node_that_lacks_operations(world: ClusterWorld, ask: Asked) -> None:
+    with world.app.ledger.write() as connection:
+        rows = group_rows.propose(connection, [group_rows.OperationRow("centre", "n1", 1, 0, "create_database", "root.sg")])
+        group_rows.set_operation_state(connection, rows, "committed", 1.0)
+    answer = ask("why", "node:n1")[1]
+    assert answer["state"] == "behind" and answer["next"] == "./tidemark load" and not answer["final"]
+    cluster = ask("status")[1]["cluster"]
+    assert cluster["state"] == "behind" and cluster["behind"] == sorted(world.table.groups()["n1"])
+
+
+def test_a_slot_says_what_its_move_waits_for(world: ClusterWorld, ask: Asked) -> None:
+    assert ask("why", "slot:0")[1]["state"] == "settled"
+    world.join("n4")
+    slot = min(world.table.moving)
+    members = world.table.group_of(slot)
+    answer = ask("why", f"slot:{slot}")[1]
+    assert answer["state"] == "moving" and answer["next"] == "./tidemark cluster add n4"
+    assert all(name in answer["cause"] for name in members)
+    with world.app.ledger.write() as connection:
+        for name in members:
+            move_rows.acknowledge(connection, "centre", 2, [slot], name, 1.0)
+        move_rows.set_move_state(connection, "centre", 2, [slot], "acknowledged", 1.0)
+    assert ask("why", f"slot:{slot}")[1]["state"] == "acknowledged"
+    filling = ask("why", "node:n4")[1]
+    assert filling["state"] == "filling" and filling["next"] == "./tidemark cluster add n4"
+
+
+def test_what_is_no_node_and_no_slot(ask: Asked) -> None:
+    for subject, known in (("node:n9", "n1, n2, n3"), ("slot:12", "0 to 11"), ("slot:x", "0 to 11")):
+        code, answer = ask("why", subject)
+        assert code == 3 and known in answer["error"]
+
+
+def test_status_has_a_line_for_the_nodes(world: ClusterWorld, ask: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask("status")[1]["cluster"]["state"] == "settled"
+    world.join("n4")
+    cluster = ask("status")[1]["cluster"]
+    assert cluster["state"] == "moving" and cluster["next"] == "./tidemark cluster add n4"
+    assert world.run("status") == 0
+    assert "slots move" in capsys.readouterr().out
+
+
+def test_status_without_a_cluster_is_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "alone"
+    folder.mkdir()
+    world = ClusterWorld(folder)
+    assert world.run("status", "--json") == 0
+    assert "cluster" not in last_json(capsys.readouterr().out)
+
+
+def test_doctor_looks_at_every_node(world: ClusterWorld, ask: Asked) -> None:
+    (world.folder / "n2" / ".tidemark/table/1").unlink()
+    (world.folder / "n3" / ".tidemark/node.json").write_bytes((world.folder / "n1" / ".tidemark/node.json").read_bytes())
+    _, answer = ask("doctor")
+    checks = {one["name"]: one for one in answer["checks"]}
+    assert checks["node n1: folder"]["ok"] and checks["node n1: table"]["ok"] and checks["node n1: space"]["ok"]
+    assert not checks["node n2: table"]["ok"] and "epoch 0" in checks["node n2: table"]["detail"]
+    assert not checks["node n3: folder"]["ok"] and "node n1" in checks["node n3: folder"]["detail"]
+
+
+def test_doctor_before_init(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "fresh"
+    folder.mkdir()
+    world = ClusterWorld(folder)
+    world.run("doctor", "--json", "--quiet")
+    checks = {str(one["name"]): one for one in last_json(capsys.readouterr().out)["checks"]}  # type: ignore[attr-defined]
+    assert "nobody's yet" in checks["node n1: folder"]["detail"]
