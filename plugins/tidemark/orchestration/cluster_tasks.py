@@ -116,7 +116,9 @@ def finish(
         known = _known(app, receiver, wanted)
         if known is None or known.state == "rolled_back":
             return {"state": _state(app, receiver, wanted) if known is None else known.state}
-        return counts(change(app, app.receiver(receiver), wanted, progress).as_json())
+        # A task cleared long after would otherwise move what a later change is about, which is for that one's tasks.
+        open_still = known.state != "done"
+        return counts(change(app, app.receiver(receiver), wanted, progress, wait=open_still).as_json())
 
     return perform(act)
 
