@@ -19,6 +19,7 @@ from tidemark.cluster.migration_plan import batches as batched
 from tidemark.cluster.slot_states import SlotEvent, SlotState, after
 from tidemark.errors import RetryableError, StaleEpochError, TidemarkError, UnreachableError
 from tidemark.flows.app import App
+from tidemark.flows.cluster_deliver import advance
 from tidemark.flows.cluster_going import sweep
 from tidemark.flows.cluster_moves import Moving, drop_snapshots, pull
 from tidemark.flows.cluster_nodes import Cluster, opened
@@ -27,6 +28,7 @@ from tidemark.flows.cluster_stock import Stock, read_stock
 from tidemark.ledger import cluster_rows, copy_rows, group_rows, move_rows
 from tidemark.ledger.database import now
 from tidemark.ledger.events import record
+from tidemark.ledger.group_rows import OperationRow
 from tidemark.ledger.leases import Lease, Leases, check_in
 from tidemark.ledger.move_rows import MoveRow
 from tidemark.progress import Progress, silent
@@ -158,10 +160,9 @@ def _move_batch(work: Moving, batch: Batch) -> list[TidemarkError]:
         if all(member in told.get(slot, ()) for slot in batch.slots):
             continue
         try:
-            if member in batch.gaining:
-                put_schemas(work, batch, member)
+            carried = put_schemas(work, batch, member) if member in batch.gaining else []
             pull(work, batch, member)
-            _acknowledge(work, batch, member)
+            _acknowledge(work, batch, member, carried)
         except StaleEpochError:
             raise
         except RetryableError as away:
@@ -172,14 +173,15 @@ def _move_batch(work: Moving, batch: Batch) -> list[TidemarkError]:
     return troubles
 
 
-def _acknowledge(work: Moving, batch: Batch, member: str) -> None:
-    """The member has all of it, by name and at this epoch."""
+def _acknowledge(work: Moving, batch: Batch, member: str, carried: Collection[OperationRow]) -> None:
+    """The member has all of it, by name and at this epoch, and with it what operations of its group brought before."""
     with work.app.ledger.write() as connection:
         check_in(connection, work.lease)
         cluster_rows.require_epoch(connection, work.receiver, batch.epoch)
         move_rows.acknowledge(connection, work.receiver, batch.epoch, batch.slots, member, now(connection))
         if member in batch.gaining:
             _step(connection, work, batch, [member], SlotEvent.FILES_LOADED)
+        advance(connection, work.cluster, member, carried)
 
 
 def _let_go(work: Moving, batch: Batch) -> None:

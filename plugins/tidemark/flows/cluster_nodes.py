@@ -50,7 +50,7 @@ class Cluster:
     paper: bytes  # the table as it lies in the ledger and at nodes
     nodes: Mapping[str, NodeRow]
     stores: NodeStores = field(repr=False)
-    _proved: set[str] = field(default_factory=set, repr=False)
+    _proved: dict[str, Store] = field(default_factory=dict, repr=False)
 
     @classmethod
     def open(cls, app: App, receiver: ReceiverSettings) -> Cluster | None:
@@ -83,14 +83,12 @@ class Cluster:
     def folder(self, node: str) -> NodeFolder:
         """As `store`."""
         folder = self.stores.folder(node)
-        if node not in self._proved:
+        if self._proved.get(node) is not folder.store:  # opened anew it may be another disk
             try:
                 folder.require(self.identity)
             except UnreachableError as away:
-                raise UnreachableError(
-                    f"node {node} cannot be reached: {away.message}", hint="./tidemark cluster check", subject=node
-                ) from away
-            self._proved.add(node)
+                raise self.stores.gone(node, away) from away
+            self._proved[node] = folder.store
         return folder
 
     def reload(self) -> Cluster:

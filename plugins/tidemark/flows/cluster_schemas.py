@@ -12,12 +12,18 @@ from tidemark.cluster.schema_paper import paper_of
 from tidemark.cluster.slot_states import SlotEvent, SlotState, after
 from tidemark.errors import UnreachableError
 from tidemark.flows.cluster_moves import Moving
-from tidemark.ledger import cluster_rows, move_rows
+from tidemark.ledger import cluster_rows, group_rows, move_rows
+from tidemark.ledger.group_rows import OperationRow
 from tidemark.ledger.leases import check_in
 
 
-def put_schemas(work: Moving, batch: Batch, member: str) -> None:
-    """Give a gaining member the schema of the batch's slots: they may be written to from then on. Again, it stays."""
+def put_schemas(work: Moving, batch: Batch, member: str) -> list[OperationRow]:
+    """Give a gaining member the schema of the batch's slots: they may be written to from then on. Again, it stays.
+
+    Returns the operations on these databases that the papers carry: what the member need not be told again.
+    """
+    with work.app.ledger.read() as connection:
+        operations = group_rows.operations(connection, work.receiver, batch.new[0], states=["committed"])
     databases = [name for slot in batch.slots for name in work.stock.schemas.get(slot, ())]
     folder = work.cluster.folder(member)
     for database in databases:
@@ -35,6 +41,7 @@ def put_schemas(work: Moving, batch: Batch, member: str) -> None:
             if known.get((member, slot), ("", 0))[0] == SlotState.PULLING
         }
         move_rows.put_slot_states(connection, work.receiver, pulling, batch.epoch)
+    return [one for one in operations if one.kind.endswith("_database") and one.slot in batch.slots]
 
 
 def drop_schemas(work: Moving, batch: Batch) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from dataclasses import replace
 from types import TracebackType
 
 from tidemark.cluster.node_folder import NodeFolder
@@ -19,6 +20,8 @@ from tidemark.settings import ReceiverSettings
 from tidemark.settings_file import values
 from tidemark.stores.opening import StoreAddress, without_password
 from tidemark.stores.protocol import Store
+
+OPENING_TRIES = 2  # a server that answers nothing costs ten seconds a try, and the other members of its groups are there
 
 
 def node_row(app: App, receiver: ReceiverSettings, name: str, url: str = "", host_key: str = "", key: str = "") -> NodeRow:
@@ -70,7 +73,7 @@ def node_address(app: App, row: NodeRow) -> StoreAddress:
             hint=f'[nodes.{row.node}] host_key = "SHA256:…"; ssh-keyscan HOST | ssh-keygen -lf - shows it',
             subject=row.node,
         )
-    return address
+    return replace(address, tries=OPENING_TRIES)
 
 
 class NodeStores:
@@ -106,13 +109,15 @@ class NodeStores:
         """Whoever's folder it is: a node that joins has none of its own yet."""
         return NodeFolder(self.store(node), node)
 
-    def gone(self, node: str, error: UnreachableError) -> None:
-        """It went away while it was worked at: not tried again before `forgive`."""
+    def gone(self, node: str, error: UnreachableError) -> UnreachableError:
+        """It went away while it was worked at: not tried again before `forgive`. Returns the error that names it."""
+        named = unreachable(node, error)
         with self._door:
-            self._away[node] = error
+            self._away[node] = named
             store = self._stores.pop(node, None)
         if store is not None:
             store.close()
+        return named
 
     def forgive(self) -> None:
         """Nodes that were away are tried again."""
@@ -142,7 +147,12 @@ class NodeStores:
         try:
             return self._app.opener(node_address(self._app, row))
         except UnreachableError as away:
-            self._away[node] = UnreachableError(
-                f"node {node} cannot be reached: {away.message}", hint="./tidemark cluster check", subject=node
-            )
+            self._away[node] = unreachable(node, away)
             raise self._away[node] from away
+
+
+def unreachable(node: str, error: UnreachableError) -> UnreachableError:
+    """The error with the node's name, once."""
+    if error.subject == node:
+        return error
+    return UnreachableError(f"node {node} cannot be reached: {error.message}", hint="./tidemark cluster check", subject=node)

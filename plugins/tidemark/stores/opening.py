@@ -25,6 +25,7 @@ class StoreAddress:
     connection: str = ""  # an Airflow connection id; orchestration puts its key file into `key`
     nice: int = 0  # of what we run at the far end, 0 … 19: its disk and CPU serve others first
     tier: str = "auto"  # of an sftp store: a key of TIERS where the settings force one
+    tries: int = 0  # how often it is tried to be opened, 0: as a store usually is; less for one that others stand in for
 
     @classmethod
     def of(cls, end: SiteSettings | ReceiverSettings | NodeSettings) -> StoreAddress:
@@ -46,7 +47,8 @@ def open_store(address: StoreAddress, tier: Tier | None = None) -> Store:
         from tidemark.stores.retrying import TRIES, RetryingStore, try_again
         from tidemark.stores.sftp import open_sftp
 
-        return RetryingStore(try_again(lambda: open_sftp(address, tier or TIERS.get(address.tier)), TRIES))
+        opened = try_again(lambda: open_sftp(address, tier or TIERS.get(address.tier)), address.tries or TRIES)
+        return RetryingStore(opened)
     shown = without_password(address.url)
     raise UsageError(
         f"store {shown!r} is neither file:///path nor sftp://user@host:port/path",

@@ -164,6 +164,47 @@ def test_a_node_that_is_away_is_named_and_asked_once(begun: App, opener: Opener)
         assert cluster.reload().folder("n2").sizes() == {}
 
 
+def test_a_dead_node_holds_nobody_up_for_long(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its group has others: a store that stands alone is tried five times."""
+    tried: list[str] = []
+
+    def refused(address: StoreAddress, _tier: object) -> Store:
+        tried.append(address.url)
+        raise UnreachableError("connection refused")
+
+    monkeypatch.setattr("tidemark.stores.sftp.open_sftp", refused)
+    with_node(app, sftp(host_key=HOST_KEY, key="/keys/id"))
+    address = node_address(app, node_row(app, CENTRE, "n1"))
+    with pytest.raises(UnreachableError):
+        open_store(address)
+    assert len(tried) == 2
+
+
+def test_a_node_that_goes_away_at_work_is_not_waited_for_again(begun: App, opener: Opener) -> None:
+    with opened(begun, CENTRE) as cluster:
+        assert cluster is not None
+        cluster.store("n1")
+        told = cluster.stores.gone("n1", UnreachableError("connection reset"))
+        assert told.message == "node n1 cannot be reached: connection reset"
+        assert opener.closed == ["n1"]
+        with pytest.raises(UnreachableError, match="node n1 cannot be reached: connection reset"):
+            cluster.folder("n1")
+        cluster.stores.forgive()
+        cluster.folder("n1")
+        assert opener.opened == ["n1", "n1"]
+
+
+def test_a_disk_that_was_exchanged_meanwhile_is_noticed_when_it_is_back(begun: App, tmp_path: Path) -> None:
+    with opened(begun, CENTRE) as cluster:
+        assert cluster is not None
+        cluster.folder("n1")
+        cluster.stores.gone("n1", UnreachableError("connection reset"))
+        (tmp_path / "nodes" / "n1").rename(tmp_path / "broken")
+        cluster.stores.forgive()
+        with pytest.raises(PermanentError, match="not the folder of node n1"):
+            cluster.folder("n1")
+
+
 def test_a_disk_that_is_not_mounted_is_not_taken_for_an_empty_node(begun: App, tmp_path: Path) -> None:
     (tmp_path / "nodes" / "n2").rename(tmp_path / "unmounted")
     (tmp_path / "nodes" / "n2").mkdir()
@@ -249,11 +290,11 @@ def with_node(app: App, node: NodeSettings) -> App:
 def test_the_settings_say_where_a_node_is_before_the_ledger_does(app: App) -> None:
     with_node(app, sftp(host_key=HOST_KEY, key="/keys/new", tier="posix"))
     noted = NodeRow("centre", "n1", 1, "sftp://a@10.0.0.9:22/old", HOST_KEY, "/keys/old")
-    expected = StoreAddress("sftp://a@10.0.1.1:22/srv/node", HOST_KEY, "/keys/new", tier="posix")
+    expected = StoreAddress("sftp://a@10.0.1.1:22/srv/node", HOST_KEY, "/keys/new", tier="posix", tries=2)
     assert node_address(app, noted) == expected
 
     unknown = replace(noted, node="n9")
-    assert node_address(app, unknown) == StoreAddress("sftp://a@10.0.0.9:22/old", HOST_KEY, "/keys/old")
+    assert node_address(app, unknown) == StoreAddress("sftp://a@10.0.0.9:22/old", HOST_KEY, "/keys/old", tries=2)
 
 
 def test_a_row_keeps_what_another_process_needs_to_find_the_node(app: App, tmp_path: Path) -> None:
