@@ -25,6 +25,7 @@ from tidemark.errors import (
     UnreachableError,
 )
 from tidemark.flows.app import App
+from tidemark.flows.cluster_carry import CarrierLostError, Way, carry
 from tidemark.flows.cluster_nodes import Cluster
 from tidemark.flows.cluster_stock import Stock, Stored
 from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, move_rows
@@ -34,7 +35,7 @@ from tidemark.ledger.events import record
 from tidemark.ledger.leases import Lease, check_in
 from tidemark.progress import Progress, Tick
 from tidemark.stores.protocol import Store
-from tidemark.stores.transfer import SendItem, SendOptions, Sent, send
+from tidemark.stores.transfer import SendItem, Sent
 
 SNAPSHOT = "move-"
 """Snapshots of migrations have labels that begin so."""
@@ -60,6 +61,7 @@ class Moving:
     slots: int = 0
     slots_done: int = 0
     moved: int = 0  # bytes recorded by this call
+    engine: str = "pool"  # what sends (`cluster_carry`); the settings may say otherwise
 
     def beat(self, on_wire: int = 0) -> None:
         shown = min(self.total, self.done + on_wire)
@@ -145,7 +147,7 @@ def _fetch(
     try:
         with _readable(work, batch, source, member, files) as (store, items):
             recorded: list[CopyRow] = []
-            for outcome in send(store, target, items, _options(work), _counter(work)):
+            for outcome in carry(_way(work, batch, source, member), store, target, items, _Counter(work)):
                 if isinstance(outcome, Sent):
                     file = work.stock.files[outcome.item.target_path]
                     recorded.append(
@@ -160,7 +162,7 @@ def _fetch(
                     recorded = []
             # CRASH WINDOW: at the member, proved, not recorded: looked at again and not sent again.
             came |= _record(work, batch, recorded)
-    except (DiskFullError, LeaseLostError, StaleEpochError):  # the member's, or ours: no other source helps
+    except (DiskFullError, CarrierLostError, LeaseLostError, StaleEpochError):  # the member's, or ours: no source helps
         raise
     except TidemarkError as error:
         failed.update({file.location: error for file in files if file.location not in came})
@@ -179,7 +181,7 @@ def _readable(
         yield work.store, _items(work.store, {file.location: file.location for file in files}, files)
         return
     folder = work.cluster.folder(source)
-    label = f"{SNAPSHOT}{batch.epoch}-{batch.slots[0]}-{member}"
+    label = _label(batch, member)
     snapshot = folder.snapshot([file.location for file in files], label)
     # CRASH WINDOW: links that nobody reads: dropped at the end of the next migration.
     try:
@@ -224,8 +226,12 @@ def _at(row: CopyRow, at: float) -> CopyRow:
     return CopyRow(row.receiver, row.node, row.location, row.slot, row.sha256, row.size, "held", at)
 
 
-def _options(work: Moving) -> SendOptions:
-    return SendOptions(bandwidth=work.cluster.settings.bandwidth)
+def _label(batch: Batch, member: str) -> str:
+    return f"{SNAPSHOT}{batch.epoch}-{batch.slots[0]}-{member}"
+
+
+def _way(work: Moving, batch: Batch, source: str, member: str) -> Way:
+    return Way(work.cluster, source, member, "" if source == RECEIVER else _label(batch, member), work.engine)
 
 
 class _Counter:
@@ -239,10 +245,6 @@ class _Counter:
             self._base, self._wire = self._work.done, 0
         self._wire += count
         self._work.beat(self._wire)
-
-
-def _counter(work: Moving) -> _Counter:
-    return _Counter(work)
 
 
 def _vanished(failed: Mapping[str, TidemarkError], lacking: Collection[str]) -> bool:
