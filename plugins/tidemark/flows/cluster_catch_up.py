@@ -146,7 +146,7 @@ def _late(
     puts = [operation for operation in operations if operation.kind == "put"]
     places = [operation.subject for operation in puts]
     copies = copy_rows.copies_of(connection, receiver, places)
-    known = catalog_rows.known_places(connection, receiver, places)
+    known = catalog_rows.locations_in_use(connection, receiver, places)
     pieces: dict[str, Piece] = {}
     for put in puts:
         rows = [row for row in copies.get(put.subject, ()) if row.state == "held"]
