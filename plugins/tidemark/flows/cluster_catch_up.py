@@ -15,8 +15,8 @@ from sqlalchemy.engine import Connection
 
 from tidemark.cluster.deliveries import Piece, due
 from tidemark.cluster.schema_paper import paper_of
-from tidemark.errors import NotFoundError, TidemarkError
-from tidemark.flows.cluster_deliver import Parcel, advance, deliver, write_down
+from tidemark.errors import TidemarkError
+from tidemark.flows.cluster_deliver import Parcel, advance, bring
 from tidemark.flows.cluster_forward import withdraw_left
 from tidemark.flows.cluster_nodes import Cluster
 from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, group_rows, move_rows
@@ -188,39 +188,17 @@ def _to_go(connection: Connection, receiver: str) -> dict[str, list[str]]:
 
 
 def _put(cluster: Cluster, store: Store, late: _Late) -> int:
-    """From the receiver where it has the file, else from a node that does; raises the first error once all was tried."""
+    """Files that came; raises the first error once all was tried."""
     folder = cluster.folder(late.node)
     for database in late.drops:
         folder.drop_schema(database)
-    schemas = late.schemas
-    left = {piece.location: piece for piece in late.pieces}
-    sources = ["", *sorted({name for names in late.holders.values() for name in names})]
-    error: TidemarkError | None = None
-    for name in sources:
-        pieces = [piece for piece in left.values() if not name or name in late.holders[piece.location]]
-        if name and not pieces:
-            continue
-        try:
-            source = cluster.store(name) if name else store
-            here = source.stat_many([piece.location for piece in pieces])
-        except TidemarkError as away:
-            error = away
-            continue
-        there = tuple(piece for piece, entry in zip(pieces, here, strict=True) if entry is not None)
-        if there or schemas:
-            delivered = deliver(cluster, source, Parcel(late.node, schemas, there))
-            error = delivered.error or error
-            for piece in delivered.pieces:
-                del left[piece.location]
-            write_down(cluster, delivered)
-            schemas = {} if delivered.schemas >= set(schemas) else schemas
-    if not schemas:
+    brought = bring(cluster, store, Parcel(late.node, late.schemas, late.pieces), late.holders)
+    if brought.schemas >= late.schemas.keys():
         with cluster.app.ledger.write() as connection:
             advance(connection, cluster, late.node, late.databases)
-    if left or schemas:
-        lacking = next(iter(left), "") or f"the schema of {next(iter(schemas))}"
-        raise error or NotFoundError(f"nobody has {lacking} any more", hint="./tidemark verify --repair", subject=lacking)
-    return len(late.pieces)
+    if brought.error is not None:
+        raise brought.error
+    return len(brought.pieces)
 
 
 def _remove(cluster: Cluster, late: _Late) -> int:

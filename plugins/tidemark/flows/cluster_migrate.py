@@ -23,7 +23,7 @@ from tidemark.flows.cluster_deliver import advance
 from tidemark.flows.cluster_going import sweep
 from tidemark.flows.cluster_moves import Moving, drop_snapshots, pull
 from tidemark.flows.cluster_nodes import Cluster, opened
-from tidemark.flows.cluster_schemas import put_schemas
+from tidemark.flows.cluster_schemas import drop_schemas, put_schemas
 from tidemark.flows.cluster_stock import Stock, read_stock
 from tidemark.ledger import cluster_rows, copy_rows, group_rows, move_rows
 from tidemark.ledger.database import now
@@ -169,6 +169,7 @@ def _move_batch(work: Moving, batch: Batch) -> list[TidemarkError]:
             troubles.append(away)
     if not troubles:
         _let_go(work, batch)
+        drop_schemas(work, batch)
     return troubles
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemark.cluster.migration_plan import Batch
 from tidemark.errors import (
@@ -142,32 +142,37 @@ def _fetch(
     """Bring files from one source to the member; returns the locations that came. Why others did not goes to `failed`."""
     target = work.cluster.store(member)  # a member that is away, or no folder of ours, ends the pull
     came: set[str] = set()
+    wrong: TidemarkError | None = None
     try:
         with _readable(work, batch, source, member, files) as (store, items):
             recorded: list[CopyRow] = []
-            for outcome in send(store, target, items, _options(work), _counter(work)):
+            for outcome in send(store, target, items, _options(work), _Counter(work)):
                 if isinstance(outcome, Sent):
-                    file = work.stock.files[outcome.item.target_path]
-                    recorded.append(
-                        CopyRow(work.receiver, member, file.location, file.home, outcome.sha256, outcome.item.size)
-                    )
-                elif isinstance(outcome.error, DiskFullError):
-                    raise outcome.error
+                    recorded.append(_copy(work, member, outcome))
                 else:
-                    failed[outcome.item.target_path] = outcome.error
+                    wrong = failed[outcome.item.target_path] = outcome.error
                 if len(recorded) >= _RECORDED:
                     came |= _record(work, batch, recorded)
                     recorded = []
             # CRASH WINDOW: at the member, proved, not recorded: looked at again and not sent again.
             came |= _record(work, batch, recorded)
-    except (DiskFullError, LeaseLostError, StaleEpochError):  # the member's, or ours: no other source helps
+    except (LeaseLostError, StaleEpochError):  # ours: no other source helps
         raise
     except TidemarkError as error:
+        wrong = error
         failed.update({file.location: error for file in files if file.location not in came})
+    if isinstance(wrong, DiskFullError):  # the member's: no other source helps
+        raise wrong
+    if wrong is not None:
         with work.app.ledger.write() as connection:
             check_in(connection, work.lease)
-            record(connection, "cluster.source_failed", node=source or "the receiver", error=error.message)
+            record(connection, "cluster.source_failed", node=source or "the receiver", error=wrong.message)
     return came
+
+
+def _copy(work: Moving, member: str, sent: Sent) -> CopyRow:
+    file = work.stock.files[sent.item.target_path]
+    return CopyRow(work.receiver, member, file.location, file.home, sent.sha256, sent.item.size)
 
 
 @contextmanager
@@ -211,7 +216,7 @@ def _record(work: Moving, batch: Batch, rows: Sequence[CopyRow]) -> set[str]:
         check_in(connection, work.lease)
         cluster_rows.require_epoch(connection, work.receiver, batch.epoch)
         at = now(connection)
-        copy_rows.put_copies(connection, [_at(row, at) for row in rows])
+        copy_rows.put_copies(connection, [replace(row, at=at) for row in rows])
         move_rows.add_bytes(connection, work.receiver, batch.epoch, by_slot)
     size = sum(by_slot.values())
     work.done += size
@@ -220,12 +225,8 @@ def _record(work: Moving, batch: Batch, rows: Sequence[CopyRow]) -> set[str]:
     return {row.location for row in rows}
 
 
-def _at(row: CopyRow, at: float) -> CopyRow:
-    return CopyRow(row.receiver, row.node, row.location, row.slot, row.sha256, row.size, "held", at)
-
-
 def _options(work: Moving) -> SendOptions:
-    return SendOptions(bandwidth=work.cluster.settings.bandwidth)
+    return SendOptions(bandwidth=work.cluster.settings.bandwidth, retries=2)  # then another member is asked
 
 
 class _Counter:
@@ -239,10 +240,6 @@ class _Counter:
             self._base, self._wire = self._work.done, 0
         self._wire += count
         self._work.beat(self._wire)
-
-
-def _counter(work: Moving) -> _Counter:
-    return _Counter(work)
 
 
 def _vanished(failed: Mapping[str, TidemarkError], lacking: Collection[str]) -> bool:

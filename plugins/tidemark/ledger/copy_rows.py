@@ -69,6 +69,12 @@ def copies_at(connection: Connection, receiver: str, node: str, slots: Iterable[
     return sorted(found, key=lambda row: row.location)
 
 
+def held_somewhere(connection: Connection, receiver: str) -> frozenset[str]:
+    """Locations of which some node has a copy; none without a cluster."""
+    sql = "SELECT DISTINCT location FROM node_copy WHERE receiver = :r AND state = 'held'"
+    return frozenset(row[0] for row in connection.execute(sa.text(sql), {"r": receiver}))
+
+
 def going(connection: Connection, receiver: str) -> list[CopyRow]:
     """Every copy that is to be removed, by node and location."""
     query = sa.text(f"{_SELECT} AND state = 'going' ORDER BY node, location")
