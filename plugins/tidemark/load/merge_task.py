@@ -257,7 +257,7 @@ def _put(output: _Output, merge: DeviceMerge, part: Part) -> None:
         known = {chunk.name for chunk in part.copied}
         marks = [mark_chunk(name, of_type, kind) for name, of_type in merge.types.items() if name not in known]
         writer.put([*part.copied, *marks])
-    else:
+    elif part.columns:
         columns = {name: part.columns.get(name, Column.empty(of_type)) for name, of_type in merge.types.items()}
         for group in aligned_chunks(row_times(part.columns), columns, kind):
             writer.put(group)

@@ -119,6 +119,14 @@ class TsFile:
                 parts.append(part.between(start, end))
         return _joined(parts, self._device(device)) if parts else Column.empty(series.type)
 
+    def forget(self, device: str, before: int) -> None:
+        """Nothing of the device before this time will be asked for: decoded times that were kept for it are given up."""
+        of_device = self._device(device)
+        for place in of_device.time.chunks if of_device.time else ():
+            if place.statistics.end < before:
+                of_device.times.pop(place.offset, None)
+        of_device.pages, of_device.together = [], None
+
     def _chunk_columns(self, device: str, series: Series, index: int, span: Span, label: str) -> Iterator[Column]:
         of_device = self._device(device)
         place = series.chunks[index]

@@ -15,12 +15,10 @@ import pytest
 from tidemark.errors import CorruptionError, RetryableError
 from tidemark.load import merge_device
 from tidemark.load.merge_task import MergeTask, TaskSource, run_merge_task
-from tidemark.load.overlay import Counts, Layer
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import VALUE_DTYPES, Column
 from tidemark.tsfiles.devices import file_device
 from tidemark.tsfiles.reader import TsFile
-from tidemark.tsfiles.weave import Weave
 from tidemark.tsfiles.writer import TsFileWriter, device_order
 
 Segments = tuple[str | None, ...]
@@ -167,13 +165,12 @@ def test_a_source_that_is_gone_is_tried_again_later(case: Case) -> None:
 def test_an_output_that_does_not_hold_what_was_written_is_not_handed_on(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     case.add({D1: {"s": column({1: 1, 2: 2})}})
     case.add({D1: {"s": column({2: 3})}})
-    real = merge_device.lay
+    real = merge_device.cut
 
-    def lose_one(layers: list[Layer], known: list[Weave]) -> tuple[Column, Counts]:
-        merged, counts = real(layers, known)
-        return Column(merged.type, merged.times[1:], merged.values[1:]), counts
+    def lose_one(column: Column, interval: int) -> dict[int, Column]:
+        return real(Column(column.type, column.times[1:], column.values[1:]), interval)
 
-    monkeypatch.setattr(merge_device, "lay", lose_one)
+    monkeypatch.setattr(merge_device, "cut", lose_one)
     with pytest.raises(CorruptionError, match="do not account for"):
         run_merge_task(case.task)
 
