@@ -6,10 +6,12 @@ Source: DESIGN §3 "Who wins"; research/spark-tsfile.md §3.4, §3.5.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from tidemark.errors import CorruptionError
 from tidemark.load import merge_pieces
 from tidemark.load.merge_pieces import Extent, Piece, pieces_of
 from tidemark.load.overlay import Counts, cut, lay
@@ -116,19 +118,23 @@ class DeviceMerge:
         """The piece decoded window by window, its layers over each other, cut by partition.
 
         Its points are counted by its files' statistics, which know chunks, not windows: what was overwritten or deleted
-        is told in one account behind all of it.
+        is told in one account behind all of it. What the windows gave is compared with them, or a point that none of them
+        gave would be told as overwritten.
         """
         held = [piece.points(number) for number in range(len(self.holders))]
         gone = Counts(sum(sum(points.values()) for points in held))
+        read: Counter[tuple[int, str]] = Counter()
         last = None
         for start, end in merge_pieces.windows_of(piece, merge_pieces.WINDOW_POINTS):
             rows: dict[int, dict[str, Column]] = {}
             woven: list[Weave] = []
             for measurement in measurements:
-                having = [holder for holder, points in zip(self.holders, held, strict=True) if measurement in points]
-                layers = [self._layer(holder, measurement, (start, end)) for holder in having]
+                having = [number for number, points in enumerate(held) if measurement in points]
+                layers = [self._layer(self.holders[number], measurement, (start, end)) for number in having]
                 if not layers:
                     continue
+                for number, (left, count) in zip(having, layers, strict=True):
+                    read[number, measurement] += len(left) + count
                 column = lay([column for column, _ in layers], woven)
                 gone = Counts(gone.points_in - len(column), deleted=gone.deleted + sum(count for _, count in layers))
                 for partition, part in cut(column, self.interval).items():
@@ -138,7 +144,18 @@ class DeviceMerge:
                 yield Part(last, Counts(out, out), columns=rows[last])
             if self.aligned:
                 self._forget(end)
+        self._check(piece, held, read)
         yield Part(last, replace(gone, overwritten=gone.points_in - gone.deleted))
+
+    def _check(self, piece: Piece, held: Sequence[Mapping[str, int]], read: Mapping[tuple[int, str], int]) -> None:
+        """Each file gave the points that its statistics promise; fewer only where its own chunks overlap."""
+        for number, points in enumerate(held):
+            for measurement, told in points.items():
+                found = read[number, measurement]
+                if found != told and (found > told or not piece.overlaps_itself(number, measurement)):
+                    place = self.holders[number].file.path
+                    problem = f"{self.device}.{measurement}: {found} points were read where {told} are told"
+                    raise CorruptionError(f"{place}: {problem}", hint="./tidemark verify --deep", subject=place)
 
     def _forget(self, upto: int) -> None:
         """The columns of an aligned device are through with what came until then."""

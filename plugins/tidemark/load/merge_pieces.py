@@ -59,6 +59,12 @@ class Piece:
                     found[measurement] = found.get(measurement, 0) + count
         return found
 
+    def overlaps_itself(self, holder: int, measurement: str) -> bool:
+        """Whether chunks of one series overlap inside of one file: points of the earlier may be overwritten there."""
+        mine = [extent for extent in self.extents if extent.holder == holder and measurement in extent.points]
+        mine.sort(key=lambda extent: extent.start)
+        return any(before.end >= after.start for before, after in itertools.pairwise(mine))
+
 
 def pieces_of(extents: Iterable[Extent], copy_rows: int = COPY_ROWS) -> list[Piece]:
     """The pieces of a device, or of a series of its own, in order of time; no two of them meet."""

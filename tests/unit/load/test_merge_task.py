@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tidemark.errors import CorruptionError, RetryableError
-from tidemark.load import merge_device
+from tidemark.load import merge_device, merge_pieces
 from tidemark.load.merge_task import MergeTask, TaskSource, run_merge_task
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import VALUE_DTYPES, Column
@@ -132,6 +132,17 @@ def test_nothing_is_left_where_everything_was_deleted(case: Case) -> None:
         case.add({D1: {"s": column({1: 10})}}, mods=f"DELETION,root.db.a.d1.s,{1 << 40},1,1\n")
     outcome = run_merge_task(case.task)
     assert outcome.staged == () and outcome.unplaced.deleted == outcome.unplaced.points_in == 2
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+def test_a_point_that_no_window_gave_is_no_overwritten_point(
+    case: Case, monkeypatch: pytest.MonkeyPatch, aligned: bool
+) -> None:
+    for _ in range(2):
+        case.add({D1: {"s": column({n: n for n in range(100)})}}, aligned)
+    monkeypatch.setattr(merge_pieces, "windows_of", lambda *_: [(0, 49), (51, 99)])
+    with pytest.raises(CorruptionError, match=r"0\.tsfile: root\.db\.a\.d1\.s: 99 points were read where 100 are told"):
+        run_merge_task(case.task)
 
 
 def test_a_source_that_cannot_be_read_is_named_and_leaves_no_output(case: Case) -> None:
