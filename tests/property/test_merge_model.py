@@ -101,6 +101,7 @@ def test_merged_files_hold_what_the_model_says(
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(merge_pieces, "COPY_ROWS", copy_rows)
         patch.setattr(merge_pieces, "WINDOW_POINTS", window)
+        patch.setattr(merge_pieces, "WINDOW_ROWS", 1)
         patch.setattr(writer_pages, "PAGE_ROWS", page_rows)
         patch.setattr(writer_pages, "CHUNK_PAGES", 2 if page_rows == 1 else 1)
         units = [write_unit(Path(folder), number, file) for number, file in enumerate(chosen)]

@@ -125,7 +125,8 @@ class DeviceMerge:
         gone = Counts(sum(sum(points.values()) for points in held))
         read: Counter[tuple[int, str]] = Counter()
         last = None
-        for start, end in merge_pieces.windows_of(piece, merge_pieces.WINDOW_POINTS):
+        points_at_once = max(merge_pieces.WINDOW_POINTS, merge_pieces.WINDOW_ROWS * len(measurements))
+        for start, end in merge_pieces.windows_of(piece, points_at_once):
             rows: dict[int, dict[str, Column]] = {}
             woven: list[Weave] = []
             for measurement in measurements:

@@ -19,6 +19,9 @@ COPY_ROWS = 1_000
 WINDOW_POINTS = 4_000_000
 """About so many points of a piece are decoded at once."""
 
+WINDOW_ROWS = 10_000
+"""And so many of each column at least: pages are decoded whole, in every window that touches them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Extent:

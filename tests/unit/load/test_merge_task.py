@@ -15,6 +15,7 @@ import pytest
 from tidemark.errors import CorruptionError, RetryableError
 from tidemark.load import merge_device, merge_pieces
 from tidemark.load.merge_task import MergeTask, TaskSource, run_merge_task
+from tidemark.tsfiles import pages, writer_pages
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import VALUE_DTYPES, Column
 from tidemark.tsfiles.devices import file_device
@@ -143,6 +144,22 @@ def test_a_point_that_no_window_gave_is_no_overwritten_point(
     monkeypatch.setattr(merge_pieces, "windows_of", lambda *_: [(0, 49), (51, 99)])
     with pytest.raises(CorruptionError, match=r"0\.tsfile: root\.db\.a\.d1\.s: 99 points were read where 100 are told"):
         run_merge_task(case.task)
+
+
+def test_a_device_of_many_columns_is_not_decoded_again_and_again(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows of so many points would hold a few rows of it, and each of them decodes the pages that it touches."""
+    monkeypatch.setattr(merge_pieces, "WINDOW_POINTS", 400)
+    monkeypatch.setattr(merge_pieces, "WINDOW_ROWS", 100)
+    monkeypatch.setattr(writer_pages, "PAGE_ROWS", 100)
+    decoded: list[int] = []
+    real = pages.decode
+    monkeypatch.setattr(pages, "decode", lambda *given: (decoded.append(1), real(*given))[1])
+    columns = {f"s{number:02}": column({n: n for n in range(200)}) for number in range(40)}
+    for _ in range(2):
+        case.add({D1: columns}, aligned=True)
+    run_merge_task(case.task)
+    in_files = 2 * 2 * 41  # two files of two pages of 40 columns and the times
+    assert in_files <= len(decoded) <= 3 * in_files
 
 
 def test_a_source_that_cannot_be_read_is_named_and_leaves_no_output(case: Case) -> None:
