@@ -21,7 +21,7 @@ from tidemark.tsfiles.footer import read_footer
 from tidemark.tsfiles.index import Child, IndexWalk
 from tidemark.tsfiles.mods import Deletion, deleted
 from tidemark.tsfiles.pages import ChunkReader, Span, Times
-from tidemark.tsfiles.series import ChunkPlace, Series, Statistics, parse_series
+from tidemark.tsfiles.series import ChunkPlace, Series, Statistics, parse_series, twice
 from tidemark.tsfiles.wire import corrupt
 
 
@@ -158,10 +158,12 @@ class TsFile:
         for child in self._places[device]:
             for part in walk.series_ranges(child):
                 for series in parse_series(walk.read(part)):
+                    name = series.name if is_table(child.name) else measurement_name(series.name)
+                    if name in loaded.series or (series.is_time and loaded.time is not None):
+                        raise twice(self.path, device, name)
                     if series.is_time:
                         loaded.time = series
                     else:
-                        name = series.name if is_table(child.name) else measurement_name(series.name)
                         loaded.series[name] = series
         self._current = (device, loaded)
         return loaded
