@@ -90,3 +90,9 @@ def test_rows_with_many_tags_of_many_values_keep_their_own() -> None:
     asked = write_options({"path": "/nowhere", "table": "t", "tags": ",".join(tags)}, table.schema, False)
     found = {segments: columns["v"].values.tolist() for segments, columns in devices_of(table, asked)}
     assert found == {("t", *(words[tag][row] for tag in tags)): [row] for row in range(count)}
+
+
+def test_a_table_may_have_no_tags() -> None:
+    whole = (True, 1, 2, 0.5, 0.25, "a", b"b", dt.date(2024, 2, 29))
+    rows: list[tuple[Any, ...]] = [((), 2, whole), ((), 1, whole)]
+    assert through_a_file(rows, [], {"table": "t"}) == [(1, *whole), (2, *whole)]

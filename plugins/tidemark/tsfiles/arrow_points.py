@@ -54,12 +54,12 @@ def devices_of(rows: pa.Table, options: WriteOptions) -> Iterator[tuple[Segments
 
 def _groups(rows: pa.Table, options: WriteOptions) -> tuple[list[Segments], NDArray[np.int64]]:
     """The devices in the file's order, and of each row the number of its device."""
-    keys = [rows.column(name).combine_chunks().dictionary_encode() for name in options.tags or ("device",)]
-    if not options.table and keys[0].null_count:
-        raise UsageError("a row has no device", subject="device")
     codes = np.zeros(len(rows), np.int64)
     if options.table and not options.tags:
         return [(options.table,)], codes
+    keys = [rows.column(name).combine_chunks().dictionary_encode() for name in options.tags or ("device",)]
+    if not options.table and keys[0].null_count:
+        raise UsageError("a row has no device", subject="device")
     found: list[Names] = [()]
     waiting: list[Sequence[str | None]] = []  # words that are in `codes` and not in `found` yet
     for key in keys:
