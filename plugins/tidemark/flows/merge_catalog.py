@@ -78,6 +78,7 @@ class MergeResult:
     def as_json(self) -> dict[str, Any]:
         return {
             "ok": self.exit_code == 0,
+            **self._trouble(),
             "groups": self.groups,
             "files_in": self.files_in,
             "files_out": self.files_out,
@@ -87,6 +88,18 @@ class MergeResult:
             "failed": [{"subject": subject, "error": error, "kind": kind} for subject, error, kind in self.failed],
             "moved": self.moved,
         }
+
+    def _trouble(self) -> dict[str, str]:
+        """What went wrong, and what to run next; nothing where nothing did."""
+        if self.failed:
+            (subject, error, kind), *others = self.failed
+            more = f" (and {len(others)} more)" if others else ""
+            hint = "./tidemark verify --repair" if kind == CorruptionError.kind else "./tidemark merge"
+            return {"error": (error if subject in error else f"{subject}: {error}") + more, "hint": hint}
+        if self.moved:
+            error = f"{self.moved} groups changed again and again while they were merged"
+            return {"error": error, "hint": "./tidemark merge"}
+        return {}
 
 
 @dataclass
