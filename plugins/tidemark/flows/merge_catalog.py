@@ -1,4 +1,5 @@
-"""`tidemark merge`: files of a site that overlap become merged files, and readers see those instead.
+"""`tidemark merge`: files of a site that overlap become merged files, and readers see those instead; so do, on several
+nodes, files that span partitions.
 
     plan (from the ledger) → tasks (pool or Spark, into staging) → publish (rename, synced) → one transaction a group
 
@@ -55,7 +56,8 @@ _INTENT = ".json"
 
 @dataclass(frozen=True)
 class MergeResult:
-    """`rows`: points in the merged files. `kept`: (subject, reason) of overlapping files that stay as they came.
+    """`rows`: points in the merged files. `kept`: (subject, reason) of overlapping files, and of such that span partitions
+    of a cluster, that stay as they came.
 
     `failed`: (subject, error, exit code) of groups that a later merge tries again; `moved`: groups that changed again and
     again while they were merged. What is kept, failed or moved is read as well as before.
@@ -235,7 +237,7 @@ def _plan(work: _Work, every: bool = False) -> Plan:
         to_go = standing_rows.waiting(connection, work.receiver.name)
         tried = set(merge_rows.kept_groups(connection, work.receiver.name)) | work.tally.given_up
     units = (Unit(file, devices.get(file.file_id, ())) for file in files)
-    return plan_merge(units, tried, work.partition, to_go)
+    return plan_merge(units, tried, work.partition, to_go, cut=work.cluster is not None)
 
 
 def _run(work: _Work, groups: Sequence[Group], batch: str) -> bool:
