@@ -131,7 +131,7 @@ def test_a_migration_that_was_cut_short_is_gone_on_with(world: World) -> None:
 
     assert now(world).table == table
     assert world.rows() == rows
-    assert migrate(world.app, world.receiver).state == "done"
+    assert change(world.app, world.receiver, Wanted("rebalance")).state == "done"
     migrate(world.app, world.receiver)
     assert node(world, "n4").sizes() and world.rows() == rows
     assert check(world.app, world.receiver).problems == ()
@@ -163,7 +163,7 @@ def test_a_node_that_was_leaving_gives_what_only_it_has(world: World) -> None:
     sound(world.rebuild())
 
     assert now(world).nodes["n1"].state == "leaving"
-    migrate(world.app, world.receiver)
+    assert change(world.app, world.receiver, Wanted("remove", "n1")).state == "done"
     migrate(world.app, world.receiver)
     assert node(world, "n1").sizes() == {}
     assert world.rows() == rows

@@ -1,8 +1,9 @@
 """The rows of a cluster in a rebuilt ledger: table, nodes, copies by digest, and what still has to move.
 
 Every copy counts only where its bytes at the node's own disk have the digest the catalog says. Where somebody lacks what the
-table gives it, or has what it takes from it, the change that made the table is open again, and `cluster migrate` ends it: it
-finds most of it done. Operations of groups begin anew. Source: docs/decisions/0015.
+table gives it, or has what it takes from it, the change that made the table is open again: the command that asks for it
+(`rebalance`, or `remove` where a node was leaving) ends it and finds most of it done. Operations of groups begin anew.
+Source: docs/decisions/0015.
 """
 
 from __future__ import annotations

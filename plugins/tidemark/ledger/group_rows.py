@@ -106,7 +106,7 @@ def set_operation_state(connection: Connection, rows: Iterable[OperationRow], st
     StaleEpochError where one is to be committed that was withdrawn meanwhile, or is not there: roll back and route again.
     To withdraw one that was committed changes nothing.
     """
-    wanted = [(row.receiver, row.header, row.version) for row in rows]
+    wanted = sorted((row.receiver, row.header, row.version) for row in rows)
     values = [{"r": r, "h": h, "v": v, "s": state, "at": at} for r, h, v in wanted]
     sql = (
         "UPDATE group_operation SET state = :s, at = :at WHERE receiver = :r AND header = :h AND version = :v"
