@@ -104,10 +104,16 @@ class NodeFolder:
             )
 
     def release(self) -> None:
-        """Nobody's folder any more, for a node that left or never came: tables, schema, snapshots go, the claim last."""
+        """Nobody's folder any more, for a node that left or never came: tables, schema, snapshots go, the claim last.
+
+        Files below `data/` stay, empty folders there go.
+        """
         # CRASH WINDOW: some of it is gone, the claim stands: released again.
         for folder in (SNAPSHOTS, SCHEMAS, TABLES):
             self.store.remove_tree(folder)
+        left = self.store.list_files([DATA])
+        if not left.entries and not left.odd:
+            self.store.remove_tree(DATA)
         self.store.remove([NODE])
 
     # the table
