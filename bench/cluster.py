@@ -9,6 +9,8 @@ virtual nodes, rendezvous hashing, jump hashing. The worst of all changes of all
     moves_to_minimum    what moved to what must, in slots (`slots`) and in bytes (`bytes`), the worse of both
     plan_ms             1,000 nodes, 10,000 slots, 3 copies: the plan of one change, the slowest kind and strategy, median
     table_kb            the table of it, all that moves included, 1,000 bytes
+    migrate_to_cp       2 GB of one node to another on this machine, to `cp -r` and `sha256sum` at both ends
+    migrate_to_engine   the same between two SSH servers, to the transfer engine alone
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from bench import cluster_costs, cluster_play
+from bench import cluster_costs, cluster_move, cluster_play
 from bench.cluster_play import Seen
 from bench.measure import report
 from bench.rows import say
 
-PARTS = ("life", "plan", "costs")
+PARTS = ("life", "plan", "costs", "migrate")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--only", default="", help=f"parts, with commas: {', '.join(PARTS)}")
     parser.add_argument("--nodes", type=int, default=cluster_play.MOST, help="fewer, to try the benchmark itself")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the bytes that migrate, to try the benchmark itself")
     asked = parser.parse_args(arguments)
     wanted = set(filter(None, asked.only.split(","))) or set(PARTS)
     if unknown := wanted - set(PARTS):
@@ -52,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ratios["table_kb"] = max(plan["table_kb"] for plan in ours["plan"])
     if "costs" in wanted:
         ours |= {"copies": cluster_costs.copies(asked.nodes), "ten": cluster_costs.ten_nodes()}
+    if "migrate" in wanted:
+        cluster_move.measure(2 if asked.quick else 5, asked.scale, ratios, ours, peers)
     if "life" in wanted:
         lives = [cluster_play.play(seed, asked.nodes) for seed in range(1 if asked.quick else 3)]
         ratios |= _ratios(lives)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tidemark.errors import TidemarkError
 from tidemark.flows import cluster_cache
-from tidemark.flows.cluster_catch_up import catch_up, refresh_schemas, remove_everywhere
+from tidemark.flows.cluster_catch_up import catch_up, drop_databases, remove_everywhere
 from tidemark.flows.cluster_nodes import Cluster
 from tidemark.ledger import catalog_rows, copy_rows, group_rows
 from tidemark.progress import Progress, Tick
@@ -33,10 +33,10 @@ def keep_nodes(cluster: Cluster | None, store: Store, progress: Progress) -> Kep
     if cluster is None:
         return Kept()
     progress(Tick("nodes"))
-    late = dict(catch_up(cluster, store).away)
     with cluster.app.ledger.read() as connection:
         databases = catalog_rows.databases(connection, cluster.receiver.name)
-    refresh_schemas(cluster, store, databases)
+    drop_databases(cluster, databases)
+    late = dict(catch_up(cluster, store).away)
     _drop_strays(cluster)
     late |= _remove_left_over(cluster)
     _forget_operations(cluster)

@@ -87,7 +87,12 @@ def init(app: App, receiver: ReceiverSettings, progress: Progress = silent) -> C
 
 
 def change(
-    app: App, receiver: ReceiverSettings, wanted: Wanted, progress: Progress = silent, wait: bool = True
+    app: App,
+    receiver: ReceiverSettings,
+    wanted: Wanted,
+    progress: Progress = silent,
+    wait: bool = True,
+    engine: str = "pool",
 ) -> ChangeResult:
     """Do it, or go on with it; with `wait` until the data has moved, else until the new table is in force.
 
@@ -98,7 +103,7 @@ def change(
     require_settings(app, receiver)
     if wanted.request and _state(app, receiver, wanted.request) in ("done", "rolled_back"):
         if wait:
-            migrate(app, receiver, progress)  # what went with it may lie there still
+            migrate(app, receiver, progress, engine=engine)  # what went with it may lie there still
         return _result(app, receiver, wanted.request)
     with _alone(app, receiver, wanted) as lease, require_cluster(app, receiver) as cluster:
         change = _open_change(app, receiver, wanted, cluster.epoch)
@@ -122,7 +127,7 @@ def change(
             )
             cluster_phases.run(phase)
     if wait:
-        migrate(app, receiver, progress)
+        migrate(app, receiver, progress, engine=engine)
     return _result(app, receiver, change.change_id)
 
 

@@ -183,7 +183,7 @@ def advance(connection: Connection, cluster: Cluster, node: str, done: Collectio
         copies = copy_rows.copies_of(connection, receiver, files)
         here = {at: row for at, found in copies.items() for row in found if row.node == node}
 
-        known = catalog_rows.known_places(connection, receiver, set(files) - set(here))
+        known = catalog_rows.locations_in_use(connection, receiver, set(files) - set(here))
 
         def settled(operation: OperationRow, here: Mapping[str, CopyRow] = here, known: Collection[str] = known) -> bool:
             if (operation.header, operation.version) in finished or table.owners[operation.slot] != operation.header:
@@ -191,7 +191,7 @@ def advance(connection: Connection, cluster: Cluster, node: str, done: Collectio
             row = here.get(operation.subject)
             if operation.kind == "put":
                 if operation.state == "committed" and row is None and operation.subject not in known:
-                    return True  # reclaimed since
+                    return True  # no reader asks for it any more
                 return row is not None and row.state == "held" and row.sha256 == operation.sha256
             return operation.kind == "remove" and row is None
 

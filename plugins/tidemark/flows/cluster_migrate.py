@@ -51,9 +51,13 @@ class MigrateResult:
 
 
 def migrate(
-    app: App, receiver: ReceiverSettings, progress: Progress = silent, slots: Iterable[int] | None = None
+    app: App,
+    receiver: ReceiverSettings,
+    progress: Progress = silent,
+    slots: Iterable[int] | None = None,
+    engine: str = "pool",
 ) -> MigrateResult:
-    """Everything that is left of phase 2, or what is left of these `slots`.
+    """Everything that is left of phase 2, or what is left of these `slots`. `engine`: as `cluster_carry`.
 
     What one slot lacks does not stop the others; the first trouble is raised at the end, as RetryableError where it may
     pass (a node that is away). LeaseHeldError while another one is at it.
@@ -67,11 +71,13 @@ def migrate(
             return MigrateResult(0, 0, 0, 0, "")
         with app.ledger.read() as connection:
             change = cluster_rows.open_change(connection, receiver.name)
+        _tell(cluster, lease)
         if change is None or change.state == "planned":
             sweep(cluster, lease)
             return MigrateResult(cluster.epoch, 0, 0, 0, "")
         with app.receiver_store(receiver) as store:
             work = _begin(app, cluster, lease, store, progress, change.change_id)
+            work.engine = engine
             failed = _move(work, None if slots is None else frozenset(slots))
             drop_snapshots(work)
             state, left = _end(work, change.change_id)
@@ -99,7 +105,6 @@ def _begin(app: App, cluster: Cluster, lease: Lease, store: Any, progress: Progr
         check_in(connection, lease)
         cluster_rows.require_epoch(connection, receiver, cluster.epoch)
         cluster_rows.set_change_state(connection, change_id, "migrating")
-    _tell(cluster, lease)
     with app.ledger.read() as connection:
         stock = read_stock(connection, receiver, cluster.table)
         rows = move_rows.moves(connection, receiver, cluster.epoch)

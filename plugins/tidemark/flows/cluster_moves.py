@@ -25,6 +25,7 @@ from tidemark.errors import (
     UnreachableError,
 )
 from tidemark.flows.app import App
+from tidemark.flows.cluster_carry import CarrierLostError, Way, carry
 from tidemark.flows.cluster_nodes import Cluster
 from tidemark.flows.cluster_stock import Stock, Stored
 from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, move_rows
@@ -34,7 +35,7 @@ from tidemark.ledger.events import record
 from tidemark.ledger.leases import Lease, check_in
 from tidemark.progress import Progress, Tick
 from tidemark.stores.protocol import Store
-from tidemark.stores.transfer import SendItem, SendOptions, Sent, send
+from tidemark.stores.transfer import SendItem, Sent
 
 SNAPSHOT = "move-"
 """Snapshots of migrations have labels that begin so."""
@@ -60,6 +61,7 @@ class Moving:
     slots: int = 0
     slots_done: int = 0
     moved: int = 0  # bytes recorded by this call
+    engine: str = "pool"  # what sends (`cluster_carry`); the settings may say otherwise
 
     def beat(self, on_wire: int = 0) -> None:
         shown = min(self.total, self.done + on_wire)
@@ -146,7 +148,7 @@ def _fetch(
     try:
         with _readable(work, batch, source, member, files) as (store, items):
             recorded: list[CopyRow] = []
-            for outcome in send(store, target, items, _options(work), _Counter(work)):
+            for outcome in carry(_way(work, batch, source, member), store, target, items, _Counter(work)):
                 if isinstance(outcome, Sent):
                     recorded.append(_copy(work, member, outcome))
                 else:
@@ -156,7 +158,7 @@ def _fetch(
                     recorded = []
             # CRASH WINDOW: at the member, proved, not recorded: looked at again and not sent again.
             came |= _record(work, batch, recorded)
-    except (LeaseLostError, StaleEpochError):  # ours: no other source helps
+    except (CarrierLostError, LeaseLostError, StaleEpochError):  # ours: no other source helps
         raise
     except TidemarkError as error:
         wrong = error
@@ -184,7 +186,7 @@ def _readable(
         yield work.store, _items(work.store, {file.location: file.location for file in files}, files)
         return
     folder = work.cluster.folder(source)
-    label = f"{SNAPSHOT}{batch.epoch}-{batch.slots[0]}-{member}"
+    label = _label(batch, member)
     snapshot = folder.snapshot([file.location for file in files], label)
     # CRASH WINDOW: links that nobody reads: dropped at the end of the next migration.
     try:
@@ -225,8 +227,12 @@ def _record(work: Moving, batch: Batch, rows: Sequence[CopyRow]) -> set[str]:
     return {row.location for row in rows}
 
 
-def _options(work: Moving) -> SendOptions:
-    return SendOptions(bandwidth=work.cluster.settings.bandwidth, retries=2)  # then another member is asked
+def _label(batch: Batch, member: str) -> str:
+    return f"{SNAPSHOT}{batch.epoch}-{batch.slots[0]}-{member}"
+
+
+def _way(work: Moving, batch: Batch, source: str, member: str) -> Way:
+    return Way(work.cluster, source, member, "" if source == RECEIVER else _label(batch, member), work.engine)
 
 
 class _Counter:

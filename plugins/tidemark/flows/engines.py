@@ -20,6 +20,7 @@ KINDS: Mapping[str, str] = {
     "load_check": "tidemark.load.check:examine",
     "describe_kept": "tidemark.load.check:describe_kept",  # for a rebuilt ledger: in the pool only
     "merge": "tidemark.load.merge_task:run_merge_task",
+    "slot_migrate": "tidemark.cluster.move_task:run_move",
     "far": "tidemark.flows.far_tasks:run_far",  # any of them, for an executor that reaches the files over SFTP
 }
 """The function behind each kind, as `module:name`; `spark_jobs/<kind>.py` is its Spark job."""
@@ -32,6 +33,10 @@ class Limits:
     cpu_seconds: int = 900
     wall_seconds: int = 1800
     memory_bytes: int = 6 << 30  # of address space, which libraries reserve generously
+
+
+LIMITS: Mapping[str, Limits] = {"slot_migrate": Limits(cpu_seconds=86_400, wall_seconds=14 * 86_400)}
+"""Kinds with limits of their own. A move reads no TsFile, and what hangs on its lines the transfer ends by itself."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ class PoolEngine:
         from tidemark.flows.engine_children import run_in_children
 
         workers = self.workers or len(os.sched_getaffinity(0))
-        return run_in_children(KINDS[kind], tasks, min(workers, len(tasks)), self.limits)
+        return run_in_children(KINDS[kind], tasks, min(workers, len(tasks)), LIMITS.get(kind, self.limits))
 
 
 def choose_engine(settings: SparkSettings, wanted: str, points: int) -> Engine:

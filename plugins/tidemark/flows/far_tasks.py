@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tidemark.cluster.move_task import End, MoveTask
 from tidemark.errors import RetryableError
 from tidemark.load.check import Examined, ExamineTask, examine, parts
 from tidemark.load.merge_task import MergeOutcome, MergeTask, run_merge_task
@@ -43,10 +44,29 @@ def run_far(far: FarTask) -> Examined | MergeOutcome:
         if isinstance(task, ExamineTask):
             _fetch(store, [landed_path(part.path) for part in parts(task.file)], Path(folder))
             return examine(replace(task, folder=folder))
-        _fetch(store, [place for one in task.sources for place in (one.location, one.mods_location) if place], Path(folder))
+        _fetch(store, _needed(task), Path(folder))
         outcome = run_merge_task(replace(task, root=folder))
         _bring(store, [(one.location, one.sha256) for one in outcome.staged], Path(folder))
         return outcome
+
+
+def reached_by(files: StoreAddress, task: MoveTask) -> MoveTask:
+    """The move for an executor that does not see this machine's folders: those it finds where `files` says."""
+
+    def end(one: End) -> End:
+        if not one.address.url.startswith("file://"):
+            return one
+        return replace(
+            one, address=replace(files, url=files.url.removesuffix("/") + one.address.url.removeprefix("file://"))
+        )
+
+    return replace(task, source=end(task.source), target=end(task.target))
+
+
+def _needed(task: MergeTask) -> list[str]:
+    """Its sources, and the files that it is to prove: those may hold none of its devices."""
+    sources = [place for one in task.sources for place in (one.location, one.mods_location) if place]
+    return list(dict.fromkeys([*sources, *(place for place, _ in task.prove)]))
 
 
 def _fetch(store: Store, paths: Sequence[str], folder: Path) -> None:

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tidemark.cluster.move_task import MoveTask
 from tidemark.flows.engine_children import run_in_kept_child
-from tidemark.flows.engines import KINDS, Limits, Outcome
-from tidemark.flows.far_tasks import FarTask
+from tidemark.flows.engines import KINDS, LIMITS, Limits, Outcome
+from tidemark.flows.far_tasks import FarTask, reached_by
 from tidemark.flows.java import ensure_java
 from tidemark.flows.spark_session import PACKAGE, session_at, zip_package
 from tidemark.settings import SparkSettings
@@ -52,7 +53,7 @@ class SparkEngine:
         session = session_at(kind, self.master, self.java)
         folder = Path(tempfile.mkdtemp(prefix="job-", dir=session.folder))
         try:
-            (folder / TASKS).write_bytes(pickle.dumps((*self._placed(kind, tasks), self.limits)))
+            (folder / TASKS).write_bytes(pickle.dumps((*self._placed(kind, tasks), LIMITS.get(kind, self.limits))))
             session.run(kind, folder)
             yield from pickle.loads((folder / RESULTS).read_bytes())
         finally:
@@ -62,6 +63,8 @@ class SparkEngine:
         """The tasks as executors can run them, and what runs them there."""
         if self.files is None:
             return kind, list(tasks)
+        if all(isinstance(task, MoveTask) for task in tasks):
+            return kind, [reached_by(self.files, task) for task in tasks]
         return "far", [FarTask(self.files, task) for task in tasks]
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemark.orchestration.perform import counts, perform
 from tidemark.orchestration.progress import shown
+from tidemark.orchestration.receiver_tasks import ENGINE, judged
 
 if TYPE_CHECKING:
     from tidemark.cluster.migration_plan import Batch
@@ -94,7 +95,7 @@ def migrate(receiver: str, batch: Mapping[str, Any], task_state_store: Any = Non
         if now != batch["epoch"]:
             log.info("epoch %s has passed, %s is in force: these slots moved long ago", batch["epoch"], now)
             return {"epoch": now, "slots": 0, "bytes": 0, "left": 0, "state": ""}
-        return counts(run(app, app.receiver(receiver), progress, slots).as_json())
+        return counts(run(app, app.receiver(receiver), progress, slots, ENGINE).as_json())
 
     return perform(act)
 
@@ -118,7 +119,7 @@ def finish(
             return {"state": _state(app, receiver, wanted) if known is None else known.state}
         # A task cleared long after would otherwise move what a later change is about, which is for that one's tasks.
         open_still = known.state != "done"
-        return counts(change(app, app.receiver(receiver), wanted, progress, wait=open_still).as_json())
+        return counts(change(app, app.receiver(receiver), wanted, progress, wait=open_still, engine=ENGINE).as_json())
 
     return perform(act)
 
@@ -126,7 +127,6 @@ def finish(
 def check(receiver: str, task_state_store: Any = None) -> dict[str, Any]:
     """Every node, every copy. Red when anything is not as the table says: the log lists it."""
     from tidemark.flows.cluster_check import check as run
-    from tidemark.orchestration.receiver_tasks import judged
 
     report = perform(lambda app: run(app, app.receiver(receiver), shown(task_state_store)))
     for problem in report.problems:

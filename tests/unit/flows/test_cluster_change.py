@@ -218,6 +218,15 @@ def test_a_node_that_was_away_hears_of_the_table_later(three: MovingWorld) -> No
     three.settled()
 
 
+def test_a_node_that_was_away_all_the_time_hears_of_the_table_when_it_is_back(three: MovingWorld) -> None:
+    three.away = {"n2"}
+    assert asked(three, Wanted("rebalance")) == "done", "nothing moves"
+    three.away = set()
+    with three.app() as app:
+        migrate(app, three.receiver)
+    three.settled()
+
+
 def test_a_dead_node_is_removed_and_its_slots_come_from_the_others(three: MovingWorld) -> None:
     three.away = {"n2"}
     assert asked(three, Wanted("remove", "n2")) == "done"
