@@ -103,11 +103,13 @@ class NodeFolder:
                 subject=self.name,
             )
 
-    def release(self) -> None:
+    def release(self, cluster: str) -> None:
         """Nobody's folder any more, for a node that left or never came: tables, schema, snapshots go, the claim last.
 
-        Files below `data/` stay, empty folders there go.
+        Files below `data/` stay, empty folders there go. Of a folder that is not this node's of that cluster nothing goes.
         """
+        if self.owner() != NodePaper(cluster, self.name):
+            return
         # CRASH WINDOW: some of it is gone, the claim stands: released again.
         for folder in (SNAPSHOTS, SCHEMAS, TABLES):
             self.store.remove_tree(folder)

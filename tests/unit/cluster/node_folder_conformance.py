@@ -85,7 +85,7 @@ class NodeFolderConformance:
         folder.remove(["data/root.a/0/a"])
 
         for _ in range(2):
-            folder.release()
+            folder.release("c1")
 
         assert place.names() == []
         assert "data" not in folder.store.list_folder("")
@@ -94,8 +94,16 @@ class NodeFolderConformance:
     def test_a_release_leaves_files_that_are_there(self, folder: NodeFolder, place: Place) -> None:
         folder.claim("c1")
         place.put("data/root.a/0/left over", b"a")
-        folder.release()
+        folder.release("c1")
         assert place.names() == ["data/root.a/0/left over"]
+
+    @pytest.mark.parametrize(("cluster", "node"), [("c2", "n1"), ("c1", "n2")])
+    def test_the_folder_of_another_is_not_released(self, store: Store, place: Place, cluster: str, node: str) -> None:
+        mine = NodeFolder(store, "n1")
+        mine.claim("c1")
+        mine.put_table(1, b"table")
+        NodeFolder(store, node).release(cluster)
+        assert place.names() == [NODE, ".tidemark/table/1"]
 
     # tables
 
