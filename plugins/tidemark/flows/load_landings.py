@@ -210,7 +210,7 @@ def _record(work: _Work, one: _Landing, admission: Admission, logs: Sequence[sch
         return receipt, recorded.clashes
 
     files = [load.row for load in admission.loads]
-    work.tally.take(origin.site_id, *make_visible(work.app, work.cluster, work.store, files, tell))
+    work.tally.take(origin.site_id, *make_visible(work.app, work.cluster, work.store, files, tell, bool(logs)))
 
 
 def _finish(work: _Work, folder: Folder, paper: Paper | None) -> None:
