@@ -14,7 +14,7 @@ from tests.small_files import deletion, sealed, source
 from tidemark.errors import LeaseHeldError, NotFoundError, RetryableError
 from tidemark.flows import merge_catalog
 from tidemark.flows.engines import Outcome
-from tidemark.flows.merge_catalog import MergeResult
+from tidemark.flows.merge_result import MergeResult
 from tidemark.ledger.leases import Leases
 from tidemark.tsfiles.codes import DataType
 
