@@ -218,5 +218,5 @@ def _result(app: App, receiver: ReceiverSettings, change_id: str) -> ChangeResul
         assert change is not None  # written down by this very call, or asked for by its id
         epoch = change.from_epoch + (change.state != "rolled_back")
         moves = move_rows.moves(connection, receiver.name, epoch) if change.state != "rolled_back" else []
-    moved = [move for move in moves if move.state != "moving"]
+    moved = [move for move in moves if move.state != "moving" and set(move.old) != set(move.new)]
     return ChangeResult(epoch, len(moved), sum(move.bytes_done for move in moves), change.state)

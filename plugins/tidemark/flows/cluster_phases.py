@@ -185,7 +185,11 @@ def _swap(phase: PhaseOne, taken: Collection[str]) -> None:
         cluster_rows.swap_table(connection, TableRow(receiver, plan.new.epoch, encode(plan.new), phase.change.change_id, at))
         move_rows.add_moves(
             connection,
-            [MoveRow(receiver, plan.new.epoch, s, m.old, m.new, at=at) for m in plan.moves for s in m.slots],
+            [
+                MoveRow(receiver, plan.new.epoch, s, m.old, m.new, at=at)
+                for m in (*plan.moves, *plan.handed)
+                for s in m.slots
+            ],
         )
         states = plan.swap_states(_states(connection, receiver))
         move_rows.put_slot_states(connection, receiver, states, plan.new.epoch)

@@ -280,3 +280,26 @@ def test_a_cluster_of_one_node_grows(tmp_path: Path) -> None:
     world.settled()
     with world.app() as app:
         assert migrate(app, world.receiver).state == ""
+
+
+def test_who_missed_a_file_gets_it_though_its_slot_goes_to_another_group_of_the_same_nodes(tmp_path: Path) -> None:
+    by_bytes = ClusterSettings(replicas=2, quorum=1, slots=6, grace_hours=0, cache_bytes=0, balance="bytes")
+    world = MovingWorld(tmp_path, ("n1", "n2"), (), by_bytes)
+    with world.app(nodes=world.names) as app:
+        init(app, world.receiver)
+    with world.app() as app:
+        table = world.open(app).table
+    slots = {table.route("root.b", partition).slot: partition for partition in range(40)}
+    mine = [partition for slot, partition in sorted(slots.items()) if table.owners[slot] == table.owners[0]]
+    world.away = {"n2"}
+    for partition in mine:  # all of it in slots of one header: some of them go to the other one
+        world.put("root.b", partition, content=f"{partition}" * 1000)
+    with world.app() as app, pytest.raises(RetryableError, match="n2"):
+        change(app, world.receiver, Wanted("rebalance"))
+    world.audit()
+    world.away = set()
+    assert asked(world, Wanted("rebalance")) == "done"
+    handed = [slot for (slot,) in world.sql("SELECT slot FROM cluster_move WHERE epoch = 2")]
+    for slot, location in world.sql("SELECT slot, location FROM node_copy WHERE node = 'n1'"):
+        assert slot not in handed or world.digest("n2", str(location))
+    assert handed
