@@ -2,7 +2,9 @@
 
 A **group** is files of one site and database that overlap, directly or through others, in the times of a device; everything
 in them goes into the merged files that will stand for them. A group is merged when readers still see one of its files, and
-always from sources: what was merged before is derived again. Source: DESIGN §3 "Sources and merges", §7.
+always from sources: what was merged before is derived again. On several nodes a file that touches several catalog
+partitions is a group of its own, for its outputs lie each at the nodes of its slot. Source: DESIGN §3 "Sources and merges",
+§7; docs/cluster.md.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from tidemark.load.merge_task import MergeTask, TaskSource
 
 NONE: Mapping[int, Mapping[str, str]] = MappingProxyType({})
 TASK_POINTS = 2_000_000  # a device is never split; what is left over makes a smaller task
+MOST_PARTS = 500  # partitions that a file alone is cut into at the most: each is an open file of the task
 COPY_SHARE = 8  # a point that is copied costs about that part of one that is decoded and written
 
 
@@ -75,11 +78,13 @@ def plan_merge(
     tried: Collection[str] = (),
     partition: int | None = None,
     to_go: Mapping[int, Mapping[str, str]] = NONE,
+    cut: bool = False,
 ) -> Plan:
     """What is to merge among these files of one receiver, seen or hidden behind merged files.
 
     `tried`: digests of groups that are known to stay apart; `partition`: only groups that touch this catalog partition;
-    `to_go`: settled files that wait to be replaced → {late path: why}: merging would write down what is out of date.
+    `to_go`: settled files that wait to be replaced → {late path: why}: merging would write down what is out of date;
+    `cut`: a source that overlaps nothing and spans partitions is a group, too.
     """
     places: dict[tuple[str, str], list[Unit]] = defaultdict(list)
     for unit in units:
@@ -88,7 +93,7 @@ def plan_merge(
     kept: list[tuple[Group, str, str]] = []
     waiting: list[tuple[str, str]] = []
     for _, mine in sorted(places.items()):
-        for group in overlapping_groups(mine):
+        for group in overlapping_groups(mine, cut):
             if not any(unit.file.visible for unit in group.units) or group.digest in tried:
                 continue
             if partition is not None and not _touches(group, partition):
@@ -105,8 +110,11 @@ def plan_merge(
     return Plan(tuple(groups), tuple(kept), tuple(sorted(set(waiting))))
 
 
-def overlapping_groups(units: Sequence[Unit]) -> list[Group]:
-    """Groups of two files or more, by their lowest rank. The files are of one site and database."""
+def overlapping_groups(units: Sequence[Unit], cut: bool = False) -> list[Group]:
+    """Groups of two files or more, with `cut` also of one that spans partitions; by their lowest rank.
+
+    The files are of one site and database.
+    """
     leader = list(range(len(units)))
 
     def find(member: int) -> int:
@@ -130,7 +138,8 @@ def overlapping_groups(units: Sequence[Unit]) -> list[Group]:
     members: dict[int, list[Unit]] = defaultdict(list)
     for number, unit in enumerate(units):
         members[find(number)].append(unit)
-    groups = [Group(tuple(sorted(found, key=_by_rank))) for found in members.values() if len(found) > 1]
+    together = [found for found in members.values() if len(found) > 1 or (cut and _spans(found[0].file))]
+    groups = [Group(tuple(sorted(found, key=_by_rank))) for found in together]
     return sorted(groups, key=lambda group: _by_rank(group.units[0]))
 
 
@@ -202,7 +211,16 @@ def _obstacle(group: Group) -> tuple[str, str] | None:
         if unit.file.undecodable:
             series = ", ".join(unit.file.undecodable[:3])
             return unit.file.location, f"it holds series that are not decoded here: {series}"
+    alone = group.units[0].file
+    if len(group.units) == 1 and alone.partition_to - alone.partition_from >= MOST_PARTS:
+        wide = alone.partition_to - alone.partition_from + 1
+        return alone.location, f"it spans {wide:,} partitions, of more than {MOST_PARTS} a file is not cut"
     return None
+
+
+def _spans(file: CatalogFile) -> bool:
+    """Whether the file is to be cut: merged files are of one partition."""
+    return file.role == "source" and file.partition_from != file.partition_to
 
 
 def _touches(group: Group, partition: int) -> bool:

@@ -161,3 +161,38 @@ def test_devices_that_are_only_copied_hardly_count(monkeypatch: pytest.MonkeyPat
     assert group.work == 9 * 1 + 20 // 8 + 20 < group.points
     touched = Group((unit(1, alone, mods_location="mods"), unit(2, {"d0": (5, 15)})))
     assert touched.work == touched.points, "what deletions may touch is decoded"
+
+
+def test_with_a_cluster_a_file_that_spans_partitions_is_a_group_of_its_own() -> None:
+    wide = unit(1, {"d": (0, 9)}, partition_to=1)
+    near = unit(2, {"e": (0, 9)})
+    assert plan_merge([wide, near]).groups == (), "without one it stays"
+    (group,) = plan_merge([wide, near], cut=True).groups
+    assert group.file_ids == (1,) and group.rank == (0, 1, 0, 0, 0)
+    assert [task.devices for task in tasks_of(group, 0, "/r", "staging/x", 1000)] == [("d",)]
+
+
+def test_a_spanning_file_that_overlaps_is_merged_as_ever() -> None:
+    units = [unit(1, {"d": (0, 9)}, partition_to=1), unit(2, {"d": (5, 6)})]
+    assert ids(plan_merge(units, cut=True).groups) == ids(plan_merge(units).groups) == [(1, 2)]
+
+
+@pytest.mark.parametrize("change", [{"visible": False}, {"role": "merged"}])
+def test_what_was_cut_is_not_cut_again(change: dict[str, Any]) -> None:
+    assert plan_merge([unit(1, {"d": (0, 9)}, partition_to=1, **change)], cut=True).groups == ()
+
+
+def test_a_cut_obeys_what_every_merge_obeys() -> None:
+    wide = unit(7, {"d": (0, 9)}, partition_to=3)
+    (group,) = plan_merge([wide], cut=True).groups
+    assert plan_merge([wide], cut=True, tried={group.digest}).groups == ()
+    assert plan_merge([wide], cut=True, partition=4).groups == () and plan_merge([wide], cut=True, partition=2).groups
+    assert plan_merge([wide], cut=True, to_go={7: {"late": "why"}}).waiting == (("late", "why"),)
+
+
+def test_a_file_over_very_many_partitions_stays_whole() -> None:
+    extents = {"d": (0, 9)}
+    assert plan_merge([unit(1, extents, partition_to=merge_plan.MOST_PARTS - 1)], cut=True).groups
+    plan = plan_merge([unit(1, extents, partition_to=merge_plan.MOST_PARTS)], cut=True)
+    ((_, subject, reason),) = plan.kept
+    assert plan.groups == () and subject == "data/1" and "501 partitions" in reason
