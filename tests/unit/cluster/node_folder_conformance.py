@@ -11,6 +11,7 @@ from tests.unit.stores.store_conformance import Place, sha
 from tidemark.cluster.node_folder import NodeFolder
 from tidemark.errors import (
     CorruptionError,
+    DiskAwayError,
     PermanentError,
     SchemaTooNewError,
     SourceVanishedError,
@@ -31,7 +32,7 @@ class NodeFolderConformance:
 
     def test_a_new_folder_is_claimed_once_and_for_good(self, folder: NodeFolder, place: Place) -> None:
         assert folder.owner() is None
-        with pytest.raises(PermanentError, match="not the folder of node n1"):
+        with pytest.raises(DiskAwayError, match="not the folder of node n1"):
             folder.require("c1")
 
         folder.claim("c1")
