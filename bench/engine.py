@@ -19,6 +19,8 @@ def run() -> int:
     parser.add_argument("target")
     parser.add_argument("--host-key", default="")
     parser.add_argument("--key", default="")
+    parser.add_argument("--target-host-key", default="", help="where the target's server is another one than the source's")
+    parser.add_argument("--target-key", default="")
     parser.add_argument("--tier", default="")
     parser.add_argument("--target-only", action="store_true", help="SHA-256 at the target alone")
     parser.add_argument("--connections", type=int, default=16)
@@ -26,8 +28,11 @@ def run() -> int:
     asked = parser.parse_args()
     tier = Tier(asked.tier) if asked.tier else None
     source, target = (
-        open_store(StoreAddress(url, asked.host_key, asked.key), tier if url.startswith("sftp:") else None)
-        for url in (asked.source, asked.target)
+        open_store(StoreAddress(url, host_key, key), tier if url.startswith("sftp:") else None)
+        for url, host_key, key in (
+            (asked.source, asked.host_key, asked.key),
+            (asked.target, asked.target_host_key or asked.host_key, asked.target_key or asked.key),
+        )
     )
     entries = source.list_files([""]).entries
     items = [SendItem(entry.path, entry.path, entry.size) for entry in entries]

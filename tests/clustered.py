@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.centre import Centre
-from tidemark.cluster import table_paper
+from tidemark.cluster import deliveries, table_paper
 from tidemark.cluster.balance import even_slots
 from tidemark.cluster.change_plan import first_table
 from tidemark.cluster.node_folder import NodeFolder
@@ -18,8 +18,9 @@ from tidemark.cluster.partition_table import PartitionTable
 from tidemark.cluster.slot_hash import SlotHash
 from tidemark.errors import UnreachableError
 from tidemark.flows.cluster_nodes import Cluster, opened
-from tidemark.ledger import cluster_rows
+from tidemark.ledger import catalog_rows, cluster_rows
 from tidemark.ledger.cluster_rows import NodeRow, TableRow
+from tidemark.proof.bytes_check import sha256_of
 from tidemark.settings import ClusterSettings
 from tidemark.stores.local import LocalStore
 from tidemark.stores.opening import StoreAddress, open_store
@@ -109,3 +110,20 @@ def swapping_once(centre: Clustered, table: PartitionTable) -> Callable[[StoreAd
         return open_store(address)
 
     return opener
+
+
+def everything_is_held(centre: Clustered, table: PartitionTable | None = None) -> None:
+    """Every live file lies at all members of its slots' groups, with its digest, and nothing else lies there."""
+    with centre.app.ledger.read() as connection:
+        files = catalog_rows.live_files(connection, centre.name)
+    if table is None:
+        with centre.cluster() as cluster:
+            table = cluster.table
+    pieces = deliveries.pieces_of(table, files)
+    copies = centre.copies()
+    assert copies == {piece.location: set(deliveries.wanting(table, piece)) for piece in pieces}
+    for piece in pieces:
+        for node in copies[piece.location]:
+            assert sha256_of(centre.node(node) / piece.location) == piece.sha256
+    for node in table.ring.names:
+        assert centre.at(node) == sorted(at for at, nodes in copies.items() if node in nodes)

@@ -160,7 +160,7 @@ class MovingWorld:
             assert node.state in ("serving", "left")
             if node.node in serving:
                 assert node.epoch == table.epoch
-                assert self.stores[node.node].list_folder(".tidemark/table")[-1] == str(table.epoch)
+                assert max(map(int, self.stores[node.node].list_folder(".tidemark/table"))) == table.epoch
             else:
                 assert not self.stores[node.node].list_files([""]).entries, f"{node.node} left and has something"
 

@@ -12,7 +12,8 @@ from tests.expected import canonical
 from tests.small_files import column_of, file_of, source
 from tests.unit.tsfiles.handmade import TIME, VALUE, Chunk, HandmadeFile
 from tidemark.flows import merge_catalog
-from tidemark.flows.merge_catalog import MergeResult, merge
+from tidemark.flows.merge_catalog import merge
+from tidemark.flows.merge_result import MergeResult
 from tidemark.flows.read_catalog import Query
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import Column

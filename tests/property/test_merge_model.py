@@ -88,11 +88,20 @@ def files(draw: st.DrawFn) -> RandomFile:
     return RandomFile(points, tuple(draw(st.lists(deletion, max_size=3))), draw(st.booleans()))
 
 
-@given(st.lists(files(), min_size=2, max_size=5), st.sampled_from([0, 2, 1000]), st.sampled_from([1, 2, 10_000]))
-def test_merged_files_hold_what_the_model_says(chosen: list[RandomFile], copy_rows: int, page_rows: int) -> None:
-    """Whatever is copied and whatever is decoded: files of many small chunks too."""
+@given(
+    st.lists(files(), min_size=2, max_size=5),
+    st.sampled_from([0, 2, 1000]),
+    st.sampled_from([1, 2, 10_000]),
+    st.sampled_from([1, 4, 10**6]),
+)
+def test_merged_files_hold_what_the_model_says(
+    chosen: list[RandomFile], copy_rows: int, page_rows: int, window: int
+) -> None:
+    """Whatever is copied and whatever is decoded, at once or window by window: files of many small chunks too."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(merge_pieces, "COPY_ROWS", copy_rows)
+        patch.setattr(merge_pieces, "WINDOW_POINTS", window)
+        patch.setattr(merge_pieces, "WINDOW_ROWS", 1)
         patch.setattr(writer_pages, "PAGE_ROWS", page_rows)
         patch.setattr(writer_pages, "CHUNK_PAGES", 2 if page_rows == 1 else 1)
         units = [write_unit(Path(folder), number, file) for number, file in enumerate(chosen)]

@@ -80,3 +80,19 @@ def test_devices_of_the_tree_model(rows: list[tuple[Any, ...]], aligned: str) ->
 def test_tables_with_two_tags(rows: list[tuple[Any, ...]]) -> None:
     back = through_a_file(rows, ["region", "line"], {"table": "t", "tags": "region,line"})
     assert ordered(back) == ordered([(*key, time, *fields) for key, time, fields in rows])
+
+
+def test_rows_with_many_tags_of_many_values_keep_their_own() -> None:
+    """600 values in each of 8 tags are more combinations than a number of 64 bits can tell apart."""
+    count, tags = 600, [f"t{number}" for number in range(8)]
+    words = {tag: [f"{tag}-{(row * 7 + place) % 601}" for row in range(count)] for place, tag in enumerate(tags)}
+    table = pa.table({"time": range(count), **words, "v": range(count)})
+    asked = write_options({"path": "/nowhere", "table": "t", "tags": ",".join(tags)}, table.schema, False)
+    found = {segments: columns["v"].values.tolist() for segments, columns in devices_of(table, asked)}
+    assert found == {("t", *(words[tag][row] for tag in tags)): [row] for row in range(count)}
+
+
+def test_a_table_may_have_no_tags() -> None:
+    whole = (True, 1, 2, 0.5, 0.25, "a", b"b", dt.date(2024, 2, 29))
+    rows: list[tuple[Any, ...]] = [((), 2, whole), ((), 1, whole)]
+    assert through_a_file(rows, [], {"table": "t"}) == [(1, *whole), (2, *whole)]

@@ -72,10 +72,10 @@ def progress_bar(done: int, whole: int) -> str:
 
 
 def _coming(view: ClusterView) -> Counter[str]:
-    """Header → slots of its that are not all there yet."""
+    """Header → slots of its that it did not have before and that are not all there yet."""
     found: Counter[str] = Counter()
     for one in view.moving:
-        if one.state == "moving":
+        if one.state == "moving" and one.new[0] not in one.old:
             found[one.new[0]] += one.slots
     return found
 

@@ -34,9 +34,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     _changes(kinds, plan=True)
     _changes(choices, plan=False)
     receiver_argument(choices.add_parser("roll-back", help="give up a change that is not in force yet"))
-    receiver_argument(
-        choices.add_parser("check", help="all nodes agree, every copy is there and whole, nothing is left over")
-    )
+    checked = choices.add_parser("check", help="all nodes agree, every copy is there and whole, nothing is left over")
+    checked.add_argument("--repair", action="store_true", help="make again what is wrong from what is right")
+    receiver_argument(checked)
     routed = choices.add_parser("route", help="where data of a database (or device) at a time is written")
     routed.add_argument("database", metavar="DATABASE")
     routed.add_argument("time", nargs="?", default="", metavar="TIME", help="ISO 8601 or an integer; without it: its schema")
@@ -169,9 +169,10 @@ def _show_changed(screen: Screen, found: Mapping[str, Any]) -> None:
 
 def _check(call: Call) -> Answer:
     from tidemark.flows.cluster_check import check
+    from tidemark.flows.cluster_repair import repair
 
     with progress.shown(call.screen) as beat:
-        report = check(call.app, receiver_of(call), beat)
+        report = (repair if call.arguments.repair else check)(call.app, receiver_of(call), beat)
     found = report.as_json()
     return Answer(found, lambda screen: _show_check(screen, found), report.exit_code)
 
@@ -180,6 +181,8 @@ def _show_check(screen: Screen, found: Mapping[str, Any]) -> None:
     problems = found["problems"]
     looked = f"{found['nodes']:,} nodes, {found['files']:,} files, {found['copies']:,} copies, {size(found['bytes'])}"
     screen.line(f"epoch {found['epoch']}: {looked}; {len(problems):,} problems")
+    if found["repaired"]:
+        screen.line(f"  {found['repaired']:,} are mended")
     if found["moving"]:
         screen.line(f"  {found['moving']:,} slots move: ./tidemark cluster show")
     columns = ["node", "slot>", "location", "problem", "next"]

@@ -29,16 +29,19 @@ _PART = re.compile(r"\.part(\.[^/]*)?$")
 
 @dataclass(frozen=True)
 class Problem:
-    """`next`: the command that mends it. `slot` None and '' where it is not of one slot, node or file."""
+    """`next`: the command that mends it. `slot` None and '' where it is not of one slot, node or file. `kind`: copy (not
+    there or not right) | stranger (a copy that nobody wants) | left_over (a file without a record) | table | other."""
 
     problem: str
     node: str = ""
     slot: int | None = None
     location: str = ""
     next: str = ""
+    kind: str = "other"
 
     def as_json(self) -> dict[str, Any]:
-        return {"node": self.node, "slot": self.slot, "location": self.location, "problem": self.problem, "next": self.next}
+        keys = ("node", "slot", "location", "problem", "next", "kind")
+        return {key: getattr(self, key) for key in keys}
 
 
 @dataclass(frozen=True)
@@ -177,27 +180,25 @@ def _unheld(recorded: Recorded) -> Iterator[Problem]:
 def _table(recorded: Recorded, row: NodeRow, answer: Found) -> Iterator[Problem]:
     """The table in the node's folder is the ledger's. One newer is of a change whose phase 1 stopped before its swap."""
     if answer.wrong:
-        yield Problem(answer.wrong, row.node, next=DOCTOR)
+        yield Problem(answer.wrong, row.node, next=MEND, kind="table")
         return
     epoch = recorded.table.epoch
     if answer.table is None:
-        yield Problem("no partition table lies in its folder", row.node, next=_go_on(recorded))
+        yield Problem("no partition table lies in its folder", row.node, next=MEND, kind="table")
         return
     theirs, paper = answer.table
     planned = recorded.change is not None and recorded.change.state == "planned"
-    if theirs > epoch and not planned:
-        yield Problem(f"its folder has table {theirs}, {epoch} is in force", row.node, next="./tidemark cluster roll-back")
-    elif theirs < epoch and row.state != "leaving":
-        yield Problem(f"its folder has table {theirs}, {epoch} is in force", row.node, next=_go_on(recorded))
+    if (theirs > epoch and not planned) or (theirs < epoch and row.state != "leaving"):
+        yield Problem(f"its folder has table {theirs}, {epoch} is in force", row.node, next=MEND, kind="table")
     elif theirs == epoch and paper != recorded.paper:
-        yield Problem(f"its table {epoch} is not the ledger's, byte by byte", row.node, next=_go_on(recorded))
+        yield Problem(f"its table {epoch} is not the ledger's, byte by byte", row.node, next=MEND, kind="table")
 
 
 def _copies(recorded: Recorded, node: str, answer: Found | None) -> Iterator[Problem]:
     rows = recorded.copies.get(node, {})
     for location, file in recorded.files.items():
         if node in file.wanted and (location not in rows or rows[location].state != "held"):
-            yield Problem("it has no copy", node, file.slot, location, MEND)
+            yield Problem("it has no copy", node, file.slot, location, MEND, "copy")
     for location, row in rows.items():
         known = recorded.files.get(location)
         if row.state == "going":
@@ -205,9 +206,9 @@ def _copies(recorded: Recorded, node: str, answer: Found | None) -> Iterator[Pro
                 yield Problem("its copy was to be removed long ago", node, row.slot, location, "./tidemark load")
             continue
         if known is None and location not in recorded.in_flight:
-            yield Problem("it holds a file the catalog does not know", node, row.slot, location, MEND)
+            yield Problem("it holds a file the catalog does not know", node, row.slot, location, MEND, "stranger")
         elif known is not None and known.live and node not in known.allowed:
-            yield Problem("it holds a copy of a slot that is not its own", node, row.slot, location, MEND)
+            yield Problem("it holds a copy of a slot that is not its own", node, row.slot, location, MEND, "stranger")
         if answer is not None and location in answer.digests:
             yield from _digest(node, row, known, answer.digests[location])
 
@@ -215,22 +216,28 @@ def _copies(recorded: Recorded, node: str, answer: Found | None) -> Iterator[Pro
 def _digest(node: str, row: CopyRow, known: Expected | None, found: str | None) -> Iterator[Problem]:
     right = known.sha256 if known is not None else row.sha256
     if found is None:
-        yield Problem("its copy is gone", node, row.slot, row.location, MEND)
+        yield Problem("its copy is gone", node, row.slot, row.location, MEND, "copy")
     elif found != right:
-        yield Problem(f"its copy has digest {found[:12]}, {right[:12]} is right", node, row.slot, row.location, MEND)
+        said = f"its copy has digest {found[:12]}, {right[:12]} is right"
+        yield Problem(said, node, row.slot, row.location, MEND, "copy")
 
 
 def _left_over(recorded: Recorded, answer: Found) -> Iterator[Problem]:
     rows = recorded.copies.get(answer.node, {})
     for path in answer.listed:
-        whole = _PART.sub("", path)
+        whole = whole_name(path)
         file = recorded.files.get(whole)
         coming = file is not None and file.live and answer.node in file.allowed and file.slot in recorded.moves
         if path in rows or coming or whole in recorded.in_flight:
             continue
         if path == whole and file is not None and answer.node in file.wanted:
             continue  # said already: it has no copy that counts
-        yield Problem("left over: the ledger does not know it", answer.node, location=path, next=MEND)
+        yield Problem("left over: the ledger does not know it", answer.node, None, path, MEND, "left_over")
+
+
+def whole_name(path: str) -> str:
+    """The location that a part, or the journal of a part, is of; a whole file's own."""
+    return _PART.sub("", path)
 
 
 def _go_on(recorded: Recorded) -> str:

@@ -68,9 +68,9 @@ def even_weights(weights: Mapping[int, float], spare: float = 0.028) -> Balance:
     """By bytes, or by write rate: `weights` by slot, none of them negative; a slot without one has nothing.
 
     No node ends above 1 + `spare` × the larger of the mean and the heaviest slot, where single moves and exchanges of slots
-    lead there. Below that all are brought to one level (`levels.level_of`), but no more is moved than 1.005 × the least that
-    must (`levels.least_moved`) for the sake of the level alone. Slots that hold next to nothing are shared out by number:
-    they are the ones to grow.
+    lead there. Below that all are brought within 2 % of one level (`levels.level_of`), but not where more than 1.005 × the
+    least that must move for the level (`levels.least_moved`) would have to. Slots that hold next to nothing are shared out
+    by number: they are the ones to grow.
     """
 
     def balanced(owners: Owners, nodes: Sequence[str]) -> Owners:

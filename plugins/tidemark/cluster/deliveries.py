@@ -107,12 +107,12 @@ def shortages(table: PartitionTable, pieces: Iterable[Piece], held: Held, quorum
 def applied_upto(operations: Sequence[OperationRow], applied: int, settled: Callable[[OperationRow], bool]) -> int:
     """The version up to which a member has everything: it stops before the first operation that is not settled there.
 
-    `operations`: of the group above `applied`, in order. Withdrawn ones and those that a later one of the same subject took
-    the place of do not count. What is only proposed may be settled as well: its outcome lies there.
+    `operations`: of the group above `applied`, in order. Withdrawn ones and those that a later committed one of the same
+    subject took the place of do not count. What is only proposed may be settled as well: its outcome lies there.
     """
-    last = _last_of_each(operations)
+    last = _last_committed(operations)
     for operation in operations:
-        over = operation.state == "withdrawn" or last[_subject(operation)] != operation.version
+        over = operation.state == "withdrawn" or last.get(_subject(operation), 0) > operation.version
         if not over and not settled(operation):
             break
         applied = operation.version
@@ -121,9 +121,8 @@ def applied_upto(operations: Sequence[OperationRow], applied: int, settled: Call
 
 def due(operations: Sequence[OperationRow]) -> list[OperationRow]:
     """What a late member has to do: the last committed operation of each subject, in order of their versions."""
-    committed = [operation for operation in operations if operation.state == "committed"]
-    last = _last_of_each(committed)
-    return [operation for operation in committed if last[_subject(operation)] == operation.version]
+    last = _last_committed(operations)
+    return [operation for operation in operations if last.get(_subject(operation)) == operation.version]
 
 
 class Cached(NamedTuple):
@@ -155,5 +154,6 @@ def _subject(operation: OperationRow) -> tuple[str, str]:
     return ("database" if operation.kind.endswith("_database") else "file", operation.subject)
 
 
-def _last_of_each(operations: Iterable[OperationRow]) -> dict[tuple[str, str], int]:
-    return {_subject(operation): operation.version for operation in operations if operation.state != "withdrawn"}
+def _last_committed(operations: Iterable[OperationRow]) -> dict[tuple[str, str], int]:
+    """Of each subject; one that is only proposed takes nobody's place, it may be withdrawn yet."""
+    return {_subject(operation): operation.version for operation in operations if operation.state == "committed"}

@@ -29,25 +29,25 @@ def least_moved(places: Sequence[int], weights: Sequence[float], nodes: int, lim
     most: what they have more than the k largest rooms is given to make room, for the k where that is most.
     `places`: the node (0 … nodes - 1) of each slot, or FREE.
     """
-    level = level_of(weights, nodes)
     held: list[list[float]] = [[] for _ in range(nodes)]
-    free = []
-    for place, weight in zip(places, weights, strict=True):
-        if place == FREE:
-            free.append(weight)
-        else:
-            held[place].append(weight)
+    free: list[float] = []
+    for weight, place in sorted(zip(weights, places, strict=True), reverse=True):
+        (free if place == FREE else held[place]).append(weight)
+    return least_of(held, free, level_of(weights, nodes), limit)
+
+
+def least_of(held: Sequence[Sequence[float]], free: Sequence[float], level: float, limit: float) -> float:
+    """The same. `held`: the weights at each node, `free`: the others, the heaviest first in both."""
     given, rooms = 0.0, []
     for slots in held:
         load = sum(slots)
-        gives = max(0.0, load - max(level, *slots)) if slots else 0.0
+        gives = max(0.0, load - max(level, slots[0])) if slots else 0.0
         if load > limit:
-            slots.sort(reverse=True)
             gives = max(gives, sum(slots[at] for at in fewest(slots, level, limit)))
         given += gives
         rooms.append(max(0.0, level - load + gives))
     crowded = lacking = 0.0
-    for weight, room in zip(sorted(free, reverse=True), sorted(rooms, reverse=True), strict=False):
+    for weight, room in zip(free, sorted(rooms, reverse=True), strict=False):
         lacking += min(weight, level) - room
         crowded = max(crowded, lacking)
     return sum(free) + given + crowded

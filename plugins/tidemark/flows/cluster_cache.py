@@ -48,6 +48,17 @@ def recall(cluster: Cluster | None, files: Iterable[CatalogFile], if_any: bool =
     return tuple(missing)
 
 
+def restore(cluster: Cluster | None, location: str, sha256: str) -> bool:
+    """Put a node's copy in the place of what is wrong here; False where no node gives it."""
+    if cluster is None:
+        return False
+    try:
+        _fetch(cluster, {location: sha256}, if_any=False)
+    except (NotFoundError, RetryableError):
+        return False
+    return True
+
+
 def fetcher(cluster: Cluster | None) -> Callable[[CatalogFile], object] | None:
     """What a reader calls that finds a file gone; None without a cluster."""
     return None if cluster is None else lambda file: recall(cluster, [file])

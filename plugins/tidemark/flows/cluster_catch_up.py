@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 
 from sqlalchemy.engine import Connection
 
 from tidemark.cluster.deliveries import Piece, due
 from tidemark.cluster.schema_paper import paper_of
-from tidemark.errors import NotFoundError, TidemarkError
-from tidemark.flows.cluster_deliver import Parcel, advance, deliver, write_down
+from tidemark.errors import TidemarkError
+from tidemark.flows.cluster_deliver import Parcel, advance, bring
 from tidemark.flows.cluster_forward import withdraw_left
 from tidemark.flows.cluster_nodes import Cluster
 from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, group_rows, move_rows
@@ -93,31 +92,21 @@ def remove_everywhere(cluster: Cluster | None, locations: Iterable[str]) -> None
             continue  # it is away or does not let us: its rows say `going`, the next catch-up names it
 
 
-def refresh_schemas(cluster: Cluster | None, store: Store, databases: Iterable[str]) -> None:
-    """What the schema of these is now, to the group it belongs to: a change is an operation, which members apply now or when
-    they catch up. A database without live files is dropped there. The caller holds the receiver's load lease."""
+def drop_databases(cluster: Cluster | None, databases: Iterable[str]) -> None:
+    """Those of these without a live file are to go from the group of their schema: the next catch-up drops them there. The
+    caller holds the receiver's load lease."""
     if cluster is None:
         return
-    receiver, at = cluster.receiver.name, cluster.app.clock()
+    receiver, at, rows = cluster.receiver.name, cluster.app.clock(), []
     with cluster.app.ledger.write() as connection:
-        epoch = cluster_rows.current_epoch(connection, receiver)
-        if epoch == cluster.epoch:  # else the change of the table sees to it, or the next load
-            rows = [row for name in sorted(set(databases)) if (row := _change(connection, cluster, name, at)) is not None]
-            group_rows.set_operation_state(connection, group_rows.propose(connection, rows), "committed", at)
-    # CRASH WINDOW: told to nobody: the next catch-up does.
-    catch_up(cluster, store)
-
-
-def _change(connection: Connection, cluster: Cluster, database: str, at: float) -> OperationRow | None:
-    """The operation that makes the group of the database's schema know it as it is; None where it was told so last."""
-    receiver, route = cluster.receiver.name, cluster.table.route_schema(database)
-    last = group_rows.last_of_database(connection, receiver, route.header, database)
-    kind, digest = "drop_database", ""
-    if catalog_rows.known_databases(connection, receiver, [database]):
-        kind, digest = "create_database", sha256(paper_of(connection, receiver, database)).hexdigest()
-    if (last.kind, last.sha256) == (kind, digest) if last is not None else kind == "drop_database":
-        return None
-    return OperationRow(receiver, route.header, route.epoch, route.slot, kind, database, digest, at=at)
+        if cluster_rows.current_epoch(connection, receiver) != cluster.epoch:
+            return  # the next round routes it
+        for database in sorted(set(databases) - catalog_rows.known_databases(connection, receiver, databases)):
+            route = cluster.table.route_schema(database)
+            last = group_rows.last_of_database(connection, receiver, route.header, database)
+            if last is not None and last.kind == "create_database":
+                rows.append(OperationRow(receiver, route.header, route.epoch, route.slot, "drop_database", database, at=at))
+        group_rows.set_operation_state(connection, group_rows.propose(connection, rows), "committed", at)
 
 
 def _removal(cluster: Cluster, location: str, slot: int, at: float) -> OperationRow:
@@ -157,7 +146,7 @@ def _late(
     puts = [operation for operation in operations if operation.kind == "put"]
     places = [operation.subject for operation in puts]
     copies = copy_rows.copies_of(connection, receiver, places)
-    known = catalog_rows.known_places(connection, receiver, places)
+    known = catalog_rows.locations_in_use(connection, receiver, places)
     pieces: dict[str, Piece] = {}
     for put in puts:
         rows = [row for row in copies.get(put.subject, ()) if row.state == "held"]
@@ -188,39 +177,17 @@ def _to_go(connection: Connection, receiver: str) -> dict[str, list[str]]:
 
 
 def _put(cluster: Cluster, store: Store, late: _Late) -> int:
-    """From the receiver where it has the file, else from a node that does; raises the first error once all was tried."""
+    """Files that came; raises the first error once all was tried."""
     folder = cluster.folder(late.node)
     for database in late.drops:
         folder.drop_schema(database)
-    schemas = late.schemas
-    left = {piece.location: piece for piece in late.pieces}
-    sources = ["", *sorted({name for names in late.holders.values() for name in names})]
-    error: TidemarkError | None = None
-    for name in sources:
-        pieces = [piece for piece in left.values() if not name or name in late.holders[piece.location]]
-        if name and not pieces:
-            continue
-        try:
-            source = cluster.store(name) if name else store
-            here = source.stat_many([piece.location for piece in pieces])
-        except TidemarkError as away:
-            error = away
-            continue
-        there = tuple(piece for piece, entry in zip(pieces, here, strict=True) if entry is not None)
-        if there or schemas:
-            delivered = deliver(cluster, source, Parcel(late.node, schemas, there))
-            error = delivered.error or error
-            for piece in delivered.pieces:
-                del left[piece.location]
-            write_down(cluster, delivered)
-            schemas = {} if delivered.schemas >= set(schemas) else schemas
-    if not schemas:
+    brought = bring(cluster, store, Parcel(late.node, late.schemas, late.pieces), late.holders)
+    if brought.schemas >= late.schemas.keys():
         with cluster.app.ledger.write() as connection:
             advance(connection, cluster, late.node, late.databases)
-    if left or schemas:
-        lacking = next(iter(left), "") or f"the schema of {next(iter(schemas))}"
-        raise error or NotFoundError(f"nobody has {lacking} any more", hint="./tidemark verify --repair", subject=lacking)
-    return len(late.pieces)
+    if brought.error is not None:
+        raise brought.error
+    return len(brought.pieces)
 
 
 def _remove(cluster: Cluster, late: _Late) -> int:

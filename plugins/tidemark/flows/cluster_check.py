@@ -48,6 +48,7 @@ class ClusterCheck:
     moving: int  # slots
     problems: tuple[Problem, ...]
     damaged: str = ""
+    repaired: int = 0  # problems that a repair mended
 
     @property
     def exit_code(self) -> int:
@@ -66,20 +67,25 @@ class ClusterCheck:
 def check(app: App, receiver: ReceiverSettings, progress: Progress = silent) -> ClusterCheck:
     """Look at everything; changes nothing. NotFoundError before `cluster init`. A damaged table in the ledger is told with
     the nodes that have it whole."""
+    with node_stores(app, receiver) as stores:
+        try:
+            before = read_recorded(app, receiver)
+        except CorruptionError as damage:
+            return _damaged(app, receiver, stores, damage)
+        return look(app, receiver, stores, before, progress)
+
+
+def node_stores(app: App, receiver: ReceiverSettings) -> NodeStores:
+    """The stores of every node, whatever the table says. NotFoundError before `cluster init`."""
     with app.ledger.read() as connection:
-        rows = {row.node: row for row in cluster_rows.nodes(connection, receiver.name)}
+        rows = cluster_rows.nodes(connection, receiver.name)
         if cluster_rows.current_epoch(connection, receiver.name) == 0:
             raise NotFoundError(
                 f"{receiver.name} has no partition table: its data lies at the receiver alone",
                 hint="name nodes under [nodes.NAME] and [cluster] in the settings, then ./tidemark cluster init",
                 subject=receiver.name,
             )
-    with NodeStores(app, rows.values()) as stores:
-        try:
-            before = read_recorded(app, receiver)
-        except CorruptionError as damage:
-            return _damaged(app, receiver, stores, damage)
-        return look(app, receiver, stores, before, progress)
+    return NodeStores(app, rows)
 
 
 def look(

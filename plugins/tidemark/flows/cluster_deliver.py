@@ -85,6 +85,39 @@ def deliver(cluster: Cluster, source: Store, parcel: Parcel) -> Delivered:
     return Delivered(parcel.node, frozenset(schemas), tuple(done.values()), error)
 
 
+def bring(cluster: Cluster, store: Store, parcel: Parcel, holders: Mapping[str, Sequence[str]]) -> Delivered:
+    """To one node from the receiver's `store`, or from another node where that lacks a file; what came is written down.
+
+    `holders`: location → nodes that hold it. `error` is None only when all of it came.
+    """
+    left = {piece.location: piece for piece in parcel.pieces}
+    schemas = dict(parcel.schemas)
+    error: TidemarkError | None = None
+    for name in ("", *sorted({name for names in holders.values() for name in names if name != parcel.node})):
+        pieces = [piece for piece in left.values() if not name or name in holders.get(piece.location, ())]
+        if name and not pieces:
+            continue
+        try:
+            source = cluster.store(name) if name else store
+            here = source.stat_many([piece.location for piece in pieces])
+        except TidemarkError as away:
+            error = away
+            continue
+        there = tuple(piece for piece, entry in zip(pieces, here, strict=True) if entry is not None)
+        if there or schemas:
+            delivered = deliver(cluster, source, Parcel(parcel.node, schemas, there))
+            error = delivered.error or error
+            write_down(cluster, delivered)
+            left = {at: piece for at, piece in left.items() if at not in {done.location for done in delivered.pieces}}
+            schemas = {} if delivered.schemas >= schemas.keys() else schemas
+    if left and error is None:
+        lacking = min(left)
+        error = NotFoundError(f"nobody has {lacking} any more", hint="./tidemark verify --repair", subject=lacking)
+    came = tuple(piece for piece in parcel.pieces if piece.location not in left)
+    told = frozenset() if schemas else frozenset(parcel.schemas)
+    return Delivered(parcel.node, told, came, error if left or schemas else None)
+
+
 def _send(source: Store, target: Store, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, TidemarkError | None]]:
     """Each piece with None once it is proved at the target, else with the reason."""
     there = target.stat_many([piece.location for piece in pieces])
@@ -150,7 +183,7 @@ def advance(connection: Connection, cluster: Cluster, node: str, done: Collectio
         copies = copy_rows.copies_of(connection, receiver, files)
         here = {at: row for at, found in copies.items() for row in found if row.node == node}
 
-        known = catalog_rows.known_places(connection, receiver, set(files) - set(here))
+        known = catalog_rows.locations_in_use(connection, receiver, set(files) - set(here))
 
         def settled(operation: OperationRow, here: Mapping[str, CopyRow] = here, known: Collection[str] = known) -> bool:
             if (operation.header, operation.version) in finished or table.owners[operation.slot] != operation.header:
@@ -158,7 +191,7 @@ def advance(connection: Connection, cluster: Cluster, node: str, done: Collectio
             row = here.get(operation.subject)
             if operation.kind == "put":
                 if operation.state == "committed" and row is None and operation.subject not in known:
-                    return True  # reclaimed since
+                    return True  # no reader asks for it any more
                 return row is not None and row.state == "held" and row.sha256 == operation.sha256
             return operation.kind == "remove" and row is None
 

@@ -63,6 +63,7 @@ def make_visible(
                 made = act(connection)
                 if made is not None:
                     commit(connection, cluster, forwarded)
+                    _tell_schemas(connection, cluster, {file.database for file in files if file.role == "source"})
         except StaleEpochError:
             if forwarded is not None:
                 withdraw(cluster, forwarded.operations)
@@ -111,6 +112,22 @@ def commit(connection: Connection, cluster: Cluster, forwarded: Forwarded) -> No
     """In the transaction that makes the files visible. StaleEpochError where another table is in force now."""
     cluster_rows.require_epoch(connection, cluster.receiver.name, forwarded.epoch)
     group_rows.set_operation_state(connection, forwarded.operations, "committed", cluster.app.clock())
+
+
+def _tell_schemas(connection: Connection, cluster: Cluster, databases: Collection[str]) -> None:
+    """Series may have come with these files: an operation says that the schema is to be told again, as it is when a member
+    applies it. One that no member has applied yet says so already."""
+    receiver, at = cluster.receiver.name, cluster.app.clock()
+    applied = group_rows.applied(connection, receiver)
+    rows = []
+    for database in sorted(databases):
+        route = cluster.table.route_schema(database)
+        last = group_rows.last_of_database(connection, receiver, route.header, database)
+        newest = max(applied.get((route.header, node), 0) for node in route.members)
+        if last is None or last.kind != "create_database" or last.version <= newest:
+            kind = "create_database"
+            rows.append(OperationRow(receiver, route.header, route.epoch, route.slot, kind, database, at=at))
+    group_rows.set_operation_state(connection, group_rows.propose(connection, rows), "committed", at)
 
 
 def withdraw(cluster: Cluster, operations: Collection[OperationRow]) -> None:

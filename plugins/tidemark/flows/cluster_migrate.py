@@ -23,7 +23,7 @@ from tidemark.flows.cluster_deliver import advance
 from tidemark.flows.cluster_going import sweep
 from tidemark.flows.cluster_moves import Moving, drop_snapshots, pull
 from tidemark.flows.cluster_nodes import Cluster, opened
-from tidemark.flows.cluster_schemas import put_schemas
+from tidemark.flows.cluster_schemas import drop_schemas, put_schemas
 from tidemark.flows.cluster_stock import Stock, read_stock
 from tidemark.ledger import cluster_rows, copy_rows, group_rows, move_rows
 from tidemark.ledger.database import now
@@ -71,6 +71,7 @@ def migrate(
             return MigrateResult(0, 0, 0, 0, "")
         with app.ledger.read() as connection:
             change = cluster_rows.open_change(connection, receiver.name)
+        _tell(cluster, lease)
         if change is None or change.state == "planned":
             sweep(cluster, lease)
             return MigrateResult(cluster.epoch, 0, 0, 0, "")
@@ -104,7 +105,6 @@ def _begin(app: App, cluster: Cluster, lease: Lease, store: Any, progress: Progr
         check_in(connection, lease)
         cluster_rows.require_epoch(connection, receiver, cluster.epoch)
         cluster_rows.set_change_state(connection, change_id, "migrating")
-    _tell(cluster, lease)
     with app.ledger.read() as connection:
         stock = read_stock(connection, receiver, cluster.table)
         rows = move_rows.moves(connection, receiver, cluster.epoch)
@@ -174,6 +174,7 @@ def _move_batch(work: Moving, batch: Batch) -> list[TidemarkError]:
             troubles.append(away)
     if not troubles:
         _let_go(work, batch)
+        drop_schemas(work, batch)
     return troubles
 
 

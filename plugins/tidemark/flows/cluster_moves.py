@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemark.cluster.migration_plan import Batch
 from tidemark.errors import (
@@ -144,32 +144,37 @@ def _fetch(
     """Bring files from one source to the member; returns the locations that came. Why others did not goes to `failed`."""
     target = work.cluster.store(member)  # a member that is away, or no folder of ours, ends the pull
     came: set[str] = set()
+    wrong: TidemarkError | None = None
     try:
         with _readable(work, batch, source, member, files) as (store, items):
             recorded: list[CopyRow] = []
             for outcome in carry(_way(work, batch, source, member), store, target, items, _Counter(work)):
                 if isinstance(outcome, Sent):
-                    file = work.stock.files[outcome.item.target_path]
-                    recorded.append(
-                        CopyRow(work.receiver, member, file.location, file.home, outcome.sha256, outcome.item.size)
-                    )
-                elif isinstance(outcome.error, DiskFullError):
-                    raise outcome.error
+                    recorded.append(_copy(work, member, outcome))
                 else:
-                    failed[outcome.item.target_path] = outcome.error
+                    wrong = failed[outcome.item.target_path] = outcome.error
                 if len(recorded) >= _RECORDED:
                     came |= _record(work, batch, recorded)
                     recorded = []
             # CRASH WINDOW: at the member, proved, not recorded: looked at again and not sent again.
             came |= _record(work, batch, recorded)
-    except (DiskFullError, CarrierLostError, LeaseLostError, StaleEpochError):  # the member's, or ours: no source helps
+    except (CarrierLostError, LeaseLostError, StaleEpochError):  # ours: no other source helps
         raise
     except TidemarkError as error:
+        wrong = error
         failed.update({file.location: error for file in files if file.location not in came})
+    if isinstance(wrong, DiskFullError):  # the member's: no other source helps
+        raise wrong
+    if wrong is not None:
         with work.app.ledger.write() as connection:
             check_in(connection, work.lease)
-            record(connection, "cluster.source_failed", node=source or "the receiver", error=error.message)
+            record(connection, "cluster.source_failed", node=source or "the receiver", error=wrong.message)
     return came
+
+
+def _copy(work: Moving, member: str, sent: Sent) -> CopyRow:
+    file = work.stock.files[sent.item.target_path]
+    return CopyRow(work.receiver, member, file.location, file.home, sent.sha256, sent.item.size)
 
 
 @contextmanager
@@ -213,17 +218,13 @@ def _record(work: Moving, batch: Batch, rows: Sequence[CopyRow]) -> set[str]:
         check_in(connection, work.lease)
         cluster_rows.require_epoch(connection, work.receiver, batch.epoch)
         at = now(connection)
-        copy_rows.put_copies(connection, [_at(row, at) for row in rows])
+        copy_rows.put_copies(connection, [replace(row, at=at) for row in rows])
         move_rows.add_bytes(connection, work.receiver, batch.epoch, by_slot)
     size = sum(by_slot.values())
     work.done += size
     work.moved += size
     work.beat()
     return {row.location for row in rows}
-
-
-def _at(row: CopyRow, at: float) -> CopyRow:
-    return CopyRow(row.receiver, row.node, row.location, row.slot, row.sha256, row.size, "held", at)
 
 
 def _label(batch: Batch, member: str) -> str:

@@ -5,9 +5,12 @@ Of a database one slot has the schema, by its name alone. Source: seed 001 "Inst
 
 from __future__ import annotations
 
+import contextlib
+
 from tidemark.cluster.migration_plan import Batch
 from tidemark.cluster.schema_paper import paper_of
 from tidemark.cluster.slot_states import SlotEvent, SlotState, after
+from tidemark.errors import UnreachableError
 from tidemark.flows.cluster_moves import Moving
 from tidemark.ledger import cluster_rows, group_rows, move_rows
 from tidemark.ledger.group_rows import OperationRow
@@ -39,3 +42,12 @@ def put_schemas(work: Moving, batch: Batch, member: str) -> list[OperationRow]:
         }
         move_rows.put_slot_states(connection, work.receiver, pulling, batch.epoch)
     return [one for one in operations if one.kind.endswith("_database") and one.slot in batch.slots]
+
+
+def drop_schemas(work: Moving, batch: Batch) -> None:
+    """Who gave the slots away forgets their schema. A node that is away keeps it, which harms nobody."""
+    for node in batch.deleting:
+        with contextlib.suppress(UnreachableError):
+            for slot in batch.slots:
+                for database in work.stock.schemas.get(slot, ()):
+                    work.cluster.folder(node).drop_schema(database)

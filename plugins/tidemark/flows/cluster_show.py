@@ -153,7 +153,9 @@ def _moving(moves: Iterable[MoveRow], sizes: Mapping[int, int]) -> tuple[MovingV
     for (old, new, state), rows in ways.items():
         lacking = len(set(new) - set(old))
         whole = lacking * sum(sizes.get(row.slot, 0) for row in rows)
-        done = whole if state == "acknowledged" else min(whole, sum(row.bytes_done for row in rows))
+        # What was loaded meanwhile counts among the bytes that came, not among those that move.
+        came = sum(min(lacking * sizes.get(row.slot, 0), row.bytes_done) for row in rows)
+        done = whole if state == "acknowledged" else came
         found.append(MovingView(spans_of(row.slot for row in rows), old, new, state, whole, done))
     return tuple(sorted(found, key=lambda one: one.spans))
 

@@ -44,7 +44,7 @@ def run_far(far: FarTask) -> Examined | MergeOutcome:
         if isinstance(task, ExamineTask):
             _fetch(store, [landed_path(part.path) for part in parts(task.file)], Path(folder))
             return examine(replace(task, folder=folder))
-        _fetch(store, [place for one in task.sources for place in (one.location, one.mods_location) if place], Path(folder))
+        _fetch(store, _needed(task), Path(folder))
         outcome = run_merge_task(replace(task, root=folder))
         _bring(store, [(one.location, one.sha256) for one in outcome.staged], Path(folder))
         return outcome
@@ -61,6 +61,12 @@ def reached_by(files: StoreAddress, task: MoveTask) -> MoveTask:
         )
 
     return replace(task, source=end(task.source), target=end(task.target))
+
+
+def _needed(task: MergeTask) -> list[str]:
+    """Its sources, and the files that it is to prove: those may hold none of its devices."""
+    sources = [place for one in task.sources for place in (one.location, one.mods_location) if place]
+    return list(dict.fromkeys([*sources, *(place for place, _ in task.prove)]))
 
 
 def _fetch(store: Store, paths: Sequence[str], folder: Path) -> None:

@@ -8,11 +8,15 @@ the receiver's load lease: a load could place a file under a name that is being 
 from __future__ import annotations
 
 import uuid
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tidemark.flows.app import App
+from tidemark.flows.cluster_care import keep_nodes
+from tidemark.flows.cluster_catch_up import remove_everywhere
+from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.known_sites import root_here
 from tidemark.flows.older_ledger import require_current
 from tidemark.ledger import care_rows, events, merge_rows
@@ -33,7 +37,8 @@ EVENT_DAYS = 90.0  # events explain; what happened earlier is in the audit table
 @dataclass(frozen=True)
 class HousekeepResult:
     """`settled`: merged files that stand alone since now; `sources`: files they stand for; `reclaimed`: files whose bytes
-    went; `bytes` of them; `landings`: cleaned of what they carried; `events`, `items`: rows trimmed."""
+    went; `bytes` of them; `landings`: cleaned of what they carried; `events`, `items`: rows trimmed; `evicted`: files
+    that the receiver gave up because its nodes hold them; `nodes_late`: node → why it has not got all it should."""
 
     settled: int = 0
     sources: int = 0
@@ -42,6 +47,9 @@ class HousekeepResult:
     landings: int = 0
     events: int = 0
     items: int = 0
+    evicted: int = 0
+    evicted_bytes: int = 0
+    nodes_late: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         return {"ok": True, **asdict(self)}
@@ -54,6 +62,7 @@ class _Work:
     root: Path
     store: Store
     lease: Lease
+    cluster: Cluster | None
 
 
 def housekeep(app: App, receiver: ReceiverSettings, progress: Progress = silent) -> HousekeepResult:
@@ -64,14 +73,16 @@ def housekeep(app: App, receiver: ReceiverSettings, progress: Progress = silent)
     with (
         leases.hold(f"load:{receiver.name}", f"housekeep-{uuid.uuid4().hex[:12]}") as lease,
         app.receiver_store(receiver) as store,
+        opened(app, receiver) as cluster,
     ):
-        work = _Work(app, receiver, root, store, lease)
+        work = _Work(app, receiver, root, store, lease, cluster)
         require_current(app, receiver, store)
         progress(Tick("settle"))
         settled, sources = _settle(work)
         progress(Tick("reclaim"))
         reclaimed, size = _reclaim(work)
         progress(Tick("tidy"))
+        kept = keep_nodes(cluster, store, progress)
         sweep_waiting(app.ledger, store, receiver.name, lease)
         landings = _clean_landings(work)
         old = app.clock() - EVENT_DAYS * DAY
@@ -79,7 +90,7 @@ def housekeep(app: App, receiver: ReceiverSettings, progress: Progress = silent)
             check_in(connection, lease)
             trimmed, items = care_rows.trim_events(connection, old), care_rows.trim_runs(connection, old)
             care_rows.trim_file_checks(connection, receiver.name)
-    return HousekeepResult(settled, sources, reclaimed, size, landings, trimmed, items)
+    return HousekeepResult(settled, sources, reclaimed, size, landings, trimmed, items, *kept)
 
 
 def _settle(work: _Work) -> tuple[int, int]:
@@ -137,6 +148,7 @@ def _reclaim(work: _Work) -> tuple[int, int]:
         return 0, 0
     places = {p for r in rows for p in (r["location"], r["mods_location"]) if p} - used
     papers = {paper_place(r["location"]) for r in rows if not r["path"] and r["location"] in places}
+    remove_everywhere(work.cluster, places)
     work.store.remove(sorted(places | papers))
     # CRASH WINDOW: bytes gone, rows still retired, which no reader reads: the next round removes nothing and records it.
     with work.app.ledger.write() as connection:

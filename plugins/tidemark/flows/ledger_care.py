@@ -19,7 +19,9 @@ import sqlalchemy as sa
 
 from tidemark.errors import LeaseHeldError, PermanentError
 from tidemark.flows.app import App
+from tidemark.flows.rebuild_cluster import write_cluster
 from tidemark.flows.rebuild_links import rebuild_link
+from tidemark.flows.rebuild_nodes import surviving
 from tidemark.flows.rebuild_receiver import rebuild_receiver
 from tidemark.flows.rebuild_result import Findings, Lost, RebuildResult
 from tidemark.ledger import audit, events, rebuild_rows
@@ -29,7 +31,7 @@ from tidemark.ledger.leases import Leases, lease_clock, this_process
 from tidemark.ledger.migrations import migrate, schema_version
 from tidemark.load.place import folder_name
 from tidemark.progress import Progress, Tick, silent
-from tidemark.settings import Settings
+from tidemark.settings import ReceiverSettings, Settings
 
 _GONE = "its bytes were gone from the receiver when the ledger was rebuilt"
 
@@ -165,12 +167,12 @@ def _build(app: App, findings: Findings, progress: Progress) -> None:
     for receiver in app.settings.receivers.values():
         root = app.receiver_root(receiver)
         if root is not None:
-            rebuild_receiver(app, receiver, root, findings, progress)
+            _build_receiver(app, receiver, root, findings, progress)
     _send_again(app, findings)
     with app.ledger.write() as connection:
         names = [f"link:{name}" for name in app.settings.links]
         for name in app.settings.receivers:
-            names.append(f"load:{name}")
+            names += [f"load:{name}", f"cluster:{name}"]
             names += [f"merge:{name}/{folder_name(d)}" for d in rebuild_rows.databases(connection, name)]
         # Fences count from 1: seconds since 1970 are above all that the lost ledger gave, and that a rebuild before gave.
         rebuild_rows.put_fences(connection, names, int(app.clock()))
@@ -178,6 +180,18 @@ def _build(app: App, findings: Findings, progress: Progress) -> None:
         told = {**counts, "lost": len(findings.lost), "troubles": len(findings.troubles)}
         events.record_many(connection, "ledger.rebuilt", [told])
         audit.record(connection, "ledger rebuild", str(app.settings.path.name), **counts)
+
+
+def _build_receiver(app: App, receiver: ReceiverSettings, root: Path, findings: Findings, progress: Progress) -> None:
+    """With its data nodes, where it has any: what they keep and the receiver gave up comes back first."""
+    with surviving(app, receiver, findings) as nodes:
+        if nodes is not None:
+            with app.receiver_store(receiver) as store:
+                nodes.bring_back(store, progress)
+        # CRASH WINDOW: files of the nodes are in the receiver's cache, the ledger is as it was: it is run again.
+        rebuild_receiver(app, receiver, root, findings, progress)
+        if nodes is not None:
+            write_cluster(app, receiver, nodes, progress)
 
 
 def _send_again(app: App, findings: Findings) -> None:

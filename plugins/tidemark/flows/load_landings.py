@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 from tidemark.errors import CorruptionError, LeaseLostError, PermanentError, RetryableError, TidemarkError
 from tidemark.flows.admitting import CheckedFile, decide, examine_all, local_root, site_of
 from tidemark.flows.app import App
-from tidemark.flows.cluster_catch_up import catch_up, refresh_schemas
+from tidemark.flows.cluster_catch_up import catch_up
 from tidemark.flows.cluster_forward import make_visible
 from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.load_result import LoadResult, Tally, Trouble
@@ -56,7 +56,6 @@ class _Work:
     cluster: Cluster | None
     finished: Mapping[tuple[str, str], int]  # (site, landing) → its folder's mtime when nothing was left to be done there
     done: dict[tuple[str, str], int] = field(default_factory=dict)  # the same of those that this load finished
-    databases: set[str] = field(default_factory=set)  # of which something came
     tally: Tally = field(default_factory=Tally)
 
 
@@ -98,7 +97,7 @@ def load(
         replay_refused(Bench(app, receiver, root, store, lease, engine, cluster))
         failed = _load_sites(work, landing_folders(root, site_id, finished))
         _note_finished(work)
-        refresh_schemas(cluster, store, work.databases)
+        catch_up(cluster, store)  # with the schema of what came
     if failed:
         raise failed[0]
     return work.tally.result(receiver.name)
@@ -212,7 +211,6 @@ def _record(work: _Work, one: _Landing, admission: Admission, logs: Sequence[sch
 
     files = [load.row for load in admission.loads]
     work.tally.take(origin.site_id, *make_visible(work.app, work.cluster, work.store, files, tell))
-    work.databases.update(file.database for file in files)
 
 
 def _finish(work: _Work, folder: Folder, paper: Paper | None) -> None:

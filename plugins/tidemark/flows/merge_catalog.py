@@ -17,7 +17,6 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
 
 from sqlalchemy.engine import Connection
 
@@ -26,9 +25,7 @@ from tidemark.errors import (
     LeaseHeldError,
     NoQuorumError,
     NotFoundError,
-    RetryableError,
     TidemarkError,
-    worst_exit_code,
 )
 from tidemark.flows.admitting import local_root
 from tidemark.flows.app import App
@@ -37,6 +34,7 @@ from tidemark.flows.cluster_catch_up import remove_everywhere
 from tidemark.flows.cluster_forward import make_visible, withdraw_left
 from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.engines import Outcome, choose_engine
+from tidemark.flows.merge_result import MergeResult, Tally
 from tidemark.ledger import catalog_rows, landing_rows, merge_rows, standing_rows
 from tidemark.ledger.leases import Lease, Leases, check_in
 from tidemark.ledger.merge_rows import Kept
@@ -55,55 +53,6 @@ _INTENT = ".json"
 
 
 @dataclass(frozen=True)
-class MergeResult:
-    """`rows`: points in the merged files. `kept`: (subject, reason) of overlapping files, and of such that span partitions
-    of a cluster, that stay as they came.
-
-    `failed`: (subject, error, exit code) of groups that a later merge tries again; `moved`: groups that changed again and
-    again while they were merged. What is kept, failed or moved is read as well as before.
-    """
-
-    groups: int = 0
-    files_in: int = 0
-    files_out: int = 0
-    rows: int = 0
-    seconds: float = 0.0
-    kept: tuple[tuple[str, str], ...] = ()
-    failed: tuple[tuple[str, str, int], ...] = ()
-    moved: int = 0
-
-    @property
-    def exit_code(self) -> int:
-        kinds = {kind for _, _, kind in self.failed} | ({RetryableError.kind} if self.moved else set())
-        return worst_exit_code(kinds)
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "ok": self.exit_code == 0,
-            "groups": self.groups,
-            "files_in": self.files_in,
-            "files_out": self.files_out,
-            "rows": self.rows,
-            "seconds": round(self.seconds, 3),
-            "kept": [{"subject": subject, "reason": reason} for subject, reason in self.kept],
-            "failed": [{"subject": subject, "error": error, "kind": kind} for subject, error, kind in self.failed],
-            "moved": self.moved,
-        }
-
-
-@dataclass
-class _Tally:
-    groups: int = 0
-    files_in: int = 0
-    files_out: int = 0
-    rows: int = 0
-    failed: list[tuple[str, str, int]] = field(default_factory=list)
-    given_up: set[str] = field(default_factory=set)  # digests of groups that failed in this run
-    moved: int = 0
-    waiting: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True)
 class _Work:
     """A merge: of all databases that have something to merge, each under a lease of its own."""
 
@@ -118,7 +67,7 @@ class _Work:
     batch: str  # id of this merge: in its lease, its staging folders, its files' names, its accounts
     cluster: Cluster | None
     leases: dict[str, Lease] = field(default_factory=dict)  # by the database's folder below staging/
-    tally: _Tally = field(default_factory=_Tally)
+    tally: Tally = field(default_factory=Tally)
 
     def lease(self, group: Group) -> Lease:
         return self.leases[_folder(group)]

@@ -11,6 +11,7 @@ from tidemark.errors import NotFoundError, TidemarkError
 from tidemark.flows.app import App
 from tidemark.flows.iotdb_status import at_targets, target_status
 from tidemark.flows.known_sites import root_here, site_names, sites_of
+from tidemark.ledger.copy_rows import held_somewhere
 from tidemark.ledger.database import now
 from tidemark.ledger.leases import is_alive, lease_clock
 from tidemark.ledger.proof_rows import file_checks, put_file_checks, report
@@ -64,7 +65,8 @@ def coverage(
     with app.ledger.read() as connection:
         wanted = sites_of(app, connection, receiver, site)
         recorded, remembered = _recorded(connection, receiver.name), file_checks(connection, receiver.name)
-    checked = check_files(root, recorded, remembered)  # takes a while: outside of any transaction
+        elsewhere = held_somewhere(connection, receiver.name)
+    checked = check_files(root, recorded, remembered, elsewhere)  # takes a while: outside of any transaction
     with app.ledger.read() as connection:
         scene = Scene(receiver.name, root, site_names(app, connection), checked.wrong, LEFT_OUT, since, until)
         covered = tuple(cover_site(connection, scene, s) for s in wanted)

@@ -56,6 +56,7 @@ class Repairs:
         with self._app.ledger.write() as connection:
             check_in(connection, self._lease)
             forget_file_checks(connection, self._receiver.name, [damage.record.location])
+            merge_rows.judge_anew(connection, self._receiver.name, [damage.file_id])
             audit.record(connection, "verify repair", damage.path, fetched=damage.record.location)
         return "fetched again from the site"
 

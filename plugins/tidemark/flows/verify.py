@@ -15,9 +15,13 @@ from pathlib import Path
 
 from tidemark.errors import HostKeyError, PermissionDeniedError, UnreachableError
 from tidemark.flows.app import App
+from tidemark.flows.cluster_cache import fetcher, recall, restore
+from tidemark.flows.cluster_nodes import Cluster, opened
+from tidemark.flows.cluster_verify import verify_nodes
 from tidemark.flows.known_sites import site_names, sites_of
 from tidemark.flows.repair import Damage, Repairs
 from tidemark.ledger import catalog_rows, events, owner_rows, sender_rows
+from tidemark.ledger.copy_rows import held_somewhere
 from tidemark.ledger.database import now
 from tidemark.ledger.leases import Leases
 from tidemark.ledger.proof_rows import Row, put_file_checks, report
@@ -66,6 +70,7 @@ class _Work:
     repairs: Repairs | None
     tally: _Tally
     progress: Progress
+    cluster: Cluster | None
 
 
 def verify(
@@ -83,15 +88,20 @@ def verify(
     with app.ledger.read() as connection:
         names, wanted = site_names(app, connection), sites_of(app, connection, receiver, site)
     tally = _Tally()
-    if not repair:
-        for one in wanted:
-            _verify_site(_Work(app, receiver, app.receiver_root(receiver), one, names, None, tally, progress), deep)
-    else:
-        with Leases(app.ledger, app.identity).hold(f"load:{receiver.name}", f"verify-{uuid.uuid4().hex[:12]}") as lease:
-            repairs = Repairs(app, receiver, lease)
-            for one in wanted:
-                _verify_site(_Work(app, receiver, app.receiver_root(receiver), one, names, repairs, tally, progress), deep)
-        repairs.derive_again()
+    with opened(app, receiver) as cluster:
+        root = app.receiver_root(receiver)
+        if not repair:
+            works = [_Work(app, receiver, root, one, names, None, tally, progress, cluster) for one in wanted]
+            _verify_all(works, cluster, None, deep)
+        else:
+            with (
+                Leases(app.ledger, app.identity).hold(f"load:{receiver.name}", f"verify-{uuid.uuid4().hex[:12]}") as lease,
+                app.receiver_store(receiver) as store,
+            ):
+                repairs = Repairs(app, receiver, lease)
+                works = [_Work(app, receiver, root, one, names, repairs, tally, progress, cluster) for one in wanted]
+                _verify_all(works, cluster, store, deep)
+            repairs.derive_again()
     return VerifyReport(
         receiver=receiver.name,
         checked=tally.checked,
@@ -106,6 +116,19 @@ def verify(
         proved=tally.proved,
         unverified=tally.unverified,
     )
+
+
+def _verify_all(works: Sequence[_Work], cluster: Cluster | None, store: Store | None, deep: bool) -> None:
+    """`store`: the receiver's, where differences at nodes are to be repaired."""
+    for work in works:
+        _verify_site(work, deep)
+    if cluster is not None and works:
+        first = works[0]
+        sites = {work.site.site_id: work.site.name for work in works}
+        found = verify_nodes(cluster, sites, sites, store, first.progress)
+        first.tally.checked += found.checked
+        first.tally.differences += found.differences
+        first.tally.unreachable += [(f"node {node}", why) for node, why in found.away]
 
 
 def _verify_site(work: _Work, deep: bool) -> None:
@@ -165,8 +188,9 @@ def _receiver_side(work: _Work, store: Store | None, source: SourceChecked | Non
     with work.app.ledger.read() as connection:
         kept = [r for r in report(connection, "live_bytes", **place) if r["site_id"] == work.site.site_id]
         loaded = report(connection, "loaded_landings", **place, site=work.site.site_id)
+        elsewhere = held_somewhere(connection, work.receiver.name)
     damage = {d.record.location: d for d in (*_kept(kept, source), *_landed(work, loaded))}
-    checked = check_files(work.root, [d.record for d in damage.values()], {})
+    checked = check_files(work.root, [d.record for d in damage.values()], {}, elsewhere)
     with work.app.ledger.write() as connection:  # so that coverage knows what was found, however old the file looks
         catalog = {d.record.location for d in damage.values() if d.where == "catalog"}
         put_file_checks(connection, work.receiver.name, [c for c in checked.fresh if c.location in catalog], now(connection))
@@ -174,7 +198,11 @@ def _receiver_side(work: _Work, store: Store | None, source: SourceChecked | Non
     for location, why in checked.wrong.items():
         found = damage[location]
         difference = Difference(DAMAGED, work.site.name, found.path or location, found.where, why)
-        repaired = work.repairs.put_back(found, work.site.link, store, source) if work.repairs else ""
+        repaired = ""
+        if work.repairs and restore(work.cluster, location, found.record.sha256):
+            repaired = "fetched again from a data node"
+        elif work.repairs:
+            repaired = work.repairs.put_back(found, work.site.link, store, source)
         _differ(work, difference, repaired)
 
 
@@ -270,8 +298,12 @@ def _compare_points(work: _Work, root: Path, store: Store, source: SourceChecked
             loose[r["device"]].append((int(r["start_time"]), int(r["end_time"])))
     seen = {device.name: device for device in seen_devices(files, held, owners, {})}
     bounds = {f.site_id: None for f in files}
+    recall(work.cluster, (layer.file for device in seen.values() for layer in device.layers))
     mine = {path: source.same[path] for path in present}
-    with tempfile.TemporaryDirectory(prefix="tidemark-verify-") as scratch, CatalogReader(root) as reader:
+    with (
+        tempfile.TemporaryDirectory(prefix="tidemark-verify-") as scratch,
+        CatalogReader(root, fetcher(work.cluster)) as reader,
+    ):
         with SitePoints(store, mine, Path(scratch)) as points:
             devices = points.devices()
             for number, device in enumerate(devices, 1):

@@ -209,6 +209,12 @@ def merged_over(connection: Connection, source_ids: Iterable[int]) -> dict[int, 
     return {merged_id: tuple(sorted(sources)) for merged_id, sources in found.items()}
 
 
+def databases(connection: Connection, receiver: str) -> list[str]:
+    """Every database of which there is, or was, a file."""
+    sql = "SELECT DISTINCT database_name FROM catalog_file WHERE receiver = :r ORDER BY database_name"
+    return [row[0] for row in connection.execute(sa.text(sql), {"r": receiver})]
+
+
 def known_databases(connection: Connection, receiver: str, databases: Iterable[str]) -> frozenset[str]:
     """Which of these databases have a live file."""
     where = "receiver = :r AND visible IN (0, 1) AND database_name = :d AND state = 'live'"

@@ -125,6 +125,10 @@ def swap_table(connection: Connection, row: TableRow) -> None:
     """
     named_locks.hold(connection, _epoch_lock(row.receiver))  # whoever commits by the table before is through with it
     _require_epoch(connection, row.receiver, row.epoch - 1)
+    _insert_table(connection, row)
+
+
+def _insert_table(connection: Connection, row: TableRow) -> None:
     values = {
         "receiver": row.receiver,
         "epoch": row.epoch,
@@ -138,6 +142,13 @@ def swap_table(connection: Connection, row: TableRow) -> None:
         " VALUES (:receiver, :epoch, :paper, :sha256, :change, :at)"
     )
     connection.execute(sa.text(sql), values)
+
+
+def restore_table(connection: Connection, row: TableRow) -> None:
+    """The table that nodes kept, into a ledger that has none. StaleEpochError where it has one."""
+    named_locks.hold(connection, _epoch_lock(row.receiver))
+    _require_epoch(connection, row.receiver, 0)
+    _insert_table(connection, row)
 
 
 def nodes(connection: Connection, receiver: str, states: Iterable[str] = ()) -> list[NodeRow]:

@@ -1,6 +1,7 @@
 """What each node holds (table `node_copy`): a row comes after the bytes are proved there, and goes after they are gone.
 
-Every function works in the caller's transaction. Source: sql/0008_cluster.sql, docs/decisions/0015.
+Every function works in the caller's transaction, and takes rows in one order, so that two who write at once wait for each
+other one way round. Source: sql/0008_cluster.sql, docs/decisions/0015.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _SELECT = "SELECT receiver, node, location, slot, sha256, size, state, at FROM n
 
 def put_copies(connection: Connection, rows: Iterable[CopyRow]) -> None:
     """They are there, proved. One that was going is held again."""
-    values = [asdict(row) for row in rows]
+    values = [asdict(row) for row in sorted(rows, key=lambda row: (row.node, row.location))]
     sql = (
         "INSERT INTO node_copy (receiver, node, location, slot, sha256, size, state, at) VALUES"
         " (:receiver, :node, :location, :slot, :sha256, :size, :state, :at) ON CONFLICT (receiver, node, location)"
@@ -69,6 +70,12 @@ def copies_at(connection: Connection, receiver: str, node: str, slots: Iterable[
     return sorted(found, key=lambda row: row.location)
 
 
+def held_somewhere(connection: Connection, receiver: str) -> frozenset[str]:
+    """Locations of which some node has a copy; none without a cluster."""
+    sql = "SELECT DISTINCT location FROM node_copy WHERE receiver = :r AND state = 'held'"
+    return frozenset(row[0] for row in connection.execute(sa.text(sql), {"r": receiver}))
+
+
 def going(connection: Connection, receiver: str) -> list[CopyRow]:
     """Every copy that is to be removed, by node and location."""
     query = sa.text(f"{_SELECT} AND state = 'going' ORDER BY node, location")
@@ -77,7 +84,7 @@ def going(connection: Connection, receiver: str) -> list[CopyRow]:
 
 def mark_going(connection: Connection, receiver: str, node: str, locations: Iterable[str], at: float) -> None:
     """Before their bytes are removed: nobody counts on them any more. `at`: of the first time, the grace runs from it."""
-    values = [{"r": receiver, "n": node, "l": location, "at": at} for location in locations]
+    values = [{"r": receiver, "n": node, "l": location, "at": at} for location in sorted(locations)]
     sql = (
         "UPDATE node_copy SET state = 'going', at = :at WHERE receiver = :r AND node = :n AND location = :l"
         " AND state = 'held'"
@@ -88,7 +95,7 @@ def mark_going(connection: Connection, receiver: str, node: str, locations: Iter
 
 def forget_copies(connection: Connection, receiver: str, node: str, locations: Iterable[str]) -> None:
     """Their bytes are gone."""
-    values = [{"r": receiver, "n": node, "l": location} for location in locations]
+    values = [{"r": receiver, "n": node, "l": location} for location in sorted(locations)]
     if values:
         connection.execute(sa.text("DELETE FROM node_copy WHERE receiver = :r AND node = :n AND location = :l"), values)
 

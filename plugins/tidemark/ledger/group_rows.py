@@ -106,7 +106,7 @@ def set_operation_state(connection: Connection, rows: Iterable[OperationRow], st
     StaleEpochError where one is to be committed that was withdrawn meanwhile, or is not there: roll back and route again.
     To withdraw one that was committed changes nothing.
     """
-    wanted = [(row.receiver, row.header, row.version) for row in rows]
+    wanted = sorted((row.receiver, row.header, row.version) for row in rows)
     values = [{"r": r, "h": h, "v": v, "s": state, "at": at} for r, h, v in wanted]
     sql = (
         "UPDATE group_operation SET state = :s, at = :at WHERE receiver = :r AND header = :h AND version = :v"
@@ -160,9 +160,13 @@ def forget_member(connection: Connection, receiver: str, header: str, node: str)
 
 
 def forget_operations(connection: Connection, receiver: str, header: str, upto: int) -> None:
-    """Every member has them and they are at their end; the newest stays, so that versions go on."""
+    """Every member has them and they are at their end. The newest stays, so that versions go on, and the newest of each
+    database, which tells what was told of its schema."""
     sql = (
         "DELETE FROM group_operation WHERE receiver = :r AND header = :h AND version <= :v AND state <> 'proposed'"
         " AND version < (SELECT MAX(version) FROM group_operation WHERE receiver = :r AND header = :h)"
+        " AND (kind IN ('put', 'remove') OR state = 'withdrawn' OR EXISTS (SELECT 1 FROM group_operation later"
+        " WHERE later.receiver = :r AND later.header = :h AND later.subject = group_operation.subject"
+        " AND later.kind LIKE '%_database' AND later.state = 'committed' AND later.version > group_operation.version))"
     )
     connection.execute(sa.text(sql), {"r": receiver, "h": header, "v": upto})

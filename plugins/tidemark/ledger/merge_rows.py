@@ -111,13 +111,13 @@ def publish(
     catalog_rows.retire_files(connection, sorted(older), at)
     _set_visible(connection, sorted(ids), False)
     made = tuple(_insert(connection, one, sorted(ids), batch, at) for one in merged)
-    _forget_kept(connection, receiver, ids)
+    judge_anew(connection, receiver, ids)
     return made
 
 
 def keep(connection: Connection, receiver: str, kept: Kept, digest: str, at: float) -> None:
     """Remember that these sources stay as they came, so that the same ones are not tried again."""
-    _forget_kept(connection, receiver, set(kept.file_ids))
+    judge_anew(connection, receiver, set(kept.file_ids))
     first = catalog_rows.files_by_id(connection, kept.file_ids[:1])[0]
     values = {
         "receiver": receiver,
@@ -136,6 +136,15 @@ def keep(connection: Connection, receiver: str, kept: Kept, digest: str, at: flo
         ),
         values,
     )
+
+
+def judge_anew(connection: Connection, receiver: str, ids: Collection[int]) -> None:
+    """What stays as it came with any of these files is tried again: their bytes, or what belongs to them, are others now."""
+    rows = connection.execute(sa.text("SELECT sources, files FROM merge_kept WHERE receiver = :r"), {"r": receiver}).all()
+    for digest, files in rows:
+        if not set(ids).isdisjoint(json.loads(files)):
+            values = {"receiver": receiver, "sources": digest}
+            connection.execute(sa.text("DELETE FROM merge_kept WHERE receiver = :receiver AND sources = :sources"), values)
 
 
 def kept_groups(connection: Connection, receiver: str) -> dict[str, Kept]:
@@ -326,15 +335,6 @@ def _set_visible(connection: Connection, file_ids: Sequence[int], visible: bool)
     )
     for many in _chunks(file_ids):
         connection.execute(query, {"visible": int(visible), "many": list(many)})
-
-
-def _forget_kept(connection: Connection, receiver: str, ids: set[int]) -> None:
-    """What was kept with any of these files is judged anew."""
-    rows = connection.execute(sa.text("SELECT sources, files FROM merge_kept WHERE receiver = :r"), {"r": receiver}).all()
-    for digest, files in rows:
-        if ids & set(json.loads(files)):
-            values = {"receiver": receiver, "sources": digest}
-            connection.execute(sa.text("DELETE FROM merge_kept WHERE receiver = :receiver AND sources = :sources"), values)
 
 
 def _tell(connection: Connection, kind: str, merged_id: int, detail: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """What moves between nodes: slots, acknowledgements, states (`cluster_move`, `cluster_acknowledgement`, `cluster_slot`).
 
-Every function works in the caller's transaction. Source: sql/0008_cluster.sql, docs/decisions/0015.
+Every function works in the caller's transaction, and takes rows in one order.
+Source: sql/0008_cluster.sql, docs/decisions/0015.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ _BEFORE = {"acknowledged": "'moving'", "done": "'moving', 'acknowledged'"}
 
 def set_move_state(connection: Connection, receiver: str, epoch: int, slots: Iterable[int], state: str, at: float) -> None:
     """Forward only, to `acknowledged` or `done`: a slot that is there or further already keeps its row."""
-    values = [{"r": receiver, "e": epoch, "slot": slot, "s": state, "at": at} for slot in slots]
+    values = [{"r": receiver, "e": epoch, "slot": slot, "s": state, "at": at} for slot in sorted(slots)]
     sql = (
         "UPDATE cluster_move SET state = :s, at = :at WHERE receiver = :r AND epoch = :e AND slot = :slot"
         f" AND state IN ({_BEFORE[state]})"
@@ -77,7 +78,7 @@ def set_move_state(connection: Connection, receiver: str, epoch: int, slots: Ite
 
 
 def add_bytes(connection: Connection, receiver: str, epoch: int, by_slot: Mapping[int, int]) -> None:
-    values = [{"r": receiver, "e": epoch, "slot": slot, "b": count} for slot, count in by_slot.items()]
+    values = [{"r": receiver, "e": epoch, "slot": slot, "b": count} for slot, count in sorted(by_slot.items())]
     sql = "UPDATE cluster_move SET bytes_done = bytes_done + :b WHERE receiver = :r AND epoch = :e AND slot = :slot"
     if values:
         connection.execute(sa.text(sql), values)
@@ -85,7 +86,7 @@ def add_bytes(connection: Connection, receiver: str, epoch: int, by_slot: Mappin
 
 def acknowledge(connection: Connection, receiver: str, epoch: int, slots: Iterable[int], node: str, at: float) -> None:
     """The node has all of these slots, proved. Told again, it changes nothing."""
-    values = [{"r": receiver, "e": epoch, "slot": slot, "n": node, "at": at} for slot in slots]
+    values = [{"r": receiver, "e": epoch, "slot": slot, "n": node, "at": at} for slot in sorted(slots)]
     sql = (
         "INSERT INTO cluster_acknowledgement (receiver, epoch, slot, node, at) VALUES (:r, :e, :slot, :n, :at)"
         " ON CONFLICT DO NOTHING"
@@ -112,10 +113,12 @@ def slot_states(connection: Connection, receiver: str, node: str = "") -> dict[t
 
 def put_slot_states(connection: Connection, receiver: str, states: Mapping[tuple[str, int], str], epoch: int) -> None:
     """(node, slot) → state; `null` removes the row. A row of a later epoch stays: who asks has slept."""
-    gone = [{"r": receiver, "n": n, "slot": slot, "e": epoch} for (n, slot), state in states.items() if state == "null"]
+    gone = [
+        {"r": receiver, "n": n, "slot": slot, "e": epoch} for (n, slot), state in sorted(states.items()) if state == "null"
+    ]
     kept = [
         {"r": receiver, "n": n, "slot": slot, "s": state, "e": epoch}
-        for (n, slot), state in states.items()
+        for (n, slot), state in sorted(states.items())
         if state != "null"
     ]
     if gone:

@@ -6,13 +6,15 @@ Source: DESIGN §3 "Who wins"; research/spark-tsfile.md §3.4, §3.5.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from tidemark.errors import CorruptionError
 from tidemark.load import merge_pieces
 from tidemark.load.merge_pieces import Extent, Piece, pieces_of
-from tidemark.load.overlay import NOTHING, Counts, Layer, cut, lay, split_counts
+from tidemark.load.overlay import Counts, cut, lay
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import Column
 from tidemark.tsfiles.mods import Deletion
@@ -113,33 +115,62 @@ class DeviceMerge:
         return [Part(extent.start // self.interval, Counts(points, points), copied=chunks)]
 
     def _laid(self, piece: Piece, measurements: Sequence[str]) -> Iterator[Part]:
-        """The piece decoded, its layers over each other, cut by partition."""
-        rows: dict[int, dict[str, Column]] = {}
-        counts: dict[int, Counts] = {}
-        held = [(holder, piece.points(number)) for number, holder in enumerate(self.holders)]
-        woven: list[Weave] = []
-        for measurement in measurements:
-            layers = [self._layer(holder, measurement, piece, have) for holder, have in held if measurement in have]
-            if not layers:
-                continue
-            column, account = lay(layers, woven)
-            parts = cut(column, self.interval)
-            if not parts:
-                yield Part(None, account)
-            for partition, share in split_counts(account, parts).items():
-                counts[partition] = counts.get(partition, NOTHING) + share
-                rows.setdefault(partition, {})[measurement] = parts[partition]
-        for partition in sorted(rows):
-            yield Part(partition, counts[partition], columns=rows[partition])
+        """The piece decoded window by window, its layers over each other, cut by partition.
 
-    def _layer(self, holder: Holder, measurement: str, piece: Piece, points: Mapping[str, int]) -> Layer:
-        """The points before and after deletions are counted, not computed from each other: the account is a check."""
-        device, end = self.device, None if piece.end == _LAST_TIME else piece.end + 1
-        column = holder.file.column(device, measurement, piece.start, end)
+        Its points are counted by its files' statistics, which know chunks, not windows: what was overwritten or deleted
+        is told in one account behind all of it. What the windows gave is compared with them, or a point that none of them
+        gave would be told as overwritten.
+        """
+        held = [piece.points(number) for number in range(len(self.holders))]
+        gone = Counts(sum(sum(points.values()) for points in held))
+        read: Counter[tuple[int, str]] = Counter()
+        last = None
+        points_at_once = max(merge_pieces.WINDOW_POINTS, merge_pieces.WINDOW_ROWS * len(measurements))
+        for start, end in merge_pieces.windows_of(piece, points_at_once):
+            rows: dict[int, dict[str, Column]] = {}
+            woven: list[Weave] = []
+            for measurement in measurements:
+                having = [number for number, points in enumerate(held) if measurement in points]
+                layers = [self._layer(self.holders[number], measurement, (start, end)) for number in having]
+                if not layers:
+                    continue
+                for number, (left, count) in zip(having, layers, strict=True):
+                    read[number, measurement] += len(left) + count
+                column = lay([column for column, _ in layers], woven)
+                gone = Counts(gone.points_in - len(column), deleted=gone.deleted + sum(count for _, count in layers))
+                for partition, part in cut(column, self.interval).items():
+                    rows.setdefault(partition, {})[measurement] = part
+            for last in sorted(rows):
+                out = sum(map(len, rows[last].values()))
+                yield Part(last, Counts(out, out), columns=rows[last])
+            if self.aligned:
+                self._forget(end)
+        self._check(piece, held, read)
+        yield Part(last, replace(gone, overwritten=gone.points_in - gone.deleted))
+
+    def _check(self, piece: Piece, held: Sequence[Mapping[str, int]], read: Mapping[tuple[int, str], int]) -> None:
+        """Each file gave the points that its statistics promise; fewer only where its own chunks overlap."""
+        for number, points in enumerate(held):
+            for measurement, told in points.items():
+                found = read[number, measurement]
+                if found != told and (found > told or not piece.overlaps_itself(number, measurement)):
+                    place = self.holders[number].file.path
+                    problem = f"{self.device}.{measurement}: {found} points were read where {told} are told"
+                    raise CorruptionError(f"{place}: {problem}", hint="./tidemark verify --deep", subject=place)
+
+    def _forget(self, upto: int) -> None:
+        """The columns of an aligned device are through with what came until then."""
+        for holder in self.holders:
+            holder.file.forget(self.device, upto)
+
+    def _layer(self, holder: Holder, measurement: str, span: tuple[int, int]) -> tuple[Column, int]:
+        """A file's points after its own deletions, and how many those took: counted, so that the account is a check."""
+        device, start, end = self.device, span[0], None if span[1] == _LAST_TIME else span[1] + 1
+        column = holder.file.column(device, measurement, start, end)
         if not any(entry.affects(device, measurement) for entry in holder.deletions):
-            return Layer(column, points[measurement])
-        left = holder.file.column(device, measurement, piece.start, end, holder.deletions)
-        return Layer(left, points[measurement], deleted=len(column) - len(left))
+            return column, 0
+        left = holder.file.column(device, measurement, start, end, holder.deletions)
+        return left, len(column) - len(left)
 
 
 def _extent(number: int, stretch: Stretch, may_copy: bool) -> Extent:

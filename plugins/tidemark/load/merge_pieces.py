@@ -7,13 +7,20 @@ chunks becomes large ones on the way. Source: research/spark-tsfile.md §3.5.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tidemark.tsfiles.stored_chunks import Stretch
 
 COPY_ROWS = 1_000
 """A chunk with fewer rows is worth copying only where it is all there is."""
+
+WINDOW_POINTS = 4_000_000
+"""About so many points of a piece are decoded at once."""
+
+WINDOW_ROWS = 10_000
+"""And so many of each column at least: pages are decoded whole, in every window that touches them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,12 @@ class Piece:
                     found[measurement] = found.get(measurement, 0) + count
         return found
 
+    def overlaps_itself(self, holder: int, measurement: str) -> bool:
+        """Whether chunks of one series overlap inside of one file: points of the earlier may be overwritten there."""
+        mine = [extent for extent in self.extents if extent.holder == holder and measurement in extent.points]
+        mine.sort(key=lambda extent: extent.start)
+        return any(before.end >= after.start for before, after in itertools.pairwise(mine))
+
 
 def pieces_of(extents: Iterable[Extent], copy_rows: int = COPY_ROWS) -> list[Piece]:
     """The pieces of a device, or of a series of its own, in order of time; no two of them meet."""
@@ -79,3 +92,28 @@ def pieces_of(extents: Iterable[Extent], copy_rows: int = COPY_ROWS) -> list[Pie
         else:
             between += together
     return [*pieces, Piece(tuple(between))] if between else pieces
+
+
+def windows_of(piece: Piece, points: int = WINDOW_POINTS) -> list[tuple[int, int]]:
+    """The piece in stretches of time (both ends inclusive) of about so many points each, one behind the other.
+
+    Points are taken to lie evenly between the ends of their extent: what a window really holds may differ.
+    """
+    cuts: list[int] = []
+    density, passed = 0.0, 0.0  # points a unit of time from here on; points before here
+    for here, following in itertools.pairwise(sorted(_changes(piece))):
+        density += here[1]
+        more = density * (following[0] - here[0])
+        while density > 0 and (wanted := points * (len(cuts) + 1.0)) < passed + more:
+            cuts.append(here[0] + int((wanted - passed) / density))
+        passed += more
+    starts = sorted({piece.start, *cuts})
+    return [(start, following - 1) for start, following in zip(starts, [*starts[1:], piece.end + 1], strict=True)]
+
+
+def _changes(piece: Piece) -> Iterator[tuple[int, float]]:
+    """(time, by how much the density of points changes there)."""
+    for extent in piece.extents:
+        density = sum(extent.points.values()) / (extent.end + 1 - extent.start)
+        yield extent.start, density
+        yield extent.end + 1, -density

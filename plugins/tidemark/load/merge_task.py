@@ -8,8 +8,9 @@ value or a type is refused by name, and nothing is written. Source: DESIGN §3 "
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -119,25 +120,33 @@ def run_merge_task(task: MergeTask) -> MergeOutcome:
     Raises CorruptionError (a source that cannot be read, an output that does not hold what was written) and RetryableError
     (a source that is gone: the catalog moved on).
     """
-    with ExitStack() as opened:
-        try:
-            _prove(task)
+    try:
+        with _proving(task) as proof, ExitStack() as opened:
             sources = [_open(task, source, opened) for source in task.sources]
-        except (NotFoundError, FileNotFoundError) as gone:
-            raise RetryableError(
-                f"a source of the {task.subject} is gone: {gone}",
-                hint="./tidemark merge again; if it stays: ./tidemark verify",
-                subject=task.subject,
-            ) from gone
+            return _merge(task, sources, _tables_of(task, sources), proof)
+    except (NotFoundError, FileNotFoundError) as gone:
+        raise RetryableError(
+            f"a source of the {task.subject} is gone: {gone}",
+            hint="./tidemark merge again; if it stays: ./tidemark verify",
+            subject=task.subject,
+        ) from gone
+    except _RefusedError as refused:
+        return MergeOutcome(task.group, task.number, refused=(refused.subject, refused.reason))
+    except UnsupportedError as unsure:  # a page in an encoding that loses values: its file stays as it came
+        return MergeOutcome(task.group, task.number, refused=(unsure.subject, unsure.message))
+
+
+@contextmanager
+def _proving(task: MergeTask) -> Iterator[Future[None]]:
+    """The sources are digested beside the merge, on another core where there is one. That a source is not what was loaded
+    is told instead of whatever the merge stumbled over in it."""
+    with ThreadPoolExecutor(1) as beside:
+        proof = beside.submit(_prove, task)
         try:
-            tables = _tag_columns(sources)
-            _check_types(task, sources)
-        except _RefusedError as refused:
-            return MergeOutcome(task.group, task.number, refused=(refused.subject, refused.reason))
-        try:
-            return _merge(task, sources, tables)
-        except UnsupportedError as unsure:  # a page in an encoding that loses values: its file stays as it came
-            return MergeOutcome(task.group, task.number, refused=(unsure.subject, unsure.message))
+            yield proof
+        except Exception:
+            proof.result()
+            raise
 
 
 def _prove(task: MergeTask) -> None:
@@ -160,6 +169,12 @@ def _open(task: MergeTask, source: TaskSource, opened: ExitStack) -> _Source:
     there = set(file.devices())
     held = {device: Holder(file, deletions, *file.series_of(device)) for device in task.devices if device in there}
     return _Source(file, deletions, held)
+
+
+def _tables_of(task: MergeTask, sources: Sequence[_Source]) -> dict[str, tuple[str, ...]]:
+    tables = _tag_columns(sources)
+    _check_types(task, sources)
+    return tables
 
 
 def _tag_columns(sources: Sequence[_Source]) -> dict[str, tuple[str, ...]]:
@@ -190,7 +205,10 @@ def _check_types(task: MergeTask, sources: Sequence[_Source]) -> None:
                     raise _RefusedError(f"{device}.{measurement}", reason)
 
 
-def _merge(task: MergeTask, sources: Sequence[_Source], tables: Mapping[str, tuple[str, ...]]) -> MergeOutcome:
+def _merge(
+    task: MergeTask, sources: Sequence[_Source], tables: Mapping[str, tuple[str, ...]], proof: Future[None]
+) -> MergeOutcome:
+    """Nothing of it is whole before `proof` is at its end."""
     outputs: dict[int, _Output] = {}
     held = unplaced = NOTHING
     try:
@@ -213,6 +231,7 @@ def _merge(task: MergeTask, sources: Sequence[_Source], tables: Mapping[str, tup
             raise CorruptionError(
                 f"{task.subject}: the outputs do not account for {held.points_in} points", subject=task.subject
             )
+        proof.result()
         staged = tuple(_finish(task, partition, outputs[partition]) for partition in sorted(outputs))
     except BaseException:
         for output in outputs.values():
@@ -238,7 +257,7 @@ def _put(output: _Output, merge: DeviceMerge, part: Part) -> None:
         known = {chunk.name for chunk in part.copied}
         marks = [mark_chunk(name, of_type, kind) for name, of_type in merge.types.items() if name not in known]
         writer.put([*part.copied, *marks])
-    else:
+    elif part.columns:
         columns = {name: part.columns.get(name, Column.empty(of_type)) for name, of_type in merge.types.items()}
         for group in aligned_chunks(row_times(part.columns), columns, kind):
             writer.put(group)

@@ -40,31 +40,13 @@ class Counts:
 NOTHING = Counts()
 
 
-@dataclass(frozen=True)
-class Layer:
-    """One file's points of a series.
+def lay(columns: Sequence[Column], known: list[Weave] | None = None) -> Column:
+    """A series as readers see it: its points in each file after the file's own deletions, lowest rank first, all of one
+    type (ValueError).
 
-    `column`: after the file's own deletions; `deleted`: how many those took; `points`: by the file's statistics, which
-    also count what later chunks of the same file overwrite.
+    `known`: how columns of other series with the same times lay over each other; what is found out here is added.
     """
-
-    column: Column
-    points: int
-    deleted: int = 0
-
-
-def lay(layers: Sequence[Layer], known: list[Weave] | None = None) -> tuple[Column, Counts]:
-    """The series as readers see it, and where its points went. Layers lowest rank first, all of one type (ValueError).
-
-    `known`: how layers of other series with the same times lay over each other; what is found out here is added.
-    """
-    column = _overlay([layer.column for layer in layers], [] if known is None else known)
-    points = sum(layer.points for layer in layers)
-    deleted = sum(layer.deleted for layer in layers)
-    return column, Counts(points, len(column), points - deleted - len(column), deleted)
-
-
-def _overlay(columns: Sequence[Column], known: list[Weave]) -> Column:
+    known = [] if known is None else known
     filled = [column for column in columns if len(column)]
     if len(filled) < 2 or len({column.type for column in columns}) != 1:
         return overlay(columns)
@@ -89,12 +71,3 @@ def cut(column: Column, interval: int) -> dict[int, Column]:
         int(partitions[start]): Column(column.type, column.times[start:end], column.values[start:end])
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
     }
-
-
-def split_counts(counts: Counts, parts: dict[int, Column]) -> dict[int, Counts]:
-    """One balanced account a part; what was overwritten and deleted stands in the first. No parts: no accounts."""
-    accounts = {}
-    for number, (partition, part) in enumerate(parts.items()):
-        gone = (counts.overwritten, counts.deleted) if number == 0 else (0, 0)
-        accounts[partition] = Counts(len(part) + sum(gone), len(part), *gone)
-    return accounts

@@ -23,7 +23,11 @@ class Approval(ApprovalOperator):  # type: ignore[misc]
         params = context["params"]
         if params["dry_run"]:
             raise AirflowSkipException("a dry run ends with its plan: see the log of plan")
-        return super().execute(context) if params["approval"] else None
+        begun = (context["ti"].xcom_pull(task_ids="plan") or {}).get("state")
+        if begun or not params["approval"]:
+            self.log.info("nobody is asked: %s", f"it is {begun} already" if begun else '"Ask first" is off')
+            return None
+        return super().execute(context)
 
 
 def scale_dags(settings: Settings) -> dict[str, DAG]:

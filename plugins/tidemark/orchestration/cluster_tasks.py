@@ -116,8 +116,10 @@ def finish(
 
         known = _known(app, receiver, wanted)
         if known is None or known.state == "rolled_back":
-            return {"state": "" if known is None else known.state}
-        return counts(change(app, app.receiver(receiver), wanted, progress, engine=ENGINE).as_json())
+            return {"state": _state(app, receiver, wanted) if known is None else known.state}
+        # A task cleared long after would otherwise move what a later change is about, which is for that one's tasks.
+        open_still = known.state != "done"
+        return counts(change(app, app.receiver(receiver), wanted, progress, wait=open_still, engine=ENGINE).as_json())
 
     return perform(act)
 
@@ -145,6 +147,15 @@ def _wanted(params: Mapping[str, Any], dag_run: Any) -> Wanted:
         key=(params.get("key") or "").strip() if joins else "",
         request=f"{dag_run.dag_id}/{dag_run.run_id}",
     )
+
+
+def _state(app: App, receiver: str, wanted: Wanted) -> str:
+    """How the newest change ended that asked for the same: the batches ended one that somebody else had begun."""
+    from tidemark.ledger import cluster_rows
+
+    with app.ledger.read() as connection:
+        rows = cluster_rows.changes(connection, receiver, limit=10_000)
+    return next((row.state for row in rows if (row.kind, row.node) == (wanted.kind, wanted.node)), "")
 
 
 def _known(app: App, receiver: str, wanted: Wanted) -> ChangeRow | None:

@@ -8,7 +8,7 @@ reads every byte and renews what is remembered.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,9 +36,14 @@ class Checked:
     files: int
 
 
-def check_files(root: Path, recorded: Iterable[Recorded], remembered: Mapping[str, FileCheck]) -> Checked:
-    """Compare each file below `root` with its record; `remembered` is empty where nothing may be trusted."""
-    wanted = {r.location: r for r in recorded}
+def check_files(
+    root: Path, recorded: Iterable[Recorded], remembered: Mapping[str, FileCheck], elsewhere: Collection[str] = ()
+) -> Checked:
+    """Compare each file below `root` with its record; `remembered` is empty where nothing may be trusted.
+
+    `elsewhere`: locations that data nodes hold: one that is not here is only not in the receiver's cache, and not checked.
+    """
+    wanted = {r.location: r for r in recorded if r.location not in elsewhere or (root / r.location).exists()}
     wrong: dict[str, str] = {}
     fresh: list[FileCheck] = []
     with ThreadPoolExecutor(_THREADS) as pool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -18,6 +19,8 @@ from tidemark.tsfiles.index import Segments
 from tidemark.tsfiles.moments import PER_SECOND
 from tidemark.tsfiles.write_options import WriteOptions
 from tidemark.tsfiles.writer import device_order, tree_segments
+
+Names = tuple[str | None, ...]
 
 
 def devices_of(rows: pa.Table, options: WriteOptions) -> Iterator[tuple[Segments, dict[str, Column]]]:
@@ -51,29 +54,47 @@ def devices_of(rows: pa.Table, options: WriteOptions) -> Iterator[tuple[Segments
 
 def _groups(rows: pa.Table, options: WriteOptions) -> tuple[list[Segments], NDArray[np.int64]]:
     """The devices in the file's order, and of each row the number of its device."""
+    codes = np.zeros(len(rows), np.int64)
+    if options.table and not options.tags:
+        return [(options.table,)], codes
     keys = [rows.column(name).combine_chunks().dictionary_encode() for name in options.tags or ("device",)]
     if not options.table and keys[0].null_count:
         raise UsageError("a row has no device", subject="device")
-    codes = np.zeros(len(rows), np.int64)
-    words = [[*key.dictionary.to_pylist(), None] for key in keys]
-    if options.table and not options.tags:
-        return [(options.table,)], codes
-    for key, known in zip(keys, words, strict=True):
+    found: list[Names] = [()]
+    waiting: list[Sequence[str | None]] = []  # words that are in `codes` and not in `found` yet
+    for key in keys:
+        known = [*key.dictionary.to_pylist(), None]
         mine = np.asarray(pc.fill_null(key.indices, len(known) - 1).to_numpy(zero_copy_only=False), np.int64)
+        if len(found) * math.prod(map(len, [*waiting, known])) >= 1 << 63:  # more tags than a number can tell apart
+            found, codes = _told_apart(found, waiting, codes)
+            waiting = []
         codes = codes * len(known) + mine
-    present, inverse = np.unique(codes, return_inverse=True)
-    devices = [_segments(code, words, options) for code in present.tolist()]
+        waiting.append(known)
+    found, codes = _told_apart(found, waiting, codes)
+    devices = [_segments(names, options) for names in found]
     places = sorted(range(len(devices)), key=lambda place: device_order(devices[place]))
     rank = np.empty(len(places), np.int64)
     rank[places] = np.arange(len(places))
-    return [devices[place] for place in places], rank[inverse]
+    return [devices[place] for place in places], rank[codes]
 
 
-def _segments(code: int, words: Sequence[Sequence[str | None]], options: WriteOptions) -> Segments:
-    parts: list[str | None] = []
-    for known in reversed(words):
-        code, place = divmod(code, len(known))
-        parts.append(known[place])
+def _told_apart(
+    found: Sequence[Names], waiting: Sequence[Sequence[str | None]], codes: NDArray[np.int64]
+) -> tuple[list[Names], NDArray[np.int64]]:
+    """The names that occur, those in `found` with one of each of `waiting` behind, and of each row the place of its own."""
+    present, inverse = np.unique(codes, return_inverse=True)
+    names = []
+    for code in present.tolist():
+        parts = []
+        for known in reversed(waiting):
+            code, place = divmod(code, len(known))  # noqa: PLW2901
+            parts.append(known[place])
+        names.append((*found[code], *reversed(parts)))
+    return names, np.asarray(inverse, np.int64)
+
+
+def _segments(names: Names, options: WriteOptions) -> Segments:
+    parts = list(names)
     if not options.table:
         device = parts[0] or ""
         nodes = split_nodes(device)
@@ -81,7 +102,6 @@ def _segments(code: int, words: Sequence[Sequence[str | None]], options: WriteOp
             message = f"{device!r} is no device of the tree model: root.database.device"
             raise UsageError(message, hint='for a table: .option("table", …)', subject=device)
         return tree_segments(device)
-    parts.reverse()
     while parts and parts[-1] is None:  # files leave null tags at the end out
         parts.pop()
     return (options.table, *parts)

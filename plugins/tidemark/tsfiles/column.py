@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.weave import weave
 
+_FIRST_TIME, _LAST_TIME = -(1 << 63), (1 << 63) - 1
+
 VALUE_DTYPES: dict[DataType, np.dtype[Any]] = {
     DataType.BOOLEAN: np.dtype(np.bool_),
     DataType.INT32: np.dtype(np.int32),
@@ -54,9 +56,15 @@ class Column:
 
     def between(self, start: int | None, end: int | None) -> Column:
         """The points with start <= time < end; None is no bound."""
-        low = 0 if start is None else int(np.searchsorted(self.times, start, "left"))
-        high = len(self) if end is None else int(np.searchsorted(self.times, end, "left"))
+        low = 0 if start is None else self._before(start)
+        high = len(self) if end is None else self._before(end)
         return self if low == 0 and high == len(self) else Column(self.type, self.times[low:high], self.values[low:high])
+
+    def _before(self, time: int) -> int:
+        """How many points come before a time, also one that no point can have: numpy would compare it as a float."""
+        if not _FIRST_TIME <= time <= _LAST_TIME:
+            return 0 if time < _FIRST_TIME else len(self)
+        return int(np.searchsorted(self.times, time, "left"))
 
 
 def overlay(columns: Sequence[Column]) -> Column:

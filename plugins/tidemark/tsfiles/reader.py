@@ -21,7 +21,7 @@ from tidemark.tsfiles.footer import read_footer
 from tidemark.tsfiles.index import Child, IndexWalk
 from tidemark.tsfiles.mods import Deletion, deleted
 from tidemark.tsfiles.pages import ChunkReader, Span, Times
-from tidemark.tsfiles.series import ChunkPlace, Series, Statistics, parse_series
+from tidemark.tsfiles.series import ChunkPlace, Series, Statistics, parse_series, twice
 from tidemark.tsfiles.wire import corrupt
 
 
@@ -119,6 +119,14 @@ class TsFile:
                 parts.append(part.between(start, end))
         return _joined(parts, self._device(device)) if parts else Column.empty(series.type)
 
+    def forget(self, device: str, before: int) -> None:
+        """Nothing of the device before this time will be asked for: decoded times that were kept for it are given up."""
+        of_device = self._device(device)
+        for place in of_device.time.chunks if of_device.time else ():
+            if place.statistics.end < before:
+                of_device.times.pop(place.offset, None)
+        of_device.pages, of_device.together = [], None
+
     def _chunk_columns(self, device: str, series: Series, index: int, span: Span, label: str) -> Iterator[Column]:
         of_device = self._device(device)
         place = series.chunks[index]
@@ -150,10 +158,12 @@ class TsFile:
         for child in self._places[device]:
             for part in walk.series_ranges(child):
                 for series in parse_series(walk.read(part)):
+                    name = series.name if is_table(child.name) else measurement_name(series.name)
+                    if name in loaded.series or (series.is_time and loaded.time is not None):
+                        raise twice(self.path, device, name)
                     if series.is_time:
                         loaded.time = series
                     else:
-                        name = series.name if is_table(child.name) else measurement_name(series.name)
                         loaded.series[name] = series
         self._current = (device, loaded)
         return loaded

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tidemark.errors import UnsupportedError
+from tidemark.errors import CorruptionError, UnsupportedError
 from tidemark.tsfiles.codes import DATA_TYPES, DataType
-from tidemark.tsfiles.wire import Cursor
+from tidemark.tsfiles.wire import Cursor, corrupt
 
 PLAIN_SERIES, TIME_COLUMN, VALUE_COLUMN = 0, 0x80, 0x40
 """What a chunk holds, in the two highest bits of its first byte; the last two only in aligned devices."""
@@ -74,6 +74,11 @@ def parse_statistics(cursor: Cursor, data_type: DataType) -> Statistics:
     for _ in range(_STRINGS[data_type]):
         cursor.skip(cursor.i32())
     return Statistics(count, start, end, cursor.data[begin : cursor.position])
+
+
+def twice(path: str, device: str, name: str) -> CorruptionError:
+    """The error for a second series of one name: reading one of them would lose the other's points without a word."""
+    return corrupt(path, f"{device} has two series that are called {name or 'its times'}")
 
 
 def parse_series(cursor: Cursor) -> Iterator[Series]:

@@ -15,7 +15,7 @@ from tidemark.tsfiles.devices import file_device, is_table, measurement_name
 from tidemark.tsfiles.filebytes import FileBytes
 from tidemark.tsfiles.footer import read_footer
 from tidemark.tsfiles.index import Segments
-from tidemark.tsfiles.series import Series, Statistics
+from tidemark.tsfiles.series import Series, Statistics, twice
 from tidemark.tsfiles.structure import Place, check_places, place_of, walk_devices
 from tidemark.tsfiles.wire import corrupt
 
@@ -116,6 +116,8 @@ def _describe(file: FileBytes, database: str, places: list[Place]) -> FileFacts:
             if series.name in tags:
                 raise corrupt(file.path, f"{series.name!r} is a tag of {segments[0]!r}, and a series of {device}")
             name = same.names.setdefault(series.name, series.name) if table else measurement_name(series.name)
+            if name in known.series or (series.is_time and known.time is not None):
+                raise twice(file.path, device, name)
             codes: dict[tuple[Encoding, Compression], None] = {}
             for place in series.chunks:
                 chunk = read_header(file, place.offset, series, metadata.chunks_end)

@@ -1,14 +1,35 @@
-"""Adding, removing and rebalancing nodes through the doors: what is where in the end, and what is refused."""
+"""Adding, removing and rebalancing nodes through the doors: what is where in the end, what is refused, what is undone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.moving_world import MovingWorld
-from tidemark.flows.cluster_change import Wanted, change, init, plan_change
+from tests.moving_world import RECEIVER, MovingWorld, put
+from tidemark.cluster.node_folder import NodeFolder
+from tidemark.errors import (
+    DiskFullError,
+    LeaseHeldError,
+    NoQuorumError,
+    NotFoundError,
+    PermanentError,
+    RetryableError,
+    StaleEpochError,
+    UnreachableError,
+    UsageError,
+)
+from tidemark.flows.cluster_change import Wanted, change, init, plan_change, roll_back
+from tidemark.flows.cluster_forward import commit, forward
+from tidemark.flows.cluster_migrate import migrate
+from tidemark.flows.cluster_nodes import Cluster
+from tidemark.ledger import catalog_rows
+from tidemark.ledger.leases import Leases, this_process
+from tidemark.settings import ClusterSettings
+
+ADD = Wanted("add", "n4")
 
 
 @pytest.fixture
@@ -16,16 +37,21 @@ def world(tmp_path: Path) -> Iterator[MovingWorld]:
     yield MovingWorld(tmp_path)
 
 
-def begun(world: MovingWorld) -> MovingWorld:
+@pytest.fixture
+def three(world: MovingWorld) -> MovingWorld:
     """Three nodes, files of two databases over some partitions, one over three of them, one with mods."""
     with world.app(nodes=world.names) as app:
         init(app, world.receiver)
-    for partition in range(10):
+    for partition in range(4):
         world.put("root.sg", partition)
-        world.put("root.other", partition)
-    world.put("root.sg", 3, 5, content="wide")
-    world.put("root.sg", 7, mods="deletion")
+    world.put("root.other", 1, mods="deletion")
+    world.put("root.sg", 4, 6)
     return world
+
+
+def asked(world: MovingWorld, wanted: Wanted, wait: bool = True) -> str:
+    with world.app() as app:
+        return change(app, world.receiver, wanted, wait=wait).state
 
 
 def test_what_the_receiver_had_comes_to_its_first_nodes(world: MovingWorld) -> None:
@@ -35,18 +61,222 @@ def test_what_the_receiver_had_comes_to_its_first_nodes(world: MovingWorld) -> N
         result = init(app, world.receiver)
     assert (result.epoch, result.state) == (1, "done") and result.moved_slots > 1 and result.moved_bytes > 0
     world.settled()
+    with world.app() as app, pytest.raises(UsageError, match="has its nodes already"):
+        init(app, world.receiver)
 
 
-def test_a_node_joins_and_one_leaves(world: MovingWorld) -> None:
-    begun(world).settled()
-    with world.app() as app:
-        planned = plan_change(app, world.receiver, Wanted("add", "n4"))
-        result = change(app, world.receiver, Wanted("add", "n4"))
+def test_a_node_joins_and_one_leaves_and_comes_back(three: MovingWorld) -> None:
+    with three.app() as app:
+        planned = plan_change(app, three.receiver, ADD)
+        assert plan_change(app, three.receiver, ADD).as_json() == planned.as_json()
+        result = change(app, three.receiver, ADD)
     assert (result.epoch, result.state, result.moved_slots) == (2, "done", planned.slots)
+    assert result.moved_bytes >= planned.bytes  # mods have no size in the catalog
+    three.settled()
+    assert asked(three, Wanted("remove", "n1")) == "done"
+    three.settled()
+    assert asked(three, Wanted("add", "n1")) == "done"
+    assert asked(three, Wanted("rebalance")) == "done"
+    three.settled()
+    assert three.epoch == 5
+
+
+def test_a_plan_says_what_comes_to_whom(three: MovingWorld) -> None:
+    with three.app() as app:
+        report = plan_change(app, three.receiver, ADD).as_json()
+    assert report["epoch"] == 2 and report["slots"] == sum(move["slots"] for move in report["moves"])
+    assert report["bytes"] == sum(move["bytes"] for move in report["moves"]) == sum(n["bytes"] for n in report["nodes"])
+    assert {"n4"} <= {node["node"] for node in report["nodes"]} and report["seconds"] > 0
+    assert all(set(move) == {"slots", "ranges", "from", "to", "bytes"} for move in report["moves"])
+    three.settled()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        (Wanted("add", "n1"), "a node of the cluster already"),
+        (Wanted("add", "n9"), "nothing says where"),
+        (Wanted("add", "n4", "file:///elsewhere"), "in the settings"),
+        (Wanted("add", "n9", "sftp://host/folder"), "needs its server's key"),
+        (Wanted("remove", "n9"), "no node of the cluster"),
+        (Wanted("grow", "n4"), "no change of the nodes"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_written(three: MovingWorld, wanted: Wanted, words: str) -> None:
+    with three.app() as app:
+        with pytest.raises(UsageError, match=words):
+            change(app, three.receiver, wanted)
+        with pytest.raises(UsageError, match=words):
+            plan_change(app, three.receiver, wanted)
+    assert three.sql("SELECT kind FROM cluster_change") == [("init",)]
+    three.settled()
+
+
+def test_no_node_leaves_where_all_are_needed(three: MovingWorld) -> None:
+    assert asked(three, Wanted("remove", "n3")) == "done"
+    with pytest.raises(UsageError, match="none of them can leave"):
+        asked(three, Wanted("remove", "n2"))
+
+
+def test_a_receiver_without_nodes_says_so(world: MovingWorld) -> None:
+    with pytest.raises(NotFoundError, match="no nodes yet"):
+        asked(world, ADD)
+    world.cluster = replace(world.cluster, replicas=4)
+    with world.app(nodes=world.names) as app, pytest.raises(UsageError, match="as many nodes"):
+        init(app, world.receiver)
+    assert world.sql("SELECT * FROM cluster_change") == []
+
+
+def test_a_joining_node_that_is_away_or_anothers_changes_nothing(three: MovingWorld) -> None:
+    three.away = {"n4"}
+    with pytest.raises(UnreachableError, match="n4"):
+        asked(three, ADD)
+    three.away = set()
+    NodeFolder(three.stores["n4"], "other").claim("another cluster")
+    with pytest.raises(PermanentError, match="of cluster another cluster"):
+        asked(three, ADD)
+    assert three.sql("SELECT node FROM cluster_node ORDER BY node") == [("n1",), ("n2",), ("n3",)]
+    assert three.sql("SELECT kind FROM cluster_change") == [("init",)]
+
+
+def test_a_node_without_room_changes_nothing(three: MovingWorld) -> None:
+    three.stores["n4"].free = 10
+    with pytest.raises(DiskFullError, match="node n4 has room for 10 bytes"):
+        asked(three, ADD)
+    assert three.sql("SELECT kind FROM cluster_change") == [("init",)]
+    three.settled()
+
+
+def test_one_change_at_a_time(three: MovingWorld) -> None:
+    assert asked(three, ADD, wait=False) == "swapped"
+    with pytest.raises(RetryableError, match=r"add n4.*is swapped"):
+        asked(three, Wanted("add", "n5"))
+    with pytest.raises(RetryableError, match="n4 is being filled"):
+        asked(three, Wanted("remove", "n4"))
+    three.audit()
+    assert asked(three, ADD) == "done"
+    three.settled()
+
+
+def test_two_administrators_at_once_one_wins(three: MovingWorld) -> None:
+    with three.app() as app, Leases(app.ledger, this_process()).hold(f"cluster:{RECEIVER}", "add-by-the-other"):
+        for attempt in (
+            lambda: asked(three, ADD),
+            lambda: migrate(app, three.receiver),
+            lambda: roll_back(app, three.receiver),
+        ):
+            with pytest.raises(LeaseHeldError, match="add-by-the-other"):
+                attempt()
+    three.settled()
+
+
+def quorum_of_two(world: MovingWorld) -> None:
+    world.cluster = replace(world.cluster, quorum=2)
+
+
+def test_without_a_quorum_nothing_is_swapped_and_it_is_rolled_back(three: MovingWorld) -> None:
+    quorum_of_two(three)
+    three.away = {"n2"}
+    for _ in range(2):
+        with pytest.raises(NoQuorumError, match="n2"):
+            asked(three, ADD)
+    assert three.sql("SELECT kind, state FROM cluster_change ORDER BY begun") == [("init", "done"), ("add", "planned")]
+    three.audit()
+    with three.app() as app:
+        assert roll_back(app, three.receiver).state == "rolled_back"
+    three.away = set()
+    three.settled()
+    assert not three.stores["n4"].list_files([""]).entries
+    with three.app() as app, pytest.raises(NotFoundError):
+        roll_back(app, three.receiver)
+    assert asked(three, Wanted("add", "n5")) == "done", "another change may have the epoch"
+    three.settled()
+
+
+def test_without_a_quorum_it_goes_on_once_the_node_is_back(three: MovingWorld) -> None:
+    quorum_of_two(three)
+    three.away = {"n2"}
+    with pytest.raises(NoQuorumError):
+        asked(three, ADD)
+    three.away = set()
+    assert asked(three, ADD) == "done"
+    three.settled()
+
+
+def test_what_is_in_force_is_not_rolled_back(three: MovingWorld) -> None:
+    asked(three, ADD, wait=False)
+    with three.app() as app, pytest.raises(UsageError, match="is in force"):
+        roll_back(app, three.receiver)
+
+
+def test_a_node_that_was_away_hears_of_the_table_later(three: MovingWorld) -> None:
+    three.away = {"n2"}
+    assert asked(three, ADD, wait=False) == "swapped"
+    assert three.sql("SELECT epoch FROM cluster_node WHERE node = 'n2'") == [(1,)]
+    three.away = set()
+    assert asked(three, ADD) == "done"
+    three.settled()
+
+
+def test_a_node_that_was_away_all_the_time_hears_of_the_table_when_it_is_back(three: MovingWorld) -> None:
+    three.away = {"n2"}
+    assert asked(three, Wanted("rebalance")) == "done", "nothing moves"
+    three.away = set()
+    with three.app() as app:
+        migrate(app, three.receiver)
+    three.settled()
+
+
+def test_a_dead_node_is_removed_and_its_slots_come_from_the_others(three: MovingWorld) -> None:
+    three.away = {"n2"}
+    assert asked(three, Wanted("remove", "n2")) == "done"
+    three.audit()
+    three.stores["n2"] = type(three.stores["n2"])("n2")  # it never comes back
+    three.settled()
+
+
+def test_a_request_is_answered_again_and_not_done_again(three: MovingWorld) -> None:
+    wanted = Wanted("add", "n4", request="run-7")
+    with three.app() as app:
+        first = change(app, three.receiver, wanted)
+        assert change(app, three.receiver, wanted) == first
+    three.settled()
+
+
+def test_who_routed_by_the_table_before_commits_nothing(three: MovingWorld) -> None:
+    with three.app() as app:
+        cluster = Cluster.open(app, three.receiver)
+        assert cluster is not None
+        with app.receiver_store(three.receiver) as store:
+            file = replace(three.put("root.sg", 9), location="data/late.tsfile", partition_from=2, partition_to=2)
+            store.publish(file.location, store.read(three.put("root.sg", 9).location))
+            late = forward(cluster, [file], store)
+            asked(three, ADD)
+            with pytest.raises(StaleEpochError), app.ledger.write() as connection:
+                catalog_rows.add_file(connection, file, [])
+                commit(connection, cluster, late)
+    assert ("data/late.tsfile",) not in three.sql("SELECT location FROM catalog_file")
+
+
+def test_loading_goes_on_while_slots_move(three: MovingWorld) -> None:
+    asked(three, ADD, wait=False)
+    with three.app() as app:
+        for partition in range(20, 26):
+            put(app, three.receiver, "root.new", partition, partition, "", "")
+    three.audit()
+    assert asked(three, ADD) == "done"
+    three.settled()
+
+
+def test_a_cluster_of_one_node_grows(tmp_path: Path) -> None:
+    world = MovingWorld(
+        tmp_path, ("n1",), ("n2",), ClusterSettings(replicas=1, quorum=1, slots=4, grace_hours=0, cache_bytes=0)
+    )
+    with world.app(nodes=world.names) as app:
+        init(app, world.receiver)
+    for partition in range(4):
+        world.put("root.sg", partition)
+    assert asked(world, Wanted("add", "n2")) == "done"
     world.settled()
     with world.app() as app:
-        assert change(app, world.receiver, Wanted("remove", "n1")).state == "done"
-    world.settled()
-    with world.app() as app:
-        assert change(app, world.receiver, Wanted("add", "n1")).epoch == 4
-    world.settled()
+        assert migrate(app, world.receiver).state == ""

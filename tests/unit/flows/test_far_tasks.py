@@ -6,13 +6,14 @@ import hashlib
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.landing_maker import Sender
 from tests.small_files import column_of, file_of, sealed, source
-from tidemark.errors import RetryableError
+from tidemark.errors import CorruptionError, RetryableError
 from tidemark.flows.far_tasks import FarTask, run_far
 from tidemark.flows.spark_session import zip_package
 from tidemark.load.check import Examined, ExamineTask
@@ -65,6 +66,20 @@ def test_outputs_are_staged_where_the_sources_are(tmp_path: Path) -> None:
     assert [p.name for p in place.parent.iterdir()] == [place.name]
     with TsFile(place, "root.sg") as file:
         assert file.column("root.sg.d1", "s").values.tolist() == [1, 20, 30]
+
+
+def test_a_file_that_a_task_is_to_prove_is_fetched_though_it_holds_none_of_its_devices(tmp_path: Path) -> None:
+    """The tasks of a group prove its sources between them: without that no merge of several tasks would end far away."""
+    far = merge_task(tmp_path)
+    assert isinstance(far.task, MergeTask)
+    other = tmp_path / "other.tsfile"
+    other.write_bytes(b"of other devices")
+    proof = (("other.tsfile", hashlib.sha256(other.read_bytes()).hexdigest()),)
+    outcome = run_far(replace(far, task=replace(far.task, prove=proof)))
+    assert isinstance(outcome, MergeOutcome) and len(outcome.staged) == 1
+    other.write_bytes(b"rotten")
+    with pytest.raises(CorruptionError, match=r"other\.tsfile is not what was loaded"):
+        run_far(replace(far, task=replace(far.task, prove=proof)))
 
 
 def test_a_source_that_is_gone_is_tried_again_later(tmp_path: Path) -> None:

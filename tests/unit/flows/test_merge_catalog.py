@@ -14,7 +14,7 @@ from tests.small_files import deletion, sealed, source
 from tidemark.errors import LeaseHeldError, NotFoundError, RetryableError
 from tidemark.flows import merge_catalog
 from tidemark.flows.engines import Outcome
-from tidemark.flows.merge_catalog import MergeResult
+from tidemark.flows.merge_result import MergeResult
 from tidemark.ledger.leases import Leases
 from tidemark.tsfiles.codes import DataType
 
@@ -214,6 +214,20 @@ def test_files_without_a_point_left_stay_as_they_came(centre: Centre) -> None:
     assert centre.rows() == []
 
 
+def test_a_source_that_rotted_is_told_with_what_to_run(centre: Centre) -> None:
+    centre.sender().land({source(1): one([(1, 10)]), source(2): one([(1, 11)])})
+    centre.load()
+    (location,) = centre.sql("SELECT location FROM catalog_file ORDER BY file_id")[0]
+    place = centre.root / location
+    rotten = bytearray(place.read_bytes())
+    rotten[40] ^= 1
+    place.unlink()  # the landing may still name these bytes
+    place.write_bytes(rotten)
+    told = merge(centre).as_json()
+    assert told["error"].startswith(f"{location} is not what was loaded")
+    assert told["hint"] == "./tidemark verify --repair"
+
+
 def test_a_missing_source_fails_its_group_until_it_is_back(centre: Centre) -> None:
     centre.sender().land({source(1): one([(1, 10)]), source(2): one([(1, 11)])})
     centre.load()
@@ -222,6 +236,8 @@ def test_a_missing_source_fails_its_group_until_it_is_back(centre: Centre) -> No
     place.rename(place.with_suffix(".away"))
     result = merge(centre)
     assert result.exit_code == RetryableError.kind and "is gone" in result.failed[0][1] and result.kept == ()
+    told = result.as_json()
+    assert "is gone" in told["error"] and told["hint"] == "./tidemark merge"
     place.with_suffix(".away").rename(place)
     assert merge(centre).groups == 1
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from tidemark.ledger import copy_rows
 from tidemark.ledger.copy_rows import CopyRow
 from tidemark.ledger.database import Ledger
@@ -50,6 +52,29 @@ def test_the_grace_of_a_copy_runs_from_the_first_time_it_was_told_to_go(ledger: 
         for at in (2.0, 9.0):
             copy_rows.mark_going(connection, "centre", "n1", ["data/a"], at)
         assert copy_rows.copies_at(connection, "centre", "n1")[0].at == 2.0
+
+
+def test_who_writes_the_same_rows_the_other_way_round_waits_and_gets_through(ledger: Ledger) -> None:
+    """PostgreSQL would end one of two that wait for each other."""
+    rows = [a_copy("n1", f"data/{number}") for number in range(200)]
+    start, raised = threading.Barrier(2), list[Exception]()
+
+    def work(mine: list[CopyRow]) -> None:
+        start.wait()
+        try:
+            for _ in range(5):
+                with ledger.write() as connection:
+                    copy_rows.put_copies(connection, mine)
+                    copy_rows.mark_going(connection, "centre", "n1", [row.location for row in mine], 2.0)
+        except Exception as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=work, args=(mine,)) for mine in (rows, rows[::-1])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert raised == []
 
 
 def test_bytes_count_a_file_once_a_slot_and_every_copy_at_its_node(ledger: Ledger) -> None:

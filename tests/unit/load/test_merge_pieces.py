@@ -7,7 +7,7 @@ import itertools
 import hypothesis.strategies as st
 from hypothesis import given
 
-from tidemark.load.merge_pieces import Extent, Piece, pieces_of
+from tidemark.load.merge_pieces import Extent, Piece, pieces_of, windows_of
 from tidemark.tsfiles.stored_chunks import Stretch
 
 
@@ -62,3 +62,19 @@ def test_every_extent_is_in_one_piece_and_no_two_pieces_meet(extents: list[Exten
     assert sorted(id(one) for piece in pieces for one in piece.extents) == sorted(map(id, extents))
     assert all(before.end < after.start for before, after in itertools.pairwise(pieces))
     assert all(len(piece.extents) == 1 and piece.extents[0].stretch for piece in pieces if piece.copied)
+
+
+def test_a_large_piece_is_decoded_in_windows_of_equal_points() -> None:
+    piece = Piece((extent(0, 999, 4000), extent(500, 1499, 4000, holder=1)))
+    assert windows_of(piece, 8000) == [(0, 1499)]
+    assert windows_of(piece, 4000) == [(0, 749), (750, 1499)]
+    assert windows_of(Piece((extent(7, 7, 5000),)), 10) == [(7, 7)]  # one time is never cut
+
+
+@given(st.lists(EXTENTS, min_size=1, max_size=20), st.integers(1, 5000))
+def test_windows_follow_each_other_and_hold_the_whole_piece(extents: list[Extent], points: int) -> None:
+    piece = Piece(tuple(extents))
+    windows = windows_of(piece, points)
+    assert windows[0][0] == piece.start and windows[-1][1] == piece.end
+    assert all(start <= end for start, end in windows)
+    assert all(before[1] + 1 == after[0] for before, after in itertools.pairwise(windows))

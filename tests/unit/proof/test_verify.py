@@ -150,6 +150,20 @@ def test_a_damaged_merged_file_is_derived_again(deploy) -> None:
     assert _read(d) == before
 
 
+def test_files_that_were_not_merged_for_one_that_rotted_are_merged_after_its_repair(deploy) -> None:
+    d = deploy(None)
+    d.sync()
+    with d.app.ledger.read() as connection:
+        query = "SELECT location FROM catalog_file WHERE path LIKE '%/unsequence/%' ORDER BY path"
+        location = connection.execute(sa.text(query)).scalars().first()
+    _flip(d.centre / location)
+    failed = merge(d.app, d.receiver, engine="pool")
+    assert failed.exit_code == 7 and len(failed.kept) == 1
+    assert verify(d.app, d.receiver, repair=True).exit_code == 0
+    again = merge(d.app, d.receiver, engine="pool")
+    assert (again.groups, again.kept, again.exit_code) == (1, (), 0)
+
+
 def test_bit_rot_at_the_site_is_named_and_never_copied(deploy) -> None:
     d = deploy()
     d.sync()

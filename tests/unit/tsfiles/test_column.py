@@ -40,6 +40,16 @@ def test_a_span_includes_its_start_and_not_its_end() -> None:
     assert points(whole.between(4, None)) == {}
 
 
+def test_a_span_may_end_where_no_time_can_be() -> None:
+    """The time after the last one is 2^63: compared as a float it would leave out the last five hundred times."""
+    first, last = -(1 << 63), (1 << 63) - 1
+    whole = column({first: 1, 0: 2, last - 3: 3, last: 4})
+    assert points(whole.between(0, last + 1)) == {0: 2, last - 3: 3, last: 4}
+    assert points(whole.between(last + 1, None)) == {}
+    assert points(whole.between(first - 1, 1 << 70)) == points(whole)
+    assert points(whole.between(None, first - 1)) == {}
+
+
 def test_bytes_keep_their_nul() -> None:
     values = np.empty(2, object)
     values[:] = [b"a\0", b""]

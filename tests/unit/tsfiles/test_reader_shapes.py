@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.unit.tsfiles.handmade import PLAIN, TIME, VALUE, Chunk, HandmadeFile
 from tidemark.errors import CorruptionError
+from tidemark.tsfiles.codes import DataType
+from tidemark.tsfiles.column import Column
 from tidemark.tsfiles.mods import Deletion
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.statistics import describe
 from tidemark.tsfiles.structure import check_structure
+from tidemark.tsfiles.writer import TsFileWriter
 
 DEVICE = "root.lab.d1"
 
@@ -139,3 +143,27 @@ def test_a_series_without_points_is_empty(tmp_path: Path) -> None:
     path = write(tmp_path, [Chunk("", TIME, [([1, 2], None)]), Chunk("a", VALUE, [([1, 2], None)])])
     assert read(path, "a") == {}
     assert describe(path).devices[0].points == 0
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [
+        {("root.lab", "d1"): ["s", "`s`"]},
+        {("root.lab", "`d1`"): ["s"], ("root.lab", "d1"): ["s"]},
+    ],
+    ids=["measurement", "device"],
+)
+@pytest.mark.parametrize("aligned", [False, True])
+def test_two_series_of_one_name_are_no_file_to_read(
+    tmp_path: Path, devices: dict[tuple[str, ...], list[str]], aligned: bool
+) -> None:
+    """Back-quotes that are not needed name the same series: the points of one of them would be lost without a word."""
+    path = tmp_path / "1-1-0-0.tsfile"
+    column = Column(DataType.INT64, np.array([1, 2], np.int64), np.array([1, 2], np.int64))
+    with TsFileWriter(path) as writer:
+        for segments, names in devices.items():
+            writer.write(segments, dict.fromkeys(names, column), aligned)
+    with pytest.raises(CorruptionError, match=r"root\.lab\.d1 has two series that are called"):
+        describe(path)
+    with TsFile(path) as file, pytest.raises(CorruptionError, match=r"root\.lab\.d1 has two series that are called"):
+        file.measurements(DEVICE)

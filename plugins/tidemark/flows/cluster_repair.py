@@ -1,0 +1,173 @@
+"""`cluster check --repair`: make again what a check found wrong, from what is right.
+
+A copy that is gone or damaged stops counting, then comes again from the receiver or a node whose digest is right. What
+nobody wants is given up and swept after the grace, as after a move. A file without a record is removed only where the
+catalog knew it once, or where it is the part of a transfer that is over; any other stays, for a person to look at.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import sqlalchemy as sa
+
+from tidemark.cluster.agreement import Problem, whole_name
+from tidemark.cluster.deliveries import Piece, pieces_of
+from tidemark.cluster.node_folder import NodeFolder
+from tidemark.errors import CorruptionError, TidemarkError
+from tidemark.flows.app import App
+from tidemark.flows.cluster_cache import recall
+from tidemark.flows.cluster_check import ClusterCheck, check, node_stores
+from tidemark.flows.cluster_deliver import Parcel, deliver_all, write_down
+from tidemark.flows.cluster_lost_table import restore
+from tidemark.flows.cluster_nodes import Cluster, opened
+from tidemark.ledger import audit, catalog_rows, cluster_rows, copy_rows
+from tidemark.ledger.catalog_rows import CatalogFile
+from tidemark.ledger.database import now
+from tidemark.ledger.leases import Leases
+from tidemark.progress import Progress, silent
+from tidemark.settings import ReceiverSettings
+
+
+@dataclass(frozen=True)
+class _Work:
+    app: App
+    receiver: ReceiverSettings
+    cluster: Cluster
+
+
+def repair(app: App, receiver: ReceiverSettings, progress: Progress = silent) -> ClusterCheck:
+    """Check, mend, check again: what is left is what could not be mended. `repaired` counts problems that are gone.
+
+    LeaseHeldError while a load or a change is at work. CorruptionError where no node has the table that the ledger lost.
+    """
+    leases, holder = Leases(app.ledger, app.identity), f"repair-{uuid.uuid4().hex[:12]}"
+    with ExitStack() as held:
+        for name in (f"cluster:{receiver.name}", f"load:{receiver.name}"):
+            held.enter_context(leases.hold(name, holder))
+        before = check(app, receiver, progress)
+        if before.damaged:
+            with node_stores(app, receiver) as stores:
+                restore(app, receiver, stores)
+            before = replace(check(app, receiver, progress), repaired=1)
+        if not before.problems:
+            return before
+        cluster = held.enter_context(opened(app, receiver))
+        if cluster is None:
+            return before
+        _mend(_Work(app, receiver, cluster), before.problems)
+        after = check(app, receiver, progress)
+    return replace(after, repaired=before.repaired + max(0, len(before.problems) - len(after.problems)))
+
+
+def _mend(work: _Work, problems: Sequence[Problem]) -> None:
+    by_kind: dict[str, list[Problem]] = defaultdict(list)
+    for problem in problems:
+        by_kind[problem.kind].append(problem)
+    with work.app.ledger.write() as connection:
+        counts = {kind: len(found) for kind, found in by_kind.items()}
+        audit.record(connection, "cluster.repair", work.receiver.name, **counts)
+    _tables(work, {one.node for one in by_kind["table"]})
+    _copies(work, by_kind["copy"])
+    _strangers(work, by_kind["stranger"])
+    _left_over(work, by_kind["left_over"])
+
+
+def _tables(work: _Work, nodes: Iterable[str]) -> None:
+    """The table in force into these nodes' folders; one beyond it was never in force."""
+    cluster = work.cluster
+    for node in sorted(nodes):
+        try:
+            _put_table(cluster.folder(node), cluster)
+        except TidemarkError:
+            continue  # the check that follows says what is the matter with it
+        with work.app.ledger.write() as connection:
+            cluster_rows.note_node(connection, work.receiver.name, node, cluster.epoch)
+
+
+def _put_table(folder: NodeFolder, cluster: Cluster) -> None:
+    """StaleEpochError where a newer one lies there that cannot be read."""
+    try:
+        newest = folder.table()
+    except CorruptionError:
+        newest = None
+    if newest is not None and newest[0] > cluster.epoch:
+        folder.withdraw_table(newest[0])
+    folder.put_table(cluster.epoch, cluster.paper)
+
+
+def _copies(work: _Work, problems: Sequence[Problem]) -> None:
+    """Each from where it is right. Nothing is counted on before it is proved again."""
+    cluster, receiver = work.cluster, work.receiver.name
+    wanted: dict[str, set[str]] = defaultdict(set)
+    for problem in problems:
+        wanted[problem.node].add(problem.location)
+    with work.app.ledger.write() as connection:
+        for node, locations in wanted.items():
+            # CRASH WINDOW: forgotten and not made again: the next check finds that the node has no copy.
+            copy_rows.forget_copies(connection, receiver, node, locations)
+        asked = {location for locations in wanted.values() for location in locations}
+        files = [f for f in catalog_rows.live_files(connection, receiver) if {f.location, f.mods_location} & asked]
+    pieces = {piece.location: piece for piece in pieces_of(cluster.table, files)}
+    with work.app.receiver_store(work.receiver) as store:
+        gone = _recalled(work, files)
+        parcels = [Parcel(node, pieces=_of(pieces, at - gone)) for node, at in sorted(wanted.items())]
+        for delivered in deliver_all(cluster, store, [parcel for parcel in parcels if parcel.pieces]):
+            write_down(cluster, delivered)
+
+
+def _of(pieces: Mapping[str, Piece], locations: Iterable[str]) -> tuple[Piece, ...]:
+    return tuple(pieces[location] for location in sorted(locations) if location in pieces)
+
+
+def _recalled(work: _Work, files: Sequence[CatalogFile]) -> set[str]:
+    """Have them at the receiver, each proved by its digest; returns locations that nobody has. One at the receiver that
+    rotted is fetched anew from a node."""
+    gone: set[str] = set()
+    with work.app.receiver_store(work.receiver) as store:
+        for file in files:
+            places = [
+                (file.location, file.sha256),
+                *([(file.mods_location, file.mods_sha256)] if file.mods_location else []),
+            ]
+            rotten = [at for at, digest in places if store.stat(at) is not None and store.sha256(at) != digest]
+            with work.app.ledger.read() as connection:
+                copies = copy_rows.copies_of(connection, work.receiver.name, rotten)
+            # The receiver's copy goes only where a node has another, proved.
+            store.remove([at for at in rotten if any(row.state == "held" for row in copies.get(at, ()))])
+            try:
+                recall(work.cluster, [file])
+            except TidemarkError:
+                gone |= {at for at, _ in places}
+    return gone
+
+
+def _strangers(work: _Work, problems: Sequence[Problem]) -> None:
+    """Nobody counts on them any more; their bytes go after the grace, by whoever sweeps next."""
+    with work.app.ledger.write() as connection:
+        cluster_rows.require_epoch(connection, work.receiver.name, work.cluster.epoch)
+        for problem in problems:
+            at = now(connection)
+            copy_rows.mark_going(connection, work.receiver.name, problem.node, [problem.location], at)
+
+
+def _left_over(work: _Work, problems: Sequence[Problem]) -> None:
+    """Parts of transfers that are over, and files that the catalog had once and gave up."""
+    by_node: dict[str, list[str]] = defaultdict(list)
+    with work.app.ledger.read() as connection:
+        sql = "SELECT location, mods_location FROM catalog_file WHERE receiver = :r AND state = 'reclaimed'"
+        rows = connection.execute(sa.text(sql), {"r": work.receiver.name})
+        over = {location for row in rows for location in row if location}
+        over -= catalog_rows.locations_in_use(connection, work.receiver.name, over)
+    for problem in problems:
+        if problem.location != whole_name(problem.location) or problem.location in over:
+            by_node[problem.node].append(problem.location)
+    for node, locations in by_node.items():
+        try:
+            work.cluster.folder(node).remove(locations)
+        except TidemarkError:
+            continue  # the check that follows names them again

@@ -1,0 +1,148 @@
+"""Whole runs of `tidemark_cluster_scale` without a scheduler: nodes that are folders; what the cluster is afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.dags.conftest import Centre
+from tests.dags.test_parsing import CLUSTER
+from tidemark.errors import NotFoundError, UsageError
+from tidemark.flows.cluster_change import Wanted, change, init
+from tidemark.flows.cluster_check import check
+from tidemark.flows.cluster_show import show
+from tidemark.flows.sync_link import Options, run_sync
+from tidemark.orchestration import cluster_tasks
+
+DAG_ID = "tidemark_cluster_scale"
+
+
+class Scale:
+    """One DAG run, its tasks called one by one as an executor does."""
+
+    def __init__(self, run_id: str = "manual__1", **params: Any) -> None:
+        self.facts: dict[str, Any] = {"params": params, "dag_run": SimpleNamespace(dag_id=DAG_ID, run_id=run_id)}
+
+    def plan(self) -> dict[str, Any]:
+        return cluster_tasks.plan("centre", **self.facts)
+
+    def phase_one(self) -> list[dict[str, Any]]:
+        return cluster_tasks.phase_one("centre", **self.facts)
+
+    def finish(self) -> dict[str, Any]:
+        return cluster_tasks.finish("centre", **self.facts)
+
+    def whole(self) -> dict[str, Any]:
+        self.plan()
+        for batch in self.phase_one():
+            cluster_tasks.migrate("centre", batch)
+        return self.finish()
+
+
+@pytest.fixture
+def nodes(centre: Centre) -> Centre:
+    """A receiver with files and three nodes that hold them; a folder for a fourth."""
+    for name in ("n1", "n2", "n3", "n4", "n5"):
+        (centre.root / name).mkdir()
+    centre.write(CLUSTER)
+    app = centre.app()
+    run_sync(app, "plant1", Options())
+    init(app, app.receiver("centre"))
+    return centre
+
+
+def url(centre: Centre, name: str) -> str:
+    return f"file://{centre.root / name}"
+
+
+def sound(centre: Centre) -> bool:
+    app = centre.app()
+    return not check(app, app.receiver("centre")).problems
+
+
+def looked(centre: Centre) -> Any:
+    app = centre.app()
+    return show(app, app.receiver("centre"))
+
+
+def test_a_node_joins_by_tasks_that_are_each_done_twice(nodes: Centre) -> None:
+    scale = Scale(kind="add", node="n4", url=url(nodes, "n4"), dry_run=False)
+    plan = scale.plan()
+    assert plan["epoch"] == 2 and plan["slots"] > 0 and "slots move" in plan["said"]
+    batches = scale.phase_one()
+    assert batches and scale.phase_one() == batches
+    assert scale.plan()["state"] in ("swapped", "migrating"), "a plan cleared later does not fail"
+    for batch in (*batches, batches[0]):
+        assert cluster_tasks.migrate("centre", batch)["epoch"] == 2
+    assert scale.finish()["state"] == "done" == scale.finish()["state"]
+    assert scale.phase_one() == [] and sound(nodes)
+    view = looked(nodes)
+    assert view.epoch == 2 and not view.moving and len(view.nodes) == 4
+
+
+def test_tasks_of_an_earlier_change_that_wake_up_do_nothing(nodes: Centre) -> None:
+    first = Scale(kind="add", node="n4", url=url(nodes, "n4"))
+    batches = first.phase_one()
+    first.finish()
+    second = Scale("manual__2", kind="remove", node="n1")
+    second.phase_one()
+    moving = looked(nodes).moving_slots
+    assert cluster_tasks.migrate("centre", batches[0])["slots"] == 0
+    assert first.phase_one() == [] and first.finish()["state"] == "done" and first.plan()["state"] == "done"
+    assert looked(nodes).moving_slots == moving > 0
+    assert second.finish()["state"] == "done" and sound(nodes)
+
+
+def test_a_run_goes_on_with_what_the_command_began(nodes: Centre) -> None:
+    app = nodes.app()
+    change(app, app.receiver("centre"), Wanted("add", "n4", url(nodes, "n4")), wait=False)
+    assert Scale(kind="add", node="n4", url=url(nodes, "n4")).whole()["state"] == "done" and sound(nodes)
+
+
+def test_what_cannot_be_is_red_with_its_reason(nodes: Centre) -> None:
+    for params in ({"kind": "remove", "node": "n9"}, {"kind": "add", "node": "n9"}, {"kind": "add", "node": "n1"}):
+        with pytest.raises((UsageError, NotFoundError)):
+            Scale(**params).plan()
+    assert looked(nodes).epoch == 1
+
+
+def test_many_batches_are_few_tasks() -> None:
+    from tidemark.cluster.migration_plan import Batch
+
+    many = [Batch(3, (2 * slot, 2 * slot + 1), ("a",), ("b",)) for slot in range(500)]
+    told = cluster_tasks.batches_of(many, most=100)
+    assert len(told) == 100 and {one["epoch"] for one in told} == {3}
+    slots = [slot for one in told for first, last in one["ranges"] for slot in range(first, last + 1)]
+    assert sorted(slots) == list(range(1000)) and cluster_tasks.batches_of([]) == []
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("airflow_database")
+def test_whole_runs_of_the_dag(nodes: Centre, dagbag: Callable[[], Any]) -> None:
+    def go(**conf: Any) -> dict[str, list[str]]:
+        dag = dagbag().dags[DAG_ID]
+        for task in dag.tasks:  # dag.test() really waits
+            if task.is_mapped:
+                task.partial_kwargs["retry_delay"] = timedelta(0)
+            else:
+                task.retry_delay = timedelta(0)
+        ended = dag.test(run_conf=conf)
+        states: dict[str, list[str]] = {"run": [str(ended.state)]}
+        for instance in sorted(ended.get_task_instances(), key=lambda ti: ti.map_index):
+            states.setdefault(instance.task_id, []).append(str(instance.state))
+        return states
+
+    dry = go(kind="add", node="n4", url=url(nodes, "n4"))
+    assert dry["plan"] == ["success"] and dry["approval"] == ["skipped"] and dry["run"] == ["success"]
+    assert dry["phase_one"] == ["skipped"] and dry["finish"] == ["skipped"] and looked(nodes).epoch == 1
+
+    done = go(kind="add", node="n4", url=url(nodes, "n4"), dry_run=False, approval=False)
+    assert done["run"] == ["success"] and set(done["migrate"]) == {"success"} and done["finish"] == ["success"]
+    assert looked(nodes).epoch == 2 and sound(nodes)
+
+    left = go(kind="remove", node="n1", dry_run=False, approval=False)
+    assert left["run"] == ["success"] and looked(nodes).epoch == 3 and sound(nodes)

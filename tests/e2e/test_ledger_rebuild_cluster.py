@@ -1,0 +1,223 @@
+"""The ledger of a receiver with data nodes is lost: their folders say what it said, and give what the receiver gave up."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.centre import InlineEngine
+from tests.rebuild_world import World
+from tidemark.cluster.node_folder import NodeFolder
+from tidemark.errors import PermanentError, UnreachableError
+from tidemark.flows import admitting, merge_catalog, rebuild_receiver
+from tidemark.flows.cluster_change import Wanted, change, init
+from tidemark.flows.cluster_check import check
+from tidemark.flows.cluster_migrate import migrate
+from tidemark.flows.cluster_nodes import Cluster, opened
+from tidemark.flows.rebuild_nodes import named_digest
+from tidemark.flows.rebuild_result import RebuildResult
+from tidemark.ledger import cluster_rows
+from tidemark.settings import ClusterSettings, NodeSettings
+from tidemark.stores.local import LocalStore
+
+NAMES = ("n1", "n2", "n3")
+
+
+@pytest.fixture(autouse=True)
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are checked in this process."""
+    monkeypatch.setattr(admitting, "choose_engine", lambda *_: InlineEngine())
+    monkeypatch.setattr(merge_catalog, "choose_engine", lambda *_: InlineEngine())
+    monkeypatch.setattr(rebuild_receiver, "_engine", InlineEngine)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Files of two real servers, loaded and spread over three nodes."""
+    made = World(tmp_path)
+    nodes = {name: NodeSettings(name, f"file://{tmp_path}/nodes/{name}") for name in (*NAMES, "n4")}
+    cluster = ClusterSettings(replicas=2, quorum=1, slots=16, grace_hours=0)
+    made.settings = replace(made.settings, cluster=cluster, nodes={name: nodes[name] for name in NAMES})
+    made.app.ledger.close()
+    made.reopen()
+    made.sync("plant1")
+    made.sync("plant2")
+    made.load()
+    init(made.app, made.receiver)
+    made.settings = replace(made.settings, nodes=nodes)
+    made.app.ledger.close()
+    made.reopen()
+    yield made
+    made.app.ledger.close()
+
+
+def node(world: World, name: str) -> NodeFolder:
+    return NodeFolder(LocalStore(str(world.folder / "nodes" / name)), name)
+
+
+def now(world: World) -> Cluster:
+    with opened(world.app, world.receiver) as cluster:
+        assert cluster is not None
+        return cluster
+
+
+def copies(world: World) -> list[tuple[object, ...]]:
+    return sorted(world.sql("SELECT node, location, slot, sha256, size, state FROM node_copy"), key=repr)
+
+
+def sound(result: RebuildResult) -> None:
+    found = result.findings
+    assert (found.troubles, found.lost, found.unknown) == ([], [], [])
+
+
+def test_table_nodes_and_copies_are_those_of_before(world: World) -> None:
+    rows, facts, held, before = world.rows(), world.facts(), copies(world), now(world)
+    assert rows and held
+
+    world.lose_ledger()
+    sound(world.rebuild())
+
+    after = now(world)
+    assert (after.table, after.paper, after.identity) == (before.table, before.paper, before.identity)
+    assert {name: (row.identifier, row.store, row.state, row.epoch) for name, row in after.nodes.items()} == {
+        name: (row.identifier, row.store, row.state, row.epoch) for name, row in before.nodes.items()
+    }
+    assert copies(world) == held
+    assert world.facts() == facts
+    assert world.rows() == rows
+    assert check(world.app, world.receiver).problems == ()
+
+
+def test_files_that_the_receiver_gave_up_come_back_from_the_nodes(world: World) -> None:
+    rows, facts = world.rows(), world.facts()
+    shutil.rmtree(world.centre / "data")
+
+    world.lose_ledger()
+    sound(world.rebuild())
+
+    assert world.facts() == facts
+    assert world.rows() == rows
+    assert check(world.app, world.receiver).problems == ()
+
+
+def test_a_copy_that_rotted_is_not_taken_and_another_is(world: World) -> None:
+    rows = world.rows()
+    shutil.rmtree(world.centre / "data")
+    location = next(location for name, location, *_ in copies(world) if name == "n1")
+    place = world.folder / "nodes" / "n1" / str(location)
+    place.write_bytes(place.read_bytes()[:-1] + b"x")
+
+    world.lose_ledger()
+    result = world.rebuild()
+
+    assert world.rows() == rows
+    told = [trouble for trouble in result.findings.troubles if str(location) in trouble]
+    assert len(told) == 1 and "node n1" in told[0]
+    assert not any(name == "n1" and at == location for name, at, *_ in copies(world))
+
+
+def test_a_migration_that_was_cut_short_is_gone_on_with(world: World) -> None:
+    rows = world.rows()
+    change(world.app, world.receiver, Wanted("add", "n4"), wait=False)
+    table = now(world).table
+    assert table.moving and node(world, "n4").sizes() == {}
+
+    world.lose_ledger()
+    sound(world.rebuild())
+
+    assert now(world).table == table
+    assert world.rows() == rows
+    assert change(world.app, world.receiver, Wanted("rebalance")).state == "done"
+    migrate(world.app, world.receiver)
+    assert node(world, "n4").sizes() and world.rows() == rows
+    assert check(world.app, world.receiver).problems == ()
+
+
+def test_a_change_that_was_through_stays_through(world: World) -> None:
+    rows = world.rows()
+    change(world.app, world.receiver, Wanted("add", "n4"))
+    migrate(world.app, world.receiver)  # the grace of what went is over
+    held = copies(world)
+
+    world.lose_ledger()
+    sound(world.rebuild())
+
+    with world.app.ledger.read() as connection:
+        assert cluster_rows.open_change(connection, "centre") is None
+    assert copies(world) == held
+    assert not now(world).table.moving
+    assert change(world.app, world.receiver, Wanted("remove", "n1")).state == "done"
+    assert world.rows() == rows
+
+
+def test_a_node_that_was_leaving_gives_what_only_it_has(world: World) -> None:
+    rows = world.rows()
+    change(world.app, world.receiver, Wanted("add", "n4"))
+    change(world.app, world.receiver, Wanted("remove", "n1"), wait=False)
+
+    world.lose_ledger()
+    sound(world.rebuild())
+
+    assert now(world).nodes["n1"].state == "leaving"
+    assert change(world.app, world.receiver, Wanted("remove", "n1")).state == "done"
+    migrate(world.app, world.receiver)
+    assert node(world, "n1").sizes() == {}
+    assert world.rows() == rows
+    assert check(world.app, world.receiver).problems == ()
+
+
+def test_nodes_of_two_clusters_are_not_mixed(world: World) -> None:
+    node(world, "n4").claim("another")
+    world.lose_ledger()
+    with pytest.raises(PermanentError, match=r"of 2 clusters: n1 of .*, n4 of another"):
+        world.rebuild()
+
+
+def test_a_node_that_does_not_answer_is_waited_for_or_taken_out(world: World) -> None:
+    """It may have what nobody else does: a rebuild without it is the operator's decision."""
+    away = NodeSettings("n2", "sftp://nobody@127.0.0.1:1/srv/n2", host_key="SHA256:" + "a" * 43, key="/no/key")
+    world.settings = replace(world.settings, nodes={**world.settings.nodes, "n2": away})
+    world.lose_ledger()
+    with pytest.raises(UnreachableError, match="node n2 cannot be reached") as caught:
+        world.rebuild()
+    assert "take [nodes.n2] out of the settings" in caught.value.hint
+
+
+def test_a_node_that_is_not_in_the_settings_any_more_is_named(world: World) -> None:
+    world.settings = replace(world.settings, nodes={n: s for n, s in world.settings.nodes.items() if n != "n2"})
+    rows = world.rows()
+    world.lose_ledger()
+    result = world.rebuild()
+    assert any("node n2 of the partition table is not among" in trouble for trouble in result.findings.troubles)
+    assert world.rows() == rows
+
+
+def test_without_a_whole_table_files_still_come_back(world: World) -> None:
+    rows = world.rows()
+    shutil.rmtree(world.centre / "data")
+    for name in NAMES:
+        for table in (world.folder / "nodes" / name / ".tidemark" / "table").iterdir():
+            table.write_bytes(b"torn")
+    world.lose_ledger()
+    result = world.rebuild()
+    assert sum("is damaged" in trouble for trouble in result.findings.troubles) == 3
+    assert any("no node has a whole partition table" in trouble for trouble in result.findings.troubles)
+    assert world.rows() == rows
+
+
+@pytest.mark.parametrize(
+    ("location", "digest"),
+    [
+        ("data/root.sg/0/0f8e1c52-452ab32ec4a5-1600000000002-2-0-0.tsfile", "452ab32ec4a5"),
+        ("data/root.sg/0/0f8e1c52-452ab32ec4a5-1600000000002-2-0-0.tsfile.96c6cba350fe.mods", "96c6cba350fe"),
+        ("data/root.sg/0/0f8e1c52-452ab32ec4a5-1600000000002-2-0-0.tsfile.96c6cba350fe.mods2", "96c6cba350fe"),
+        ("data/root.sg/0/0f8e1c52-eb547922ce3a-merged-464b6d9a5acc-0-0-0.tsfile", "eb547922ce3a"),
+        ("data/odd", ""),
+    ],
+)
+def test_the_digest_in_a_name(location: str, digest: str) -> None:
+    assert named_digest(location) == digest
