@@ -193,6 +193,30 @@ def test_without_a_quorum_nothing_is_swapped_and_it_is_rolled_back(three: Moving
     three.settled()
 
 
+def test_a_node_that_left_and_comes_back_in_vain_has_left_again(three: MovingWorld) -> None:
+    """Its files wait for their grace still: its folder stays its own until they are gone."""
+    three.cluster = replace(three.cluster, grace_hours=1)
+    assert asked(three, Wanted("remove", "n1")) == "done"
+    had = [entry.path for entry in three.stores["n1"].list_files(["data"]).entries]
+    assert had
+    quorum_of_two(three)
+    three.away = {"n2"}
+    with pytest.raises(NoQuorumError, match="n2"):
+        asked(three, Wanted("add", "n1"))
+    three.away = set()
+    with three.app() as app:
+        assert roll_back(app, three.receiver).state == "rolled_back"
+        assert migrate(app, three.receiver).left == 0
+    assert three.sql("SELECT state FROM cluster_node WHERE node = 'n1'") == [("left",)]
+    assert [entry.path for entry in three.stores["n1"].list_files(["data"]).entries] == had
+
+    three.cluster = replace(three.cluster, grace_hours=0)
+    with three.app() as app:
+        migrate(app, three.receiver)
+    assert not three.stores["n1"].list_files([""]).entries
+    three.settled()
+
+
 def test_without_a_quorum_it_goes_on_once_the_node_is_back(three: MovingWorld) -> None:
     quorum_of_two(three)
     three.away = {"n2"}
