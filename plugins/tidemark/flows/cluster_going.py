@@ -7,7 +7,6 @@ Source: docs/decisions/0015.
 
 from __future__ import annotations
 
-import contextlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from tidemark.ledger.database import now
 from tidemark.ledger.leases import Lease, check_in
 
 _HOUR = 3600.0
+_WAITED_FOR = 7 * 86_400.0  # seconds that a node which left may be away before what lies there is nobody's
 _AT_ONCE = 512  # files removed, then forgotten
 
 
@@ -82,7 +82,7 @@ def _wanted(connection: Connection, cluster: Cluster, locations: set[str]) -> Ma
 
 
 def _remove_at(cluster: Cluster, lease: Lease, node: str, rows: Sequence[CopyRow]) -> list[CopyRow]:
-    """Returns what is gone. Of a node that left and cannot be reached, or is somebody else's by now, nothing is ours."""
+    """Returns what is gone."""
     gone: list[CopyRow] = []
     try:
         folder = cluster.folder(node)
@@ -93,19 +93,35 @@ def _remove_at(cluster: Cluster, lease: Lease, node: str, rows: Sequence[CopyRow
             # CRASH WINDOW: files gone, their rows still `going`: removed again, which changes nothing.
             _forget(cluster, lease, node, some)
             gone += some
-    except (UnreachableError, PermanentError) as away:
-        if cluster.nodes[node].state == "left":
-            _forget(cluster, lease, node, rows)
-            return list(rows)
-        if not isinstance(away, UnreachableError):
+    except UnreachableError:
+        if not _given_up(cluster, node):
+            return gone
+        _forget(cluster, lease, node, rows)
+        return list(rows)
+    except PermanentError:
+        if cluster.nodes[node].state != "left":
             raise
+        _forget(cluster, lease, node, rows)  # released before, or somebody else's by now: nothing of ours is there
+        return list(rows)
     return gone
+
+
+def _given_up(cluster: Cluster, node: str) -> bool:
+    """Whether a node left so long ago that nobody waits any more for it to be reached once again."""
+    row = cluster.nodes[node]
+    with cluster.app.ledger.read() as connection:
+        return row.state == "left" and row.at + cluster.settings.grace_hours * _HOUR + _WAITED_FOR < now(connection)
 
 
 def _release(cluster: Cluster, lease: Lease, row: NodeRow) -> None:
     """Nothing of ours is at a node that left: it is nobody's folder from now on, and noted to have no table."""
-    with contextlib.suppress(UnreachableError, PermanentError):  # it is gone itself, or was released before
+    try:
         cluster.folder(row.node).release(cluster.identity)
+    except UnreachableError:
+        if not _given_up(cluster, row.node):
+            return
+    except PermanentError:
+        pass  # released before, or somebody else's by now
     # CRASH WINDOW: released, the ledger does not know: found to be nobody's, and noted.
     with cluster.app.ledger.write() as connection:
         check_in(connection, lease)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from tests.moving_world import RECEIVER, MovingWorld, put
 from tidemark.cluster.node_folder import NodeFolder
@@ -28,6 +29,7 @@ from tidemark.flows.cluster_nodes import Cluster
 from tidemark.ledger import catalog_rows
 from tidemark.ledger.leases import Leases, this_process
 from tidemark.settings import ClusterSettings
+from tidemark.stores.memory import MemoryStore
 
 ADD = Wanted("add", "n4")
 
@@ -255,7 +257,22 @@ def test_a_dead_node_is_removed_and_its_slots_come_from_the_others(three: Moving
     three.away = {"n2"}
     assert asked(three, Wanted("remove", "n2")) == "done"
     three.audit()
-    three.stores["n2"] = type(three.stores["n2"])("n2")  # it never comes back
+    left = three.sql("SELECT count(*) FROM node_copy WHERE node = 'n2'")
+    assert left[0][0] > 0, "they are removed when it is back, should it come back soon"
+    with three.app() as app, app.ledger.write() as connection:
+        connection.execute(sa.text("UPDATE cluster_node SET at = at - 8 * 86400 WHERE node = 'n2'"))
+    with three.app() as app:
+        migrate(app, three.receiver)
+    three.stores["n2"] = MemoryStore("n2")  # it never comes back
+    three.settled()
+
+
+def test_a_node_that_was_dead_when_it_left_is_cleaned_when_it_is_back(three: MovingWorld) -> None:
+    three.away = {"n2"}
+    assert asked(three, Wanted("remove", "n2")) == "done"
+    three.away = set()
+    with three.app() as app:
+        migrate(app, three.receiver)
     three.settled()
 
 
