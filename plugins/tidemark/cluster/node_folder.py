@@ -104,11 +104,19 @@ class NodeFolder:
                 subject=self.name,
             )
 
-    def release(self) -> None:
-        """Nobody's folder any more, for a node that left or never came: tables, schema, snapshots go, the claim last."""
+    def release(self, cluster: str) -> None:
+        """Nobody's folder any more, for a node that left or never came: tables, schema, snapshots go, the claim last.
+
+        Files below `data/` stay, empty folders there go. Of a folder that is not this node's of that cluster nothing goes.
+        """
+        if self.owner() != NodePaper(cluster, self.name):
+            return
         # CRASH WINDOW: some of it is gone, the claim stands: released again.
         for folder in (SNAPSHOTS, SCHEMAS, TABLES):
             self.store.remove_tree(folder)
+        left = self.store.list_files([DATA])
+        if not left.entries and not left.odd:
+            self.store.remove_tree(DATA)
         self.store.remove([NODE])
 
     # the table
