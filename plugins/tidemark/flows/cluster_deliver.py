@@ -221,7 +221,7 @@ def _settled(
     files = [operation.subject for operation in operations if not operation.kind.endswith("_database")]
     copies = copy_rows.copies_of(connection, receiver, files)
     here = {location: row for location, rows in copies.items() for row in rows if row.node == node}
-    known = catalog_rows.known_places(connection, receiver, set(files) - set(here))
+    known = catalog_rows.locations_in_use(connection, receiver, set(files) - set(here))
 
     def settled(operation: OperationRow) -> bool:
         if (operation.header, operation.version) in finished or node not in table.group_of(operation.slot):
@@ -232,7 +232,7 @@ def _settled(
         if operation.kind != "put":
             return False
         if row is None:
-            return operation.state == "committed" and operation.subject not in known  # reclaimed since
+            return operation.state == "committed" and operation.subject not in known  # no reader asks for it any more
         return row.state == "held" and row.sha256 == operation.sha256
 
     return settled
