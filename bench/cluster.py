@@ -7,7 +7,7 @@ virtual nodes, rendezvous hashing, jump hashing. The worst of all changes of all
     balance_even        `slots`: difference of the numbers of slots
     balance_bytes       `bytes`: largest group to the larger of mean and largest slot
     moves_to_minimum    what moved to what must, in slots (`slots`) and in bytes (`bytes`), the worse of both
-    plan_ms             1,000 nodes, 10,000 slots, 3 copies: the plan of one change, the slowest kind and strategy, median
+    plan_ms             1,000 nodes, 10,000 slots, 3 copies: CPU of planning a change, the slowest kind and strategy, median
     table_kb            the table of it, all that moves included, 1,000 bytes
     migrate_to_cp       2 GB of one node to another on this machine, to `cp -r` and `sha256sum` at both ends
     migrate_to_engine   the same between two SSH servers, to the transfer engine alone
@@ -55,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ratios["table_kb"] = max(plan["table_kb"] for plan in ours["plan"])
     if "costs" in wanted:
         ours |= {"copies": cluster_costs.copies(asked.nodes), "ten": cluster_costs.ten_nodes()}
+        ours["slot_numbers"] = cluster_costs.slot_numbers()
     if "migrate" in wanted:
         cluster_move.measure(2 if asked.quick else 5, asked.scale, ratios, ours, peers)
     if "life" in wanted:

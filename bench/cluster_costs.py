@@ -10,8 +10,10 @@ from typing import Any
 from bench.cluster_play import SLOTS, zipf
 from tidemark.cluster.balance import Balance, Owners, balance_of, moves
 from tidemark.cluster.change_plan import ChangePlan, plan_change
+from tidemark.cluster.levels import level_of
 from tidemark.cluster.partition_table import PartitionTable, begin
 from tidemark.cluster.ring import Node, identifier_of
+from tidemark.cluster.slot_hash import data_slot
 from tidemark.cluster.table_paper import encode
 
 COPIES = 3
@@ -34,17 +36,19 @@ def plans(nodes: int, rounds: int) -> list[dict[str, Any]]:
         balance = balance_of(strategy, sizes)
         table = settled(nodes, balance)
         for kind, node in (("add", "newcomer"), ("remove", "n7"), ("rebalance", "")):
-            took = []
+            took, walls = [], []
             for _ in range(rounds):
-                began = time.perf_counter()
+                began, wall = time.process_time(), time.perf_counter()
                 plan = plan_change(table, kind, node, sizes, balance)
-                took.append((time.perf_counter() - began) * 1e3)
+                took.append((time.process_time() - began) * 1e3)
+                walls.append((time.perf_counter() - wall) * 1e3)
             found.append(
                 {
                     "strategy": strategy,
                     "kind": kind,
                     "median_ms": round(statistics.median(took), 2),
                     "samples_ms": [round(one, 2) for one in took],
+                    "walls_ms": [round(one, 2) for one in walls],
                     "moving_slots": len(plan.new.moving),
                     "table_kb": round(len(encode(plan.new)) / 1000, 2),
                 }
@@ -100,3 +104,32 @@ def ten_nodes() -> list[dict[str, Any]]:
 
 def _bytes(before: Owners, after: Owners, sizes: Mapping[int, int]) -> int:
     return sum(sizes[slot] for slot in moves(before, after))
+
+
+def slot_numbers() -> list[dict[str, Any]]:
+    """How many slots are enough: 10,000 partitions of Zipf's sizes, hashed to so many slots, on so many nodes.
+
+    The fullest group, to what it would hold if every partition could go where it likes (or its largest partition, if that is
+    more), by bytes and by numbers.
+    """
+    keys = zipf(0).tolist()
+    found = []
+    for slots in (100, 300, 1_000, 3_000, 10_000, 30_000):
+        sizes: dict[int, int] = {}
+        largest: dict[int, int] = {}
+        for partition, size in enumerate(keys):
+            slot = data_slot("root.plant", partition, slots)
+            sizes[slot] = sizes.get(slot, 0) + size
+            largest[slot] = max(largest.get(slot, 0), size)
+        for nodes in (size for size in (5, 10, 30, 100) if size <= slots):
+            row: dict[str, Any] = {"slots": slots, "nodes": nodes}
+            names = [str(number) for number in range(nodes)]
+            for strategy in ("bytes", "slots"):
+                owners = balance_of(strategy, sizes)(("",) * slots, names)
+                loads, tops = dict.fromkeys(names, 0), dict.fromkeys(names, level_of(keys, nodes))
+                for slot, name in enumerate(owners):
+                    loads[name] += sizes.get(slot, 0)
+                    tops[name] = max(tops[name], largest.get(slot, 0))
+                row[f"by_{strategy}"] = round(max(loads[name] / tops[name] for name in names), 3)
+            found.append(row)
+    return found

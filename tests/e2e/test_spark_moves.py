@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import threading
 import time
@@ -31,7 +30,7 @@ from tidemark.settings_file import load
 pytestmark = [pytest.mark.full, pytest.mark.real("sshd"), pytest.mark.real("spark"), pytest.mark.timeout(400)]
 NODES = ("n1", "n2", "n3", "n4")
 FILES, SIZE = 24, 180_000
-BANDWIDTH = 1e6  # bytes a second: slow enough that something can die in the middle
+BANDWIDTH = 4e5  # bytes a second: slow enough that something can die in the middle
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +53,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.nodes = {name: server.new_folder(name) for name, server in self.servers.items()}
-        lines = ['[receivers.centre]\nstore = "centre"\n[cluster]\nreplicas = 2\nquorum = 2\nslots = 60\ngrace_hours = 0']
+        lines = ['[receivers.centre]\nstore = "centre"\n[cluster]\nreplicas = 1\nquorum = 1\nslots = 60\ngrace_hours = 0']
         lines.append(f'[spark]\nengine = "spark"\nmaster = "{self.master}"')
         (self.folder / "centre").mkdir()
         self.config(lines, NODES[:3])
@@ -134,21 +133,26 @@ def strike(world: World, victims: Callable[[], list[psutil.Process]], after: int
     return result
 
 
-def test_a_node_is_filled_by_spark_and_a_task_that_is_killed_is_done_again(
+def test_a_task_that_is_killed_is_done_again_and_so_is_a_job_whose_driver_is(
     world: Callable[[str], World], java: Path
 ) -> None:
-    """Its process dies while it sends: what it had proved stays as it is, and no row came of it before it was answered."""
-    master = "local[2]"
-    moving = world(master)
-    session = session_at("slot_migrate", master, java)
-    assert any("slot_migrate.py" in word for word in psutil.Process(session.pid).cmdline()), "the first move started it"
-    sent = strike(moving, lambda: [p for p in descendants(session.pid) if sends(p)])
+    """What was proved stays as it is; no row came of it before it was answered."""
+    moving = world("local[2]")
+    first = session_at("slot_migrate", "local[2]", java)
+    assert any("slot_migrate.py" in word for word in psutil.Process(first.pid).cmdline()), "the first move started it"
+    sent = strike(moving, lambda: [p for p in descendants(first.pid) if sends(p)])
     assert moving.add().state == "done"
     before, after = sent(), moving.whole()
-    assert 2 <= len(before) < len(after) and before == {at: after[at] for at in before}, "what was there was not sent again"
+    assert 2 <= len(before) < len(after) and before == {at: after[at] for at in before}, "nothing was sent again"
     moving.sound()
-    told = (session.folder / "log").read_text(errors="replace")
+    told = (first.folder / "log").read_text(errors="replace")
     assert str(moving.servers["n4"].key) not in told and "PRIVATE KEY" not in told
+
+    killed = strike(moving, lambda: [psutil.Process(first.pid)], len(after) + 1)
+    assert change(moving.app, moving.app.receiver(), Wanted("remove", "n1")).state == "done"
+    assert len(killed()) > len(after) and session_at("slot_migrate", "local[2]", java).pid != first.pid
+    moving.sound()
+    assert moving.whole("n1") == {}
 
 
 def sends(process: psutil.Process) -> bool:
@@ -157,10 +161,10 @@ def sends(process: psutil.Process) -> bool:
     return False
 
 
-def test_an_executor_that_dies_is_replaced_and_the_driver_after_it(
+def test_an_executor_that_dies_is_replaced(
     world: Callable[[str], World], java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a standalone cluster: a worker with its executor first, then, for the node's leaving, the driver."""
+    """On a standalone cluster: a worker with its executor; the other one does its tasks."""
     monkeypatch.setattr(move_task, "SMALLEST", SIZE)  # several tasks a wave, on both workers
     (tmp_path / "spark").mkdir()
     with spark_service.cluster(java, tmp_path / "spark") as running:
@@ -171,10 +175,3 @@ def test_an_executor_that_dies_is_replaced_and_the_driver_after_it(
         before, after = sent(), moving.whole()
         assert 2 <= len(before) < len(after) and before == {at: after[at] for at in before}
         moving.sound()
-        session = session_at("slot_migrate", running.address, java)
-        removed = strike(moving, lambda: [psutil.Process(session.pid)], after=len(after) + 1)
-        assert change(moving.app, moving.app.receiver(), Wanted("remove", "n1")).state == "done"
-        assert len(removed()) > len(after)
-        assert session_at("slot_migrate", running.address, java).pid != session.pid != os.getpid()
-        moving.sound()
-        assert moving.whole("n1") == {}
