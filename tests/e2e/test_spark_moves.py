@@ -133,9 +133,7 @@ def strike(world: World, victims: Callable[[], list[psutil.Process]], after: int
     return result
 
 
-def test_a_task_that_is_killed_is_done_again_and_so_is_a_job_whose_driver_is(
-    world: Callable[[str], World], java: Path
-) -> None:
+def test_a_task_that_is_killed_is_done_again(world: Callable[[str], World], java: Path) -> None:
     """What was proved stays as it is; no row came of it before it was answered."""
     moving = world("local[2]")
     first = session_at("slot_migrate", "local[2]", java)
@@ -148,11 +146,16 @@ def test_a_task_that_is_killed_is_done_again_and_so_is_a_job_whose_driver_is(
     told = (first.folder / "log").read_text(errors="replace")
     assert str(moving.servers["n4"].key) not in told and "PRIVATE KEY" not in told
 
-    killed = strike(moving, lambda: [psutil.Process(first.pid)], len(after) + 1)
-    assert change(moving.app, moving.app.receiver(), Wanted("remove", "n1")).state == "done"
-    assert len(killed()) > len(after) and session_at("slot_migrate", "local[2]", java).pid != first.pid
+
+def test_a_driver_that_is_killed_is_started_again(world: Callable[[str], World], java: Path) -> None:
+    moving = world("local[2]")
+    first = session_at("slot_migrate", "local[2]", java)
+    sent = strike(moving, lambda: [psutil.Process(first.pid)])
+    assert moving.add().state == "done"
+    before, after = sent(), moving.whole()
+    assert before and before == {at: after[at] for at in before}
+    assert session_at("slot_migrate", "local[2]", java).pid != first.pid
     moving.sound()
-    assert moving.whole("n1") == {}
 
 
 def sends(process: psutil.Process) -> bool:
