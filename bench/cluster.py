@@ -56,14 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "costs" in wanted:
         ours |= {"copies": cluster_costs.copies(asked.nodes), "ten": cluster_costs.ten_nodes()}
         ours["slot_numbers"] = cluster_costs.slot_numbers()
-    if "migrate" in wanted:
-        cluster_move.measure(2 if asked.quick else 5, asked.scale, ratios, ours, peers)
     if "life" in wanted:
         lives = [cluster_play.play(seed, asked.nodes) for seed in range(1 if asked.quick else 3)]
         ratios |= _ratios(lives)
         for name in lives[0]:
             side = ours if name in ("slots", "bytes", "compat") else peers
             side[name] = _summary([seen[name] for seen in lives])
+    if "migrate" in wanted:
+        report("cluster", ratios, ours, peers)  # what was found so far stays, whatever comes
+        cluster_move.measure(2 if asked.quick else 5, asked.scale, ratios, ours, peers)
     paper = report("cluster", ratios, ours, peers, seconds=round(time.monotonic() - began, 1))
     print(json.dumps(paper if asked.json else paper["ratios"], indent=None if asked.json else 1))
     return 0
