@@ -5,6 +5,7 @@
     ├── NotFoundError         3   the named link, site, file, run … does not exist
     ├── RetryableError        5   try again: the network, a busy database, a lease somebody else holds
     │   ├── UnreachableError      connect, handshake, stall, a server that drops or limits sessions
+    │   │   └── DiskAwayError         a data node answers, its folder is not there: lost, or not mounted
     │   ├── LeaseHeldError        another run holds the lease; names the holder
     │   ├── StaleEpochError       routed by a partition table that is not in force any more: route again
     │   └── OutcomeUnknownError   the reply was lost: read back before deciding
@@ -95,6 +96,12 @@ class UnreachableError(RetryableError):
     """A connection that broke, stalled or could not be made."""
 
     retry = Retry.SOON
+
+
+class DiskAwayError(UnreachableError):
+    """A data node whose folder nobody claimed: its disk is not mounted, or lost. It is away as one that does not answer."""
+
+    retry = Retry.LATER
 
 
 class LeaseHeldError(RetryableError):

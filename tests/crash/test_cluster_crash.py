@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.explorer import Effects, explore
+from tests.crash.explorer import Effects, explore, explore_double
 from tests.moving_world import MovingWorld
+from tidemark.errors import UsageError
 from tidemark.flows.cluster_change import Wanted, change, init
 from tidemark.settings import ClusterSettings
 from tidemark.stores.memory import MemoryStore
@@ -34,11 +35,13 @@ class ChangeWorld:
 
     def live(self, effects: Effects) -> None:
         with self.world.app(effects, nodes=self.nodes) as app:
-            if self.wanted.kind == "init":
-                result = init(app, self.world.receiver)
-            else:
-                result = change(app, self.world.receiver, self.wanted)
-        assert result.state == "done"
+            if self.wanted.kind != "init":
+                assert change(app, self.world.receiver, self.wanted).state == "done"
+                return
+            try:
+                assert init(app, self.world.receiver).state == "done"
+            except UsageError as told:  # who died right after the end hears so
+                assert "has its nodes already" in told.message
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -75,19 +78,32 @@ def worlds(tmp_path: Path) -> Build:
         if wanted.kind != "init":
             with template.app(nodes=template.names) as app:
                 init(app, template.receiver)
-        for partition in range(3):
+        for partition in range(1 if wanted.kind == "init" else 3):
             template.put("root.sg", partition)
-        template.put("root.sg", 3, 4)
-        template.put("root.other", 1, mods="deletion")
+        template.put("root.sg", 3, 4, mods="deletion")
         return lambda: ChangeWorld(tmp_path / str(next(counter)), template, wanted)
 
     return build
 
 
-CHANGES = [Wanted("add", "n4", request="r1"), Wanted("remove", "n2", request="r1")]
+CHANGES = [Wanted("init"), Wanted("add", "n4", request="r1"), Wanted("remove", "n2", request="r1")]
+every_change = pytest.mark.parametrize("wanted", CHANGES, ids=str)
 
 
-@pytest.mark.parametrize("wanted", CHANGES, ids=str)
+@every_change
+@pytest.mark.timeout(600)
 def test_a_change_may_die_at_any_effect(worlds: Build, wanted: Wanted) -> None:
     explored = explore(worlds(wanted))
     assert explored.crashes == explored.points > 40
+
+
+@every_change
+def test_recovery_may_die_too(worlds: Build, wanted: Wanted) -> None:
+    assert explore_double(worlds(wanted), pairs=8).crashes > 8
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(14_400)
+@every_change
+def test_recovery_may_die_at_any_pair_of_effects(worlds: Build, wanted: Wanted) -> None:
+    explore_double(worlds(wanted), pairs=1500)

@@ -146,14 +146,14 @@ def test_a_load_into_nodes_may_die_at_any_effect(worlds: Callable[..., Callable[
 
 @pytest.mark.timeout(600)
 def test_a_merge_into_nodes_may_die_at_any_effect(worlds: Callable[..., Callable[[], ForwardWorld]]) -> None:
-    explored = explore(worlds("merge"))
-    assert explored.crashes == explored.points > 30
+    explored = explore(worlds("merge"), range(1, 80, 2))
+    assert explored.crashes >= explored.points // 2 > 15
 
 
 @pytest.mark.timeout(600)
 def test_housekeeping_of_nodes_may_die_at_any_effect(worlds: Callable[..., Callable[[], ForwardWorld]]) -> None:
-    explored = explore(worlds("housekeep"), range(1, 400, 7))
-    assert explored.crashes > 10
+    explored = explore(worlds("housekeep"), range(1, 80, 4))
+    assert explored.crashes >= 15
 
 
 @pytest.mark.timeout(600)
@@ -164,5 +164,6 @@ def test_recovery_may_die_too(worlds: Callable[..., Callable[[], ForwardWorld]])
 @pytest.mark.soak
 @pytest.mark.timeout(14_400)
 def test_any_effect_of_any_of_it_and_any_two_of_a_load(worlds: Callable[..., Callable[[], ForwardWorld]]) -> None:
+    explore(worlds("merge"))
     explore(worlds("housekeep"))
     explore_double(worlds(), pairs=2000)

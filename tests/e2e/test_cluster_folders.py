@@ -135,3 +135,32 @@ def test_a_folder_that_holds_something_of_another_cluster_is_refused(world: Clus
     answer = ask("cluster", "init", code=6)[1]
     assert "somebody else's" in answer["error"]
     assert (world.folder / "n2/.tidemark/node.json").exists()
+
+
+@pytest.mark.parametrize("lost", ["its disk", "one file"])
+def test_a_node_whose_disk_is_lost_leaves_and_what_it_had_comes_from_the_others(
+    world: ClusterWorld, ask: Ask, lost: str
+) -> None:
+    ask("sync", "plant1")
+    ask("cluster", "init")
+    seen = rows(world, ask)
+    if lost == "its disk":
+        shutil.rmtree(world.folder / "n3")
+    else:
+        next((world.folder / "n3").rglob("*.tsfile")).unlink()
+    assert ask("cluster", "check", code=20)[1]["problems"][0]["node"] == "n3"
+    assert ask("cluster", "remove", "n3")[1]["state"] == "done"
+    assert ask("cluster", "check")[1]["nodes"] == 2 and rows(world, ask) == seen
+    assert ask("verify", "--deep")[1]["differences"] == []
+
+
+def test_a_node_whose_disk_is_lost_is_filled_again_by_leaving_and_joining(world: ClusterWorld, ask: Ask) -> None:
+    ask("sync", "plant1")
+    ask("cluster", "init")
+    shutil.rmtree(world.folder / "n3")
+    ask("cluster", "remove", "n3")
+    (world.folder / "n3").mkdir()
+    assert ask("cluster", "add", "n3")[1]["state"] == "done"
+    shown = ask("cluster", "show")[1]
+    assert {node["name"]: node["state"] for node in shown["nodes"]} == dict.fromkeys(("n1", "n2", "n3"), "serving")
+    assert ask("cluster", "check")[1]["problems"] == []

@@ -35,17 +35,17 @@ def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rebuild_receiver, "_engine", InlineEngine)
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    """Files of two real servers, loaded and spread over three nodes."""
-    made = World(tmp_path)
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=[pytest.mark.real("postgresql"), pytest.mark.full])])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """Files of a real server, loaded and spread over three nodes; the ledger on either database."""
+    facts = {"url": request.getfixturevalue("postgres_url")} if request.param == "postgresql" else {}
+    made = World(tmp_path, **facts)
     nodes = {name: NodeSettings(name, f"file://{tmp_path}/nodes/{name}") for name in (*NAMES, "n4")}
     cluster = ClusterSettings(replicas=2, quorum=1, slots=16, grace_hours=0)
     made.settings = replace(made.settings, cluster=cluster, nodes={name: nodes[name] for name in NAMES})
     made.app.ledger.close()
     made.reopen()
     made.sync("plant1")
-    made.sync("plant2")
     made.load()
     init(made.app, made.receiver)
     made.settings = replace(made.settings, nodes=nodes)

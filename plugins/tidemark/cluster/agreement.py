@@ -69,7 +69,7 @@ class Recorded:
     moves: Mapping[int, MoveRow]  # those that are not done
     states: Mapping[tuple[str, int], tuple[str, int]]  # (node, slot) → (state, epoch)
     proposed: Sequence[OperationRow]
-    behind: Mapping[tuple[str, str], tuple[int, int]]  # (header, node) → (applied, the newest committed)
+    late: Mapping[str, Sequence[OperationRow]]  # node → operations of its groups that it lacks, by the ledger
     at: float
     grace: float  # seconds that a copy nobody needs stays
 
@@ -89,6 +89,7 @@ class Found:
     table: tuple[int, bytes] | None = None
     digests: Mapping[str, str | None] = field(default_factory=dict)
     listed: Sequence[str] = ()  # files below data/ that had no row when they were listed
+    schemas: Mapping[str, str] = field(default_factory=dict)  # database → digest of its schema there, '' for none
 
 
 def expected_of(
@@ -128,6 +129,7 @@ def problems_of(recorded: Recorded, found: Iterable[Found]) -> list[Problem]:
         else:
             problems += _table(recorded, row, answer)
             problems += _left_over(recorded, answer)
+            problems += _schemas(recorded, answer)
     return sorted(problems, key=lambda one: (one.node, -1 if one.slot is None else one.slot, one.location, one.problem))
 
 
@@ -152,14 +154,11 @@ def _ring(recorded: Recorded) -> Iterator[Problem]:
 
 
 def _records(recorded: Recorded) -> Iterator[Problem]:
-    """Operations that wait for long, members that are behind, states and changes that lead nowhere."""
+    """Operations that wait for long, states and changes that lead nowhere."""
     for row in recorded.proposed:
         if recorded.at - row.at > LONG_SECONDS:
             long = f"operation {row.version} of the group of {row.header} is proposed since {recorded.at - row.at:.0f} s"
             yield Problem(long, slot=row.slot, location=row.subject, next=LOAD)
-    for (header, node), (applied, newest) in recorded.behind.items():
-        said = f"it has operations of the group of {header} up to {applied}, {newest} are committed"
-        yield Problem(said, node, next=LOAD)
     for (node, slot), (state, epoch) in recorded.states.items():
         if slot not in recorded.moves:
             yield Problem(f"the slot is {state} by epoch {epoch}, and does not move", node, slot, next=_go_on(recorded))
@@ -220,6 +219,14 @@ def _digest(node: str, row: CopyRow, known: Expected | None, found: str | None) 
     elif found != right:
         said = f"its copy has digest {found[:12]}, {right[:12]} is right"
         yield Problem(said, node, row.slot, row.location, MEND, "copy")
+
+
+def _schemas(recorded: Recorded, answer: Found) -> Iterator[Problem]:
+    """Databases it was told of late, by what lies in its folder."""
+    for row in recorded.late.get(answer.node, ()):
+        if row.kind.endswith("_database") and answer.schemas.get(row.subject, "") != row.sha256:
+            what = "it lacks the schema" if row.kind == "create_database" else "it still has the schema"
+            yield Problem(f"{what} of {row.subject}", answer.node, row.slot, next=LOAD)
 
 
 def _left_over(recorded: Recorded, answer: Found) -> Iterator[Problem]:

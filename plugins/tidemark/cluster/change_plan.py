@@ -27,13 +27,15 @@ SlotStates = Mapping[tuple[str, int], SlotState]
 @dataclass(frozen=True)
 class ChangePlan:
     """`old`: None for the first table. `slots`: how many move. `bytes`: what crosses a line, of each slot as often as
-    members of its new group lack it."""
+    members of its new group lack it. `handed`: what goes to another group of the same nodes: nothing crosses a line, but the
+    operations a member of the old group still lacks are no other group's, so it has to say that it lacks nothing."""
 
     old: PartitionTable | None
     new: PartitionTable
     moves: tuple[Move, ...]
     slots: int
     bytes: int
+    handed: tuple[Move, ...] = ()
 
     @property
     def takers(self) -> frozenset[str]:
@@ -121,7 +123,15 @@ def plan_init(table: PartitionTable, filled: Collection[int], sizes: Mapping[int
 def _planned(
     old: PartitionTable | None, new: PartitionTable, moves: tuple[Move, ...], sizes: Mapping[int, int]
 ) -> ChangePlan:
-    return ChangePlan(old, new, moves, sum(len(move.slots) for move in moves), _bytes(moves, sizes))
+    return ChangePlan(old, new, moves, sum(len(m.slots) for m in moves), _bytes(moves, sizes), _handed(old, new))
+
+
+def _handed(old: PartitionTable | None, new: PartitionTable) -> tuple[Move, ...]:
+    if old is None:
+        return ()
+    pairs = enumerate(zip(old.owners, new.owners, strict=True))
+    slots = [slot for slot, (before, now) in pairs if before != now and slot not in new.moving]
+    return tuple(Move(new.epoch, slot, slot, old.group_of(slot), new.group_of(slot)) for slot in slots)
 
 
 def _bytes(moves: Iterable[Move], sizes: Mapping[int, int]) -> int:

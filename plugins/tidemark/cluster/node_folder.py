@@ -17,6 +17,7 @@ from urllib.parse import quote
 from tidemark.cluster.node_papers import KeptPaper, NodePaper, decode_kept, decode_node, encode_kept, encode_node
 from tidemark.errors import (
     CorruptionError,
+    DiskAwayError,
     HostKeyError,
     PermanentError,
     SourceVanishedError,
@@ -77,14 +78,14 @@ class NodeFolder:
         self.require(cluster)
 
     def require(self, cluster: str) -> None:
-        """PermanentError unless it is this node's folder of that cluster: a disk that is not mounted looks empty."""
+        """PermanentError where it is another's; DiskAwayError where nobody claimed it: an unmounted disk looks empty."""
         owner = self.owner()
         if owner == NodePaper(cluster, self.name):
             return
         if owner is None:
-            raise PermanentError(
+            raise DiskAwayError(
                 f"{self.store.url} is not the folder of node {self.name}: {NODE} is not there",
-                hint="mount the node's disk, or mend its address in [nodes.*]; a new node comes by ./tidemark cluster add",
+                hint=f"mount the node's disk, or mend its address in [nodes.*]; lost: ./tidemark cluster remove {self.name}",
                 subject=self.name,
             )
         raise PermanentError(
@@ -103,11 +104,19 @@ class NodeFolder:
                 subject=self.name,
             )
 
-    def release(self) -> None:
-        """Nobody's folder any more, for a node that left or never came: tables, schema, snapshots go, the claim last."""
+    def release(self, cluster: str) -> None:
+        """Nobody's folder any more, for a node that left or never came: tables, schema, snapshots go, the claim last.
+
+        Files below `data/` stay, empty folders there go. Of a folder that is not this node's of that cluster nothing goes.
+        """
+        if self.owner() != NodePaper(cluster, self.name):
+            return
         # CRASH WINDOW: some of it is gone, the claim stands: released again.
         for folder in (SNAPSHOTS, SCHEMAS, TABLES):
             self.store.remove_tree(folder)
+        left = self.store.list_files([DATA])
+        if not left.entries and not left.odd:
+            self.store.remove_tree(DATA)
         self.store.remove([NODE])
 
     # the table

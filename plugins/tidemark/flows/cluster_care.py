@@ -84,6 +84,9 @@ def _forget_operations(cluster: Cluster) -> None:
     with cluster.app.ledger.write() as connection:
         applied = group_rows.applied(connection, receiver)
         for header, members in cluster.table.groups().items():
-            upto = min(applied.get((header, node), 0) for node in members)
+            were = {
+                node for of, node in applied if of == header and node in cluster.table.ring
+            }  # some may have missed what the group has no more
+            upto = min(applied.get((header, node), 0) for node in {*members, *were})
             if upto:
                 group_rows.forget_operations(connection, receiver, header, upto)

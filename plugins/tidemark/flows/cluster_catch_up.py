@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 from tidemark.cluster.deliveries import Piece, due
 from tidemark.cluster.schema_paper import paper_of
 from tidemark.errors import TidemarkError
-from tidemark.flows.cluster_deliver import Parcel, advance, bring
+from tidemark.flows.cluster_deliver import Parcel, advance, bring, logs_of
 from tidemark.flows.cluster_forward import withdraw_left
 from tidemark.flows.cluster_nodes import Cluster
 from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, group_rows, move_rows
@@ -46,8 +46,10 @@ class _Late:
     going: tuple[str, ...]
 
 
-def catch_up(cluster: Cluster | None, store: Store, node: str = "") -> CaughtUp:
+def catch_up(cluster: Cluster | None, store: Store, node: str = "", most: int | None = None) -> CaughtUp:
     """Bring every node that is late up to date, or one. `store`: the receiver's. Nodes that cannot be reached are named.
+
+    `most`: bytes for each node, the rest waits for the next time: a load does not stand still for who was away for weeks.
 
     The caller holds the receiver's load lease. Without a cluster, or with nobody late, it is a query or two.
     """
@@ -56,7 +58,7 @@ def catch_up(cluster: Cluster | None, store: Store, node: str = "") -> CaughtUp:
     withdraw_left(cluster, lambda row: MERGED not in row.subject)  # merged files are proposed under leases of their own
     files = removed = 0
     away: dict[str, str] = {}
-    for late in _who_is_late(cluster, node):
+    for late in _who_is_late(cluster, node, most):
         try:
             files += _put(cluster, store, late)
             removed += _remove(cluster, late)
@@ -114,34 +116,40 @@ def _removal(cluster: Cluster, location: str, slot: int, at: float) -> Operation
     return OperationRow(cluster.receiver.name, header, cluster.epoch, slot, "remove", location, at=at)
 
 
-def _who_is_late(cluster: Cluster, only: str) -> list[_Late]:
+def _who_is_late(cluster: Cluster, only: str, most: int | None) -> list[_Late]:
     receiver, table = cluster.receiver.name, cluster.table
     found = []
     with cluster.app.ledger.read() as connection:
         newest = group_rows.committed_versions(connection, receiver)
         applied = group_rows.applied(connection, receiver)
         going = _to_go(connection, receiver)
-        members = [(header, node) for header, group in table.groups().items() for node in group]
-        behind: dict[str, list[str]] = {}
-        for header, node in members:
-            if applied.get((header, node), 0) < newest.get(header, 0) and only in ("", node):
-                behind.setdefault(node, []).append(header)
+        behind = {
+            node: late
+            for node, headers in logs_of(table, applied).items()
+            if (late := [h for h in headers if applied.get((h, node), 0) < newest.get(h, 0)])
+        }
         states = move_rows.slot_states(connection, receiver) if behind else {}
-        for node in sorted({*behind, *(name for name in going if only in ("", name))}):
+        for node in sorted(name for name in {*behind, *going} if only in ("", name)):
             operations = [
                 operation
                 for header in behind.get(node, ())
                 for operation in due(group_rows.operations(connection, receiver, header, applied.get((header, node), 0)))
-                if table.owners[operation.slot] == header and (node, operation.slot) not in states
+                if node in table.group_of(operation.slot) and (node, operation.slot) not in states
             ]
-            found.append(_late(connection, cluster, node, operations, tuple(going.get(node, ()))))
+            found.append(_late(connection, cluster, node, operations, tuple(going.get(node, ())), most))
     return found
 
 
 def _late(
-    connection: Connection, cluster: Cluster, node: str, operations: Sequence[OperationRow], going: tuple[str, ...]
+    connection: Connection,
+    cluster: Cluster,
+    node: str,
+    operations: Sequence[OperationRow],
+    going: tuple[str, ...],
+    most: int | None,
 ) -> _Late:
-    """`operations`: what is due at the node; what lies there already, and what the catalog has no more, is left out."""
+    """`operations`: what is due at the node; what lies there already, and what the catalog has no more, is left out, and
+    files above `most` bytes are left for the next time."""
     receiver = cluster.receiver.name
     puts = [operation for operation in operations if operation.kind == "put"]
     places = [operation.subject for operation in puts]
@@ -152,6 +160,9 @@ def _late(
         rows = [row for row in copies.get(put.subject, ()) if row.state == "held"]
         if put.subject in known and not any(row.node == node and row.sha256 == put.sha256 for row in rows):
             home = rows[0].slot if rows else put.slot
+            if most is not None and most <= 0:
+                break
+            most = None if most is None else most - put.size
             pieces[put.subject] = Piece(put.subject, put.sha256, put.size, home, (put.slot,), "")
     created = [operation for operation in operations if operation.kind == "create_database"]
     return _Late(

@@ -27,7 +27,7 @@ from tidemark.flows.cluster_phases import PhaseOne
 from tidemark.flows.cluster_plan import PlanReport, plan_change, planned
 from tidemark.flows.cluster_stock import read_stock
 from tidemark.flows.cluster_wanted import Wanted, joining_row, require_cluster, require_settings
-from tidemark.ledger import audit, cluster_rows, move_rows
+from tidemark.ledger import audit, cluster_rows, copy_rows, move_rows
 from tidemark.ledger.cluster_rows import ChangeRow
 from tidemark.ledger.database import now
 from tidemark.ledger.leases import Lease, Leases, check_in
@@ -141,6 +141,9 @@ def roll_back(app: App, receiver: ReceiverSettings) -> ChangeResult:
         with app.ledger.read() as connection:
             change = cluster_rows.open_change(connection, receiver.name)
             rows = cluster_rows.nodes(connection, receiver.name)
+            identity = cluster_rows.cluster_identity(connection, receiver.name)
+            joining = {row.node for row in rows if row.state == "joining"}
+            back = {name for name in joining if copy_rows.copies_at(connection, receiver.name, name)}  # left a while ago
         if change is None:
             raise NotFoundError(f"no change of the nodes of {receiver.name} is open", hint="./tidemark cluster show")
         if change.state != "planned":
@@ -149,15 +152,18 @@ def roll_back(app: App, receiver: ReceiverSettings) -> ChangeResult:
                 hint="let it end (./tidemark cluster show), then the reverse is a change of its own",
                 subject=change.change_id,
             )
-        joining = {row.node for row in rows if row.state == "joining"}
         with NodeStores(app, rows) as stores:
-            cluster_phases.withdraw(stores, change.from_epoch + 1, joining, [row.node for row in rows])
+            members = [row.node for row in rows]
+            cluster_phases.withdraw(stores, change.from_epoch + 1, identity or change.change_id, joining - back, members)
         # CRASH WINDOW: nodes forgot the table, the ledger still plans it: rolled back again, or gone on with.
         with app.ledger.write() as connection:
             check_in(connection, lease)
             cluster_rows.set_change_state(connection, change.change_id, "rolled_back", now(connection))
-            for name in joining:
+            for name in joining - back:
                 cluster_rows.forget_node(connection, receiver.name, name)
+            for name in back:
+                cluster_rows.set_node_state(connection, receiver.name, name, "left", now(connection))
+                cluster_rows.note_node(connection, receiver.name, name, 1)  # it has a table of before: to be let go later
             audit.record(connection, "cluster.rolled_back", change.change_id, change=change.kind, node=change.node)
     return ChangeResult(change.from_epoch, 0, 0, "rolled_back")
 
@@ -218,5 +224,5 @@ def _result(app: App, receiver: ReceiverSettings, change_id: str) -> ChangeResul
         assert change is not None  # written down by this very call, or asked for by its id
         epoch = change.from_epoch + (change.state != "rolled_back")
         moves = move_rows.moves(connection, receiver.name, epoch) if change.state != "rolled_back" else []
-    moved = [move for move in moves if move.state != "moving"]
+    moved = [move for move in moves if move.state != "moving" and set(move.old) != set(move.new)]
     return ChangeResult(epoch, len(moved), sum(move.bytes_done for move in moves), change.state)

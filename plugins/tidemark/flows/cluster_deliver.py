@@ -6,7 +6,7 @@ down. Different machines work at once, nodes of one machine one after another. S
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -14,9 +14,11 @@ from urllib.parse import urlsplit
 from sqlalchemy.engine import Connection
 
 from tidemark.cluster.deliveries import Piece, applied_upto
+from tidemark.cluster.partition_table import PartitionTable
+from tidemark.cluster.ring import Group
 from tidemark.errors import NotFoundError, SourceVanishedError, TidemarkError, UnreachableError
 from tidemark.flows.cluster_nodes import Cluster
-from tidemark.ledger import catalog_rows, copy_rows, group_rows
+from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, group_rows
 from tidemark.ledger.copy_rows import CopyRow
 from tidemark.ledger.group_rows import OperationRow
 from tidemark.stores import transfer
@@ -168,33 +170,69 @@ def write_down(cluster: Cluster, delivered: Delivered, done: Collection[Operatio
 
 
 def advance(connection: Connection, cluster: Cluster, node: str, done: Collection[OperationRow] = ()) -> None:
-    """Note in each of its groups up to which version the node has everything, as the copies say. In the transaction."""
-    receiver, at, table = cluster.receiver.name, cluster.app.clock(), cluster.table
+    """Note in each of its groups up to which version the node has everything, as the copies say. In the transaction.
+
+    `done`: operations on databases it has done. Nothing by a table that is not in force any more. A group that the node
+    is of no longer is forgotten once nothing of it is wanted here.
+    """
+    receiver, table = cluster.receiver.name, cluster.table
+    if cluster_rows.current_epoch(connection, receiver) != table.epoch:
+        return
     applied = group_rows.applied(connection, receiver)
     finished = {(operation.header, operation.version) for operation in done}
-    for header, members in table.groups().items():
-        if node not in members:
-            continue
+    for header in logs_of(table, applied).get(node, ()):
         before = applied.get((header, node), 0)
         operations = group_rows.operations(connection, receiver, header, before)
-        if not operations:
-            continue
-        files = [operation.subject for operation in operations if not operation.kind.endswith("_database")]
-        copies = copy_rows.copies_of(connection, receiver, files)
-        here = {at: row for at, found in copies.items() for row in found if row.node == node}
-
-        known = catalog_rows.locations_in_use(connection, receiver, set(files) - set(here))
-
-        def settled(operation: OperationRow, here: Mapping[str, CopyRow] = here, known: Collection[str] = known) -> bool:
-            if (operation.header, operation.version) in finished or table.owners[operation.slot] != operation.header:
-                return True
-            row = here.get(operation.subject)
-            if operation.kind == "put":
-                if operation.state == "committed" and row is None and operation.subject not in known:
-                    return True  # no reader asks for it any more
-                return row is not None and row.state == "held" and row.sha256 == operation.sha256
-            return operation.kind == "remove" and row is None
-
+        settled = _settled(connection, cluster, node, operations, finished)
         upto = applied_upto(operations, before, settled)
         if upto > before:
-            group_rows.put_applied(connection, receiver, header, node, upto, at)
+            group_rows.put_applied(connection, receiver, header, node, upto, cluster.app.clock())
+        if (not operations or upto == operations[-1].version) and node not in members(table, header):
+            group_rows.forget_member(connection, receiver, header, node)
+
+
+def logs_of(table: PartitionTable, applied: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Node of the table → headers of the groups whose operations concern it: it is of them, or was when it missed something.
+
+    `applied`: (header, node) of which the ledger knows how far it came.
+    """
+    pairs = {(header, node) for header, group in table.groups().items() for node in group}
+    found: dict[str, list[str]] = {}
+    for header, node in sorted(pairs.union(applied)):
+        if node in table.ring:
+            found.setdefault(node, []).append(header)
+    return found
+
+
+def members(table: PartitionTable, header: str) -> Group:
+    """Of the group that the node begins; none for one that left."""
+    return table.ring.group(header, table.replicas) if header in table.ring else ()
+
+
+def _settled(
+    connection: Connection,
+    cluster: Cluster,
+    node: str,
+    operations: Sequence[OperationRow],
+    finished: Collection[tuple[str, int]],
+) -> Callable[[OperationRow], bool]:
+    """Whether the outcome of an operation lies at the node, or is not wanted there (any more)."""
+    receiver, table = cluster.receiver.name, cluster.table
+    files = [operation.subject for operation in operations if not operation.kind.endswith("_database")]
+    copies = copy_rows.copies_of(connection, receiver, files)
+    here = {location: row for location, rows in copies.items() for row in rows if row.node == node}
+    known = catalog_rows.locations_in_use(connection, receiver, set(files) - set(here))
+
+    def settled(operation: OperationRow) -> bool:
+        if (operation.header, operation.version) in finished or node not in table.group_of(operation.slot):
+            return True
+        row = here.get(operation.subject)
+        if operation.kind == "remove":
+            return row is None
+        if operation.kind != "put":
+            return False
+        if row is None:
+            return operation.state == "committed" and operation.subject not in known  # no reader asks for it any more
+        return row.state == "held" and row.sha256 == operation.sha256
+
+    return settled

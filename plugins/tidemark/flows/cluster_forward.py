@@ -42,15 +42,20 @@ class Forwarded:
 
 
 def make_visible(
-    app: App, cluster: Cluster | None, store: Store, files: Sequence[CatalogFile], act: Callable[[Connection], T]
+    app: App,
+    cluster: Cluster | None,
+    store: Store,
+    files: Sequence[CatalogFile],
+    act: Callable[[Connection], T],
+    logs: bool = False,
 ) -> T:
     """Run `act` in one write transaction, after `files` went to their nodes; what it returns.
 
     `store`: the receiver's, where the files lie; `act`: makes them visible, or nothing and returns None; it may be run again
-    in another transaction. Raises NoQuorumError, and nothing is visible then; StaleEpochError where the table was swapped
-    again and again.
+    in another transaction; `logs`: schema logs come with it, of any database. Raises NoQuorumError, and nothing is visible
+    then; StaleEpochError where the table was swapped again and again.
     """
-    if cluster is None or not files:
+    if cluster is None or not (files or logs):
         with app.ledger.write() as connection:
             return act(connection)
     for left in reversed(range(_ROUNDS)):
@@ -63,7 +68,7 @@ def make_visible(
                 made = act(connection)
                 if made is not None:
                     commit(connection, cluster, forwarded)
-                    _tell_schemas(connection, cluster, {file.database for file in files if file.role == "source"})
+                    _tell_schemas(connection, cluster, {file.database for file in files if file.role == "source"}, logs)
         except StaleEpochError:
             if forwarded is not None:
                 withdraw(cluster, forwarded.operations)
@@ -114,11 +119,13 @@ def commit(connection: Connection, cluster: Cluster, forwarded: Forwarded) -> No
     group_rows.set_operation_state(connection, forwarded.operations, "committed", cluster.app.clock())
 
 
-def _tell_schemas(connection: Connection, cluster: Cluster, databases: Collection[str]) -> None:
+def _tell_schemas(connection: Connection, cluster: Cluster, databases: Collection[str], logs: bool) -> None:
     """Series may have come with these files: an operation says that the schema is to be told again, as it is when a member
     applies it. One that no member has applied yet says so already."""
     receiver, at = cluster.receiver.name, cluster.app.clock()
     applied = group_rows.applied(connection, receiver)
+    if logs:
+        databases = catalog_rows.known_databases(connection, receiver, catalog_rows.databases(connection, receiver))
     rows = []
     for database in sorted(databases):
         route = cluster.table.route_schema(database)

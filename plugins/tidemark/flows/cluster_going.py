@@ -105,7 +105,7 @@ def _remove_at(cluster: Cluster, lease: Lease, node: str, rows: Sequence[CopyRow
 def _release(cluster: Cluster, lease: Lease, row: NodeRow) -> None:
     """Nothing of ours is at a node that left: it is nobody's folder from now on, and noted to have no table."""
     with contextlib.suppress(UnreachableError, PermanentError):  # it is gone itself, or was released before
-        cluster.folder(row.node).release()
+        cluster.folder(row.node).release(cluster.identity)
     # CRASH WINDOW: released, the ledger does not know: found to be nobody's, and noted.
     with cluster.app.ledger.write() as connection:
         check_in(connection, lease)

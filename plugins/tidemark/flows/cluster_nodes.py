@@ -76,8 +76,8 @@ class Cluster:
         return min(self.settings.quorum, self.table.replicas)
 
     def store(self, node: str) -> Store:
-        """The node's store, proved once to be its folder. UnreachableError names the node; PermanentError for another's
-        folder or one that nobody claimed (a disk that is not mounted)."""
+        """The node's store, proved once to be its folder. UnreachableError names the node, also where its disk is not
+        mounted; PermanentError for another's folder."""
         return self.folder(node).store
 
     def folder(self, node: str) -> NodeFolder:

@@ -81,17 +81,20 @@ def run(phase: PhaseOne) -> None:
     # CRASH WINDOW: in force, nothing has moved: `migrate` goes on from what the transaction wrote.
 
 
-def withdraw(phase_nodes: NodeStores, epoch: int, joining: Collection[str], members: Collection[str]) -> list[str]:
+def withdraw(
+    phase_nodes: NodeStores, epoch: int, identity: str, joining: Collection[str], members: Collection[str]
+) -> list[str]:
     """Take a table that was never in force away from the nodes that can be reached; who came for it is let go.
 
-    Returns the nodes that could not be reached: they keep it until they take the next one.
+    `identity`: of the cluster; a folder of another one is left alone. Returns the nodes that could not be reached: they keep
+    it until they take the next one.
     """
     away = []
     for name in sorted({*joining, *members}):
         try:
             folder = phase_nodes.folder(name)
             if name in joining:
-                folder.release()
+                folder.release(identity)
             else:
                 folder.withdraw_table(epoch)
         except UnreachableError:
@@ -185,7 +188,11 @@ def _swap(phase: PhaseOne, taken: Collection[str]) -> None:
         cluster_rows.swap_table(connection, TableRow(receiver, plan.new.epoch, encode(plan.new), phase.change.change_id, at))
         move_rows.add_moves(
             connection,
-            [MoveRow(receiver, plan.new.epoch, s, m.old, m.new, at=at) for m in plan.moves for s in m.slots],
+            [
+                MoveRow(receiver, plan.new.epoch, s, m.old, m.new, at=at)
+                for m in (*plan.moves, *plan.handed)
+                for s in m.slots
+            ],
         )
         states = plan.swap_states(_states(connection, receiver))
         move_rows.put_slot_states(connection, receiver, states, plan.new.epoch)

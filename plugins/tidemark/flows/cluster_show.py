@@ -14,7 +14,8 @@ from tidemark.cluster.slot_hash import schema_slot
 from tidemark.cluster.table_paper import decode
 from tidemark.errors import CorruptionError, NotFoundError
 from tidemark.flows.app import App
-from tidemark.ledger import cluster_rows, copy_rows, group_rows, move_rows
+from tidemark.flows.cluster_late import late_members
+from tidemark.ledger import cluster_rows, copy_rows, move_rows
 from tidemark.ledger.cluster_rows import ChangeRow, NodeRow
 from tidemark.ledger.move_rows import MoveRow
 from tidemark.load.place import catalog_partition
@@ -64,7 +65,7 @@ def status_of(connection: Connection, receiver: str) -> ClusterStatus | None:
         return None
     try:
         view = view_of(connection, receiver, 0.0)
-        behind = members_behind(connection, receiver, table_of(connection, receiver))
+        behind = late_members(connection, receiver, table_of(connection, receiver))
     except CorruptionError:
         return None
     return ClusterStatus(
@@ -76,7 +77,7 @@ def status_of(connection: Connection, receiver: str) -> ClusterStatus | None:
         done=view.moved_bytes,
         change=view.change.said if view.change else "",
         change_state=view.change.state if view.change else "",
-        behind=tuple(sorted({node for _, node in behind})),
+        behind=tuple(sorted(behind)),
     )
 
 
@@ -99,16 +100,6 @@ def route(app: App, receiver: ReceiverSettings, database: str, time: str = "") -
         partition = catalog_partition(at, receiver.partition_interval_ms, unit)
         slot = slots_of(table, named, partition, partition)[0]
     return RouteView(named, partition, slot, table.group_of(slot), left.get(slot, ()), table.epoch, named in known)
-
-
-def members_behind(connection: Connection, receiver: str, table: PartitionTable) -> dict[tuple[str, str], tuple[int, int]]:
-    """Members that lack a committed operation of their group: (header, node) → (applied, the newest committed)."""
-    sql = "SELECT header, MAX(version) FROM group_operation WHERE receiver = :r AND state = 'committed' GROUP BY header"
-    newest = {row[0]: int(row[1]) for row in connection.execute(sa.text(sql), {"r": receiver})}
-    applied = group_rows.applied(connection, receiver)
-    groups = {header: members for header, members in table.groups().items() if header in newest}
-    far = {(header, node): applied.get((header, node), 0) for header, members in groups.items() for node in members}
-    return {key: (version, newest[key[0]]) for key, version in far.items() if version < newest[key[0]]}
 
 
 def table_of(connection: Connection, receiver: str) -> PartitionTable:

@@ -8,8 +8,9 @@ from sqlalchemy.engine import Connection
 
 from tidemark.errors import NotFoundError, TidemarkError
 from tidemark.flows.app import App
+from tidemark.flows.cluster_late import late_members
 from tidemark.flows.cluster_nodes import NodeStores, cluster_settings
-from tidemark.flows.cluster_show import members_behind, table_of, view_of
+from tidemark.flows.cluster_show import table_of, view_of
 from tidemark.ledger import cluster_rows, copy_rows, move_rows
 from tidemark.ledger.cluster_rows import NodeRow
 from tidemark.proof.explanation import Explanation
@@ -35,7 +36,7 @@ def _node(app: App, receiver: ReceiverSettings, name: str) -> Explanation:
             raise _unknown(f"node:{name}", "nodes", ", ".join(node.name for node in view.nodes))
         states = move_rows.slot_states(connection, receiver.name, name)
         going = [row for row in copy_rows.copies_at(connection, receiver.name, name) if row.state == "going"]
-        behind = members_behind(connection, receiver.name, table_of(connection, receiver.name))
+        late = late_members(connection, receiver.name, table_of(connection, receiver.name))
         row = next(row for row in cluster_rows.nodes(connection, receiver.name) if row.node == name)
     away, free = ("", None) if row.state == "left" else _asked(app, receiver, row)
     return explain_node(
@@ -46,7 +47,7 @@ def _node(app: App, receiver: ReceiverSettings, name: str) -> Explanation:
             away=away,
             states=Counter(state for state, _ in states.values()),
             going=(len(going), sum(row.size for row in going)),
-            behind=[(header, *far) for (header, node), far in sorted(behind.items()) if node == name],
+            behind=[f"{row.kind.replace('_', ' ')} {row.subject}" for row in late.get(name, ())],
             free=free,
         )
     )

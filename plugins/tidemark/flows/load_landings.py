@@ -40,6 +40,7 @@ from tidemark.stores.landing import RECEIPT, Manifest, Receipt, Resend
 from tidemark.stores.landing_papers import encode
 from tidemark.stores.protocol import Store
 
+_CATCH_UP = 1 << 30  # bytes that a load brings to a late node; housekeeping brings all of it
 _BATCH_FILES = 512  # files of following landings that are checked in one go: starting processes costs more than a file
 
 
@@ -93,11 +94,11 @@ def load(
         work = _Work(app, receiver, root, store, lease, engine, progress, rows, cluster, finished)
         require_current(app, receiver, store)
         sweep_waiting(app.ledger, store, receiver.name, lease)
-        catch_up(cluster, store)
+        catch_up(cluster, store, most=_CATCH_UP)
         replay_refused(Bench(app, receiver, root, store, lease, engine, cluster))
         failed = _load_sites(work, landing_folders(root, site_id, finished))
         _note_finished(work)
-        catch_up(cluster, store)  # with the schema of what came
+        catch_up(cluster, store, most=0)  # with the schema of what came
     if failed:
         raise failed[0]
     return work.tally.result(receiver.name)
@@ -210,7 +211,7 @@ def _record(work: _Work, one: _Landing, admission: Admission, logs: Sequence[sch
         return receipt, recorded.clashes
 
     files = [load.row for load in admission.loads]
-    work.tally.take(origin.site_id, *make_visible(work.app, work.cluster, work.store, files, tell))
+    work.tally.take(origin.site_id, *make_visible(work.app, work.cluster, work.store, files, tell, bool(logs)))
 
 
 def _finish(work: _Work, folder: Folder, paper: Paper | None) -> None:

@@ -10,12 +10,13 @@ from tidemark.proof.cluster_view import ChangeView, NodeView
 from tidemark.proof.explanation import Explanation, listed, when
 
 _SHOW = "./tidemark cluster show"
+_SHOWN = 5  # operations that a node lacks
 
 
 @dataclass(frozen=True)
 class NodeFacts:
     """`away`: why it could not be reached just now, '' where it answered. `states`: state → slots that move at it. `going`:
-    files and bytes to be removed. `behind`: (header of the group, applied, the newest committed)."""
+    files and bytes to be removed. `behind`: operations of its groups that it lacks, in words."""
 
     node: NodeView
     epoch: int  # in force
@@ -23,7 +24,7 @@ class NodeFacts:
     away: str = ""
     states: Mapping[str, int] = field(default_factory=dict)
     going: tuple[int, int] = (0, 0)
-    behind: Sequence[tuple[str, int, int]] = ()
+    behind: Sequence[str] = ()
     free: int | None = None  # bytes
 
 
@@ -56,7 +57,7 @@ def explain_node(f: NodeFacts) -> Explanation:
         f"{node.store}: heads {node.slots:,} slots, holds copies of {node.holds:,}, {size(node.bytes)}",
         f"table {node.epoch} lies in its folder, {f.epoch} is in force",
         *(f"{count:,} slots are {state}" for state, count in sorted(f.states.items())),
-        *(f"group of {header}: has operations up to {applied} of {newest}" for header, applied, newest in f.behind),
+        *(f"it lacks: {operation}" for operation in f.behind[:_SHOWN]),
     ]
     if f.going[0]:
         evidence.append(f"{f.going[0]:,} files ({size(f.going[1])}) go when their grace is over")
@@ -94,10 +95,9 @@ def _node_state(f: NodeFacts) -> tuple[str, str, str, str]:
         cause = f"{coming:,} slots are on their way to it; readers ask the old groups, too"
         return "filling", cause, go_on, "the migration at work goes on; one that died waits for that command"
     if f.behind:
-        lacking = sum(newest - applied for _, applied, newest in f.behind)
         return (
             "behind",
-            f"it was away for {lacking:,} operations of its groups",
+            f"it lacks {len(f.behind):,} operations of its groups",
             "./tidemark load",
             "the next load brings them",
         )

@@ -44,12 +44,13 @@ def test_a_node_whose_disk_is_not_mounted(world: ClusterWorld, ask: Asked) -> No
 
 def test_a_node_that_lacks_operations(world: ClusterWorld, ask: Asked) -> None:
     with world.app.ledger.write() as connection:
-        rows = group_rows.propose(connection, [group_rows.OperationRow("centre", "n1", 1, 0, "create_database", "root.sg")])
-        group_rows.set_operation_state(connection, rows, "committed", 1.0)
-    answer = ask("why", "node:n1")[1]
+        told = group_rows.OperationRow("centre", world.table.owners[0], 1, 0, "create_database", "root.sg", "ab")
+        group_rows.set_operation_state(connection, group_rows.propose(connection, [told]), "committed", 1.0)
+    answer = ask("why", f"node:{world.table.owners[0]}")[1]
+    assert "it lacks: create database root.sg" in answer["evidence"]
     assert answer["state"] == "behind" and answer["next"] == "./tidemark load" and not answer["final"]
     cluster = ask("status")[1]["cluster"]
-    assert cluster["state"] == "behind" and cluster["behind"] == sorted(world.table.groups()["n1"])
+    assert cluster["state"] == "behind" and cluster["behind"] == sorted(world.table.group_of(0))
 
 
 def test_a_slot_says_what_its_move_waits_for(world: ClusterWorld, ask: Asked) -> None:

@@ -11,6 +11,7 @@ from tests.unit.stores.store_conformance import Place, sha
 from tidemark.cluster.node_folder import NodeFolder
 from tidemark.errors import (
     CorruptionError,
+    DiskAwayError,
     PermanentError,
     SchemaTooNewError,
     SourceVanishedError,
@@ -31,7 +32,7 @@ class NodeFolderConformance:
 
     def test_a_new_folder_is_claimed_once_and_for_good(self, folder: NodeFolder, place: Place) -> None:
         assert folder.owner() is None
-        with pytest.raises(PermanentError, match="not the folder of node n1"):
+        with pytest.raises(DiskAwayError, match="not the folder of node n1"):
             folder.require("c1")
 
         folder.claim("c1")
@@ -78,17 +79,32 @@ class NodeFolderConformance:
 
     def test_a_released_folder_keeps_nothing_of_ours_and_may_be_claimed_anew(self, folder: NodeFolder, place: Place) -> None:
         folder.claim("c1")
-        place.put("data/a", b"a")
+        place.put("data/root.a/0/a", b"a")
         folder.put_table(1, b"table")
         folder.put_schema("root.a", b"schema")
-        folder.snapshot(["data/a"], "move")
-        folder.remove(["data/a"])
+        folder.snapshot(["data/root.a/0/a"], "move")
+        folder.remove(["data/root.a/0/a"])
 
         for _ in range(2):
-            folder.release()
+            folder.release("c1")
 
         assert place.names() == []
+        assert "data" not in folder.store.list_folder("")
         NodeFolder(folder.store, "n9").claim("c2")
+
+    def test_a_release_leaves_files_that_are_there(self, folder: NodeFolder, place: Place) -> None:
+        folder.claim("c1")
+        place.put("data/root.a/0/left over", b"a")
+        folder.release("c1")
+        assert place.names() == ["data/root.a/0/left over"]
+
+    @pytest.mark.parametrize(("cluster", "node"), [("c2", "n1"), ("c1", "n2")])
+    def test_the_folder_of_another_is_not_released(self, store: Store, place: Place, cluster: str, node: str) -> None:
+        mine = NodeFolder(store, "n1")
+        mine.claim("c1")
+        mine.put_table(1, b"table")
+        NodeFolder(store, node).release(cluster)
+        assert place.names() == [NODE, ".tidemark/table/1"]
 
     # tables
 

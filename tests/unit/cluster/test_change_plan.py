@@ -109,3 +109,12 @@ def test_what_a_receiver_has_comes_to_its_first_nodes() -> None:
     ]
     assert (plan.slots, plan.bytes, plan.takers) == (2, 200, {"a", "b", "c"})
     assert set(plan.swap_states({}).values()) == {SlotState.PULLING}
+
+
+def test_a_slot_that_goes_to_another_group_of_the_same_nodes_is_handed_over() -> None:
+    two = table("a", "b")
+    plan = plan_change(two, "rebalance", "", {}, lambda owners, _nodes: owners[::-1])
+    assert plan.moves == () and plan.slots == plan.bytes == 0 and plan.swap_states({}) == {}
+    handed = {move.first: (move.old, move.new) for move in plan.handed}
+    changed = [slot for slot in range(60) if two.owners[slot] != plan.new.owners[slot]]
+    assert handed == {slot: (two.group_of(slot), plan.new.group_of(slot)) for slot in changed} and changed

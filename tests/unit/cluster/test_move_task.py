@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tidemark.cluster.move_task import AT_ONCE, SMALLEST, TASK_BYTES, TASK_FILES, End, MoveTask, run_move, shared, waves
 from tidemark.cluster.node_folder import NodeFolder
-from tidemark.errors import CorruptionError, PermanentError, SourceVanishedError
+from tidemark.errors import CorruptionError, DiskAwayError, SourceVanishedError
 from tidemark.flows.engines import PoolEngine
 from tidemark.stores.local import LocalStore
 from tidemark.stores.opening import StoreAddress
@@ -69,7 +69,7 @@ def test_each_file_fails_by_itself_with_its_own_kind(task: MoveTask, tmp_path: P
 def test_a_folder_that_is_not_the_nodes_is_left_alone(task: MoveTask, tmp_path: Path, wrong: str) -> None:
     """A disk that is not mounted at an executor's time of work, though it was when the flow looked."""
     (tmp_path / {"source": "n1", "target": "n2"}[wrong] / ".tidemark/node.json").unlink()
-    with pytest.raises(PermanentError, match="is not the folder of node"):
+    with pytest.raises(DiskAwayError, match="is not the folder of node"):
         run_move(task)
     assert not (tmp_path / "n2" / "data").exists()
 

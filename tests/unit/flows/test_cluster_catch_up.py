@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tests.centre import InlineEngine, d1, rows
 from tests.clustered import Clustered, everything_is_held
 from tests.small_files import deletion, source
-from tidemark.flows import admitting, merge_catalog
+from tidemark.flows import admitting, load_landings, merge_catalog
 from tidemark.flows.cluster_catch_up import catch_up
 from tidemark.flows.housekeep import DAY, housekeep
 from tidemark.flows.merge_catalog import merge
@@ -53,6 +54,26 @@ def test_it_comes_from_another_node_where_the_receiver_gave_it_up(centre: Cluste
     centre.load()
     everything_is_held(centre, table)
     assert not (centre.root / "data").exists()
+
+
+def test_a_load_brings_so_much_and_housekeeping_the_rest(centre: Clustered, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = centre.begin(*NODES)
+    two_loads_with_n2_away(centre)
+    monkeypatch.setattr(load_landings, "_CATCH_UP", 1)
+    centre.load()
+    assert len(centre.at("n2")) == 2  # one more, however big it is
+    housekeep(centre.app, centre.receiver)
+    everything_is_held(centre, table)
+
+
+def test_what_was_missed_under_another_header_is_brought_all_the_same(centre: Clustered) -> None:
+    """Of three nodes with three copies nothing moves when headers change, so nobody else brings it."""
+    table = centre.begin(*NODES)
+    two_loads_with_n2_away(centre)
+    turn = {"n1": "n2", "n2": "n3", "n3": "n1"}
+    new = centre.swap(replace(table, epoch=2, owners=tuple(turn[name] for name in table.owners)))
+    centre.load()
+    everything_is_held(centre, new)
 
 
 def test_a_member_that_stays_away_is_named_and_the_rest_goes_on(centre: Clustered) -> None:

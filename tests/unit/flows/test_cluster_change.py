@@ -193,6 +193,30 @@ def test_without_a_quorum_nothing_is_swapped_and_it_is_rolled_back(three: Moving
     three.settled()
 
 
+def test_a_node_that_left_and_comes_back_in_vain_has_left_again(three: MovingWorld) -> None:
+    """Its files wait for their grace still: its folder stays its own until they are gone."""
+    three.cluster = replace(three.cluster, grace_hours=1)
+    assert asked(three, Wanted("remove", "n1")) == "done"
+    had = [entry.path for entry in three.stores["n1"].list_files(["data"]).entries]
+    assert had
+    quorum_of_two(three)
+    three.away = {"n2"}
+    with pytest.raises(NoQuorumError, match="n2"):
+        asked(three, Wanted("add", "n1"))
+    three.away = set()
+    with three.app() as app:
+        assert roll_back(app, three.receiver).state == "rolled_back"
+        assert migrate(app, three.receiver).left == 0
+    assert three.sql("SELECT state FROM cluster_node WHERE node = 'n1'") == [("left",)]
+    assert [entry.path for entry in three.stores["n1"].list_files(["data"]).entries] == had
+
+    three.cluster = replace(three.cluster, grace_hours=0)
+    with three.app() as app:
+        migrate(app, three.receiver)
+    assert not three.stores["n1"].list_files([""]).entries
+    three.settled()
+
+
 def test_without_a_quorum_it_goes_on_once_the_node_is_back(three: MovingWorld) -> None:
     quorum_of_two(three)
     three.away = {"n2"}
@@ -280,3 +304,26 @@ def test_a_cluster_of_one_node_grows(tmp_path: Path) -> None:
     world.settled()
     with world.app() as app:
         assert migrate(app, world.receiver).state == ""
+
+
+def test_who_missed_a_file_gets_it_though_its_slot_goes_to_another_group_of_the_same_nodes(tmp_path: Path) -> None:
+    by_bytes = ClusterSettings(replicas=2, quorum=1, slots=6, grace_hours=0, cache_bytes=0, balance="bytes")
+    world = MovingWorld(tmp_path, ("n1", "n2"), (), by_bytes)
+    with world.app(nodes=world.names) as app:
+        init(app, world.receiver)
+    with world.app() as app:
+        table = world.open(app).table
+    slots = {table.route("root.b", partition).slot: partition for partition in range(40)}
+    mine = [partition for slot, partition in sorted(slots.items()) if table.owners[slot] == table.owners[0]]
+    world.away = {"n2"}
+    for partition in mine:  # all of it in slots of one header: some of them go to the other one
+        world.put("root.b", partition, content=f"{partition}" * 1000)
+    with world.app() as app, pytest.raises(RetryableError, match="n2"):
+        change(app, world.receiver, Wanted("rebalance"))
+    world.audit()
+    world.away = set()
+    assert asked(world, Wanted("rebalance")) == "done"
+    handed = [slot for (slot,) in world.sql("SELECT slot FROM cluster_move WHERE epoch = 2")]
+    for slot, location in world.sql("SELECT slot, location FROM node_copy WHERE node = 'n1'"):
+        assert slot not in handed or world.digest("n2", str(location))
+    assert handed

@@ -67,6 +67,12 @@ def test_the_first_file_of_a_database_creates_it_where_its_schema_belongs(centre
     with centre.cluster() as cluster:
         papers = {cluster.folder(node).schema("root.sg") for node in table.route_schema("root.sg").members}
     assert len(papers) == 1 and b'"root.sg.d2.t"' in papers.pop()
+    log = b"2,root.sg\n0,root.sg.d3.u,2,2,1,,,-1\n"
+    sender.land(schema=[("schema/mlog.txt", 1, 0, log)])
+    centre.load()
+    with centre.cluster() as cluster:
+        papers = {cluster.folder(node).schema("root.sg") for node in table.route_schema("root.sg").members}
+    assert len(papers) == 1 and b'"root.sg.d3.u"' in papers.pop()
     behind = "SELECT 1 FROM group_member m JOIN group_operation o ON o.header = m.header WHERE m.applied < o.version"
     assert centre.sql(behind) == []
 

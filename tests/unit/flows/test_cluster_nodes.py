@@ -201,7 +201,7 @@ def test_a_disk_that_was_exchanged_meanwhile_is_noticed_when_it_is_back(begun: A
         cluster.stores.gone("n1", UnreachableError("connection reset"))
         (tmp_path / "nodes" / "n1").rename(tmp_path / "broken")
         cluster.stores.forgive()
-        with pytest.raises(PermanentError, match="not the folder of node n1"):
+        with pytest.raises(UnreachableError, match="not the folder of node n1"):
             cluster.folder("n1")
 
 
@@ -210,7 +210,7 @@ def test_a_disk_that_is_not_mounted_is_not_taken_for_an_empty_node(begun: App, t
     (tmp_path / "nodes" / "n2").mkdir()
     with opened(begun, CENTRE) as cluster:
         assert cluster is not None
-        with pytest.raises(PermanentError, match="not the folder of node n2"):
+        with pytest.raises(UnreachableError, match="not the folder of node n2"):
             cluster.store("n2")
     assert list((tmp_path / "nodes" / "n2").iterdir()) == []
 

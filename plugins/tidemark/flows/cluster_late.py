@@ -1,0 +1,49 @@
+"""Which members lack operations of their groups: not by how far they are noted to have come, but by what is not there.
+
+A member that got its slots by moving has their files before anybody notes how far it has come.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from sqlalchemy.engine import Connection
+
+from tidemark.cluster.deliveries import due
+from tidemark.cluster.partition_table import PartitionTable
+from tidemark.ledger import catalog_rows, copy_rows, group_rows, move_rows
+from tidemark.ledger.group_rows import OperationRow
+
+
+def late_members(connection: Connection, receiver: str, table: PartitionTable) -> dict[str, list[OperationRow]]:
+    """Node → committed operations that it lacks: files it has no proved copy of, databases it was not told of.
+
+    What a slot's move still brings is not late. Of a database only the node's folder says for sure (`cluster check` asks).
+    """
+    newest, applied = group_rows.committed_versions(connection, receiver), group_rows.applied(connection, receiver)
+    states = None
+    found: dict[str, list[OperationRow]] = defaultdict(list)
+    for header, members in table.groups().items():
+        for node in members:
+            before = applied.get((header, node), 0)
+            if before >= newest.get(header, 0):
+                continue
+            states = move_rows.slot_states(connection, receiver) if states is None else states
+            waiting = due(group_rows.operations(connection, receiver, header, before))
+            here = [o for o in waiting if table.owners[o.slot] == header and (node, o.slot) not in states]
+            found[node] += _missing(connection, receiver, node, here)
+    return {node: rows for node, rows in found.items() if rows}
+
+
+def _missing(connection: Connection, receiver: str, node: str, operations: list[OperationRow]) -> list[OperationRow]:
+    files = [operation.subject for operation in operations if operation.kind == "put"]
+    copies = copy_rows.copies_of(connection, receiver, files)
+    known = catalog_rows.locations_in_use(connection, receiver, files)
+
+    def lacks(operation: OperationRow) -> bool:
+        if operation.kind == "put":
+            proved = ((row.node, row.state, row.sha256) for row in copies.get(operation.subject, ()))
+            return operation.subject in known and (node, "held", operation.sha256) not in proved
+        return operation.kind.endswith("_database")
+
+    return [operation for operation in operations if lacks(operation)]
