@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     peers: dict[str, Any] = {}
     if "plan" in wanted:
         say("cluster: plans of one change")
-        ours["plan"] = cluster_costs.plans(asked.nodes, 5 if asked.quick else 21)
+        ours["plan"] = cluster_costs.plans(asked.nodes, 21)
         ratios["plan_ms"] = max(plan["median_ms"] for plan in ours["plan"])
         ratios["table_kb"] = max(plan["table_kb"] for plan in ours["plan"])
     if "costs" in wanted:
