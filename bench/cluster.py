@@ -50,20 +50,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     peers: dict[str, Any] = {}
     if "plan" in wanted:
         say("cluster: plans of one change")
-        ours["plan"] = cluster_costs.plans(asked.nodes, 5 if asked.quick else 21)
+        ours["plan"] = cluster_costs.plans(asked.nodes, 21)
         ratios["plan_ms"] = max(plan["median_ms"] for plan in ours["plan"])
         ratios["table_kb"] = max(plan["table_kb"] for plan in ours["plan"])
     if "costs" in wanted:
         ours |= {"copies": cluster_costs.copies(asked.nodes), "ten": cluster_costs.ten_nodes()}
         ours["slot_numbers"] = cluster_costs.slot_numbers()
-    if "migrate" in wanted:
-        cluster_move.measure(2 if asked.quick else 5, asked.scale, ratios, ours, peers)
     if "life" in wanted:
         lives = [cluster_play.play(seed, asked.nodes) for seed in range(1 if asked.quick else 3)]
         ratios |= _ratios(lives)
         for name in lives[0]:
             side = ours if name in ("slots", "bytes", "compat") else peers
             side[name] = _summary([seen[name] for seen in lives])
+    if "migrate" in wanted:
+        report("cluster", ratios, ours, peers)  # what was found so far stays, whatever comes
+        cluster_move.measure(2 if asked.quick else 5, asked.scale, ratios, ours, peers)
     paper = report("cluster", ratios, ours, peers, seconds=round(time.monotonic() - began, 1))
     print(json.dumps(paper if asked.json else paper["ratios"], indent=None if asked.json else 1))
     return 0

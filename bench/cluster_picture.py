@@ -31,7 +31,7 @@ WIDTH, HEIGHT, LEFT, TOP, PLOT_WIDTH, PLOT_HEIGHT, GAP = 1100, 400, 56, 66, 340,
 Point = tuple[float, float]
 
 
-def main(arguments: Sequence[str]) -> int:
+def draw(arguments: Sequence[str]) -> int:
     paper, picture = (*arguments, *("var/bench/cluster.json", "docs/pictures/cluster-scale.svg")[len(arguments) :])
     found = json.loads(Path(paper).read_text(encoding="utf-8"))
     Path(picture).write_text(drawn({**found["ours"], **found["peers"]}), encoding="utf-8")
@@ -106,4 +106,4 @@ def _apart(ends: Mapping[str, Point], least: float = 16) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(draw(sys.argv[1:]))
