@@ -87,7 +87,9 @@ def _test(call: Call) -> Answer:
 def _bench_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help=f"one of: {', '.join(_benchmarks())}")
     parser.add_argument("--quick", action="store_true", help="fewer rounds; sizes stay")
-    parser.add_argument("--only", metavar="PARTS", default="", help="parts of it, with commas (transfer, sync, merge)")
+    parser.add_argument(
+        "--only", metavar="PARTS", default="", help="parts of it, with commas (transfer, sync, merge, cluster)"
+    )
     parser.add_argument("--install", action="store_true", help="the peers' packages too")
 
 

@@ -57,6 +57,8 @@ def make_visible(
     """
     if cluster is None or not (files or logs):
         with app.ledger.write() as connection:
+            if files and app.settings.cluster is not None:  # a first table since this was begun: nobody forwarded it
+                cluster_rows.require_epoch(connection, files[0].receiver, 0 if cluster is None else cluster.epoch)
             return act(connection)
     for left in reversed(range(_ROUNDS)):
         forwarded: Forwarded | None = None

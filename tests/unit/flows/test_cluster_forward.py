@@ -14,8 +14,9 @@ from tidemark.cluster.balance import even_slots
 from tidemark.cluster.ring import Node, identifier_of
 from tidemark.errors import NoQuorumError, StaleEpochError
 from tidemark.flows import admitting, merge_catalog
+from tidemark.flows.cluster_forward import make_visible
 from tidemark.flows.merge_catalog import merge
-from tidemark.ledger import cluster_rows
+from tidemark.ledger import catalog_rows, cluster_rows
 
 NODES = ("n1", "n2", "n3")
 
@@ -217,3 +218,16 @@ def test_a_receiver_without_a_cluster_asks_no_table(tmp_path: Path, monkeypatch:
     centre.load()
     assert centre.rows() == rows((1, 10))
     assert centre.sql("SELECT count(*) FROM group_operation") == [(0,)]
+
+
+def test_what_was_begun_before_the_first_table_is_not_shown_behind_it(centre: Clustered) -> None:
+    """A merge holds no lease that `cluster init` asks for: what it made lies at no node."""
+    centre.begin(*NODES)
+    centre.sender().land({source(1): d1((1, 10))})
+    centre.load()
+    with centre.app.ledger.read() as connection:
+        files = catalog_rows.visible_files(connection, "centre")
+    shown: list[bool] = []
+    with centre.app.receiver_store(centre.receiver) as store, pytest.raises(StaleEpochError):
+        make_visible(centre.app, None, store, files, lambda _: shown.append(True))
+    assert shown == []
