@@ -69,6 +69,7 @@ class Recorded:
     moves: Mapping[int, MoveRow]  # those that are not done
     states: Mapping[tuple[str, int], tuple[str, int]]  # (node, slot) → (state, epoch)
     proposed: Sequence[OperationRow]
+    withdrawn: Set[str]  # locations that were being brought to nodes, and will not come: housekeeping takes what lies there
     late: Mapping[str, Sequence[OperationRow]]  # node → operations of its groups that it lacks, by the ledger
     at: float
     grace: float  # seconds that a copy nobody needs stays
@@ -235,7 +236,8 @@ def _left_over(recorded: Recorded, answer: Found) -> Iterator[Problem]:
         whole = whole_name(path)
         file = recorded.files.get(whole)
         coming = file is not None and file.live and answer.node in file.allowed and file.slot in recorded.moves
-        if path in rows or coming or whole in recorded.in_flight:
+        going = whole in recorded.withdrawn or (file is not None and not file.live)
+        if path in rows or coming or going or whole in recorded.in_flight:
             continue
         if path == whole and file is not None and answer.node in file.wanted:
             continue  # said already: it has no copy that counts

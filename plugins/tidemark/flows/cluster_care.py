@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from sqlalchemy.engine import Connection
+
+from tidemark.cluster.agreement import whole_name
 from tidemark.errors import TidemarkError
 from tidemark.flows import cluster_cache
 from tidemark.flows.cluster_catch_up import catch_up, drop_databases, remove_everywhere
 from tidemark.flows.cluster_nodes import Cluster
 from tidemark.ledger import catalog_rows, copy_rows, group_rows
+from tidemark.load.recall import MERGED
 from tidemark.progress import Progress, Tick
 from tidemark.stores.protocol import Store
 
@@ -67,8 +71,10 @@ def _remove_left_over(cluster: Cluster) -> dict[str, str]:
             with cluster.app.ledger.read() as connection:
                 rows = copy_rows.copies_at(connection, receiver, node)
                 coming = {row.subject for row in group_rows.proposed(connection, receiver)}
+                given_up = _given_up(connection, receiver)
             known = {row.location for row in rows} | coming
             left = set(folder.left_over(known, before))
+            left |= {path for path in folder.left_over(known) if whole_name(path) in given_up}
             with cluster.app.ledger.read() as connection:  # looked again: it takes a while to list a node
                 left -= copy_rows.copies_of(connection, receiver, left).keys()
                 left -= {row.subject for row in group_rows.proposed(connection, receiver)}
@@ -76,6 +82,12 @@ def _remove_left_over(cluster: Cluster) -> dict[str, str]:
         except TidemarkError as error:
             away[node] = error.message
     return away
+
+
+def _given_up(connection: Connection, receiver: str) -> set[str]:
+    """Outputs of merges that died: each has a name of its own, so nobody will ever bring them again."""
+    withdrawn = {location for location in group_rows.withdrawn_puts(connection, receiver) if MERGED in location}
+    return withdrawn - catalog_rows.known_places(connection, receiver, withdrawn)
 
 
 def _forget_operations(cluster: Cluster) -> None:

@@ -28,7 +28,6 @@ from tidemark.ledger import cluster_rows, copy_rows, group_rows, move_rows
 from tidemark.ledger.cluster_rows import NodeRow
 from tidemark.ledger.copy_rows import CopyRow
 from tidemark.ledger.database import now
-from tidemark.ledger.group_rows import OperationRow
 from tidemark.progress import Progress, Tick, silent
 from tidemark.settings import ReceiverSettings
 
@@ -131,7 +130,8 @@ def read_recorded(app: App, receiver: ReceiverSettings) -> Recorded:
             copies={node: _by_location(copy_rows.copies_at(connection, name, node)) for node in nodes},
             moves=moves,
             states=move_rows.slot_states(connection, name),
-            proposed=_proposed(connection, name),
+            proposed=group_rows.proposed(connection, name),
+            withdrawn=group_rows.withdrawn_puts(connection, name),
             late=late_members(connection, name, table),
             at=now(connection),
             grace=3600.0 * settings.grace_hours if settings is not None else 0.0,
@@ -164,12 +164,6 @@ def _expected(
 
 def _by_location(rows: Sequence[CopyRow]) -> dict[str, CopyRow]:
     return {row.location: row for row in rows}
-
-
-def _proposed(connection: Connection, receiver: str) -> list[OperationRow]:
-    sql = "SELECT DISTINCT header FROM group_operation WHERE receiver = :r AND state = 'proposed'"
-    headers = [row[0] for row in connection.execute(sa.text(sql), {"r": receiver})]
-    return [row for h in headers for row in group_rows.operations(connection, receiver, h, states=("proposed",))]
 
 
 def _asked(

@@ -84,6 +84,12 @@ def proposed(connection: Connection, receiver: str) -> list[OperationRow]:
     return [OperationRow(*row) for row in connection.execute(sa.text(sql), {"r": receiver})]
 
 
+def withdrawn_puts(connection: Connection, receiver: str) -> set[str]:
+    """Locations of files that were on their way to nodes and will not be committed: bytes of them may lie there."""
+    sql = "SELECT DISTINCT subject FROM group_operation WHERE receiver = :r AND kind = 'put' AND state = 'withdrawn'"
+    return {row[0] for row in connection.execute(sa.text(sql), {"r": receiver})}
+
+
 def committed_versions(connection: Connection, receiver: str) -> dict[str, int]:
     """Header → the newest version that is committed."""
     sql = "SELECT header, MAX(version) FROM group_operation WHERE receiver = :r AND state = 'committed' GROUP BY header"

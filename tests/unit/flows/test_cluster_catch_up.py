@@ -13,8 +13,11 @@ from tests.clustered import Clustered, everything_is_held
 from tests.small_files import deletion, source
 from tidemark.flows import admitting, load_landings, merge_catalog
 from tidemark.flows.cluster_catch_up import catch_up
+from tidemark.flows.cluster_check import check
 from tidemark.flows.housekeep import DAY, housekeep
 from tidemark.flows.merge_catalog import merge
+from tidemark.ledger import group_rows
+from tidemark.ledger.group_rows import OperationRow
 
 NODES = ("n1", "n2", "n3")
 
@@ -172,3 +175,29 @@ def test_a_database_whose_last_file_went_is_dropped_at_its_nodes(centre: Cluster
         assert not any(cluster.folder(node).schema("root.sg") for node in table.route_schema("root.sg").members)
     assert centre.copies() == {}
     assert [centre.at(node) for node in NODES] == [[], [], []]
+
+
+def test_a_merge_that_died_leaves_nothing_that_check_calls_unknown(centre: Clustered) -> None:
+    """Its outputs were on their way, and have names that no other merge gives: what lies at a node is removed at once."""
+    centre.begin(*NODES)
+    centre.sender().land({source(1): d1((1, 10))})
+    centre.load()
+    output = f"data/root.sg/0/0f8e3c1a-merged-{'0' * 12}-0.tsfile"
+    with centre.app.ledger.write() as connection:
+        row = OperationRow("centre", "n1", 1, 0, "put", output, "0" * 64, 4, at=centre.app.clock())
+        proposed = group_rows.propose(connection, [row])
+    for name in (output, f"{output}.part"):
+        (centre.node("n2") / name).write_bytes(b"left")
+    assert unknown(centre) == []
+    with centre.app.ledger.write() as connection:
+        group_rows.set_operation_state(connection, proposed, "withdrawn", centre.app.clock())
+    assert unknown(centre) == []
+    housekeep(centre.app, centre.receiver)
+    assert not [name for name in centre.at("n2") if "merged" in name]
+    stranger = output.replace("-0.tsfile", "-1.tsfile")
+    (centre.node("n2") / stranger).write_bytes(b"nobody brought it")
+    assert unknown(centre) == [stranger]
+
+
+def unknown(centre: Clustered) -> list[str]:
+    return [one.location for one in check(centre.app, centre.receiver).problems if one.kind == "left_over"]
