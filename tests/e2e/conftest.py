@@ -1,4 +1,4 @@
-"""One running Airflow for the whole session (it takes ten seconds to start), and limits of time that tests can wait for."""
+"""A running Airflow for a module (it takes ten seconds to start), and limits of time that tests can wait for."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from tidemark.stores import retrying, sftp
 from tidemark.stores.login import Limits
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def running_airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAirflow]:
-    """Airflow over two sites with real files; each test leaves every link in step."""
+    """Airflow over two sites with real files; each test leaves every link in step. Not for the session: two workers had
+    one each, and their schedulers took a quarter of both cores from whatever ran after them."""
     deployment = Deployment(tmp_path_factory.mktemp("deployment"))
     deployment.make()
     airflow = RunningAirflow(deployment)
