@@ -104,6 +104,15 @@ def shortages(table: PartitionTable, pieces: Iterable[Piece], held: Held, quorum
     return list(found.values())
 
 
+def strangers(table: PartitionTable, pieces: Iterable[Piece], held: Held) -> dict[str, list[str]]:
+    """Node → pieces that it holds and shall not: they were brought to it by another table, before theirs was in force."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for piece in pieces:
+        for node in sorted(held.get(piece.location, {}).keys() - set(wanting(table, piece))):
+            found[node].append(piece.location)
+    return dict(found)
+
+
 def applied_upto(operations: Sequence[OperationRow], applied: int, settled: Callable[[OperationRow], bool]) -> int:
     """The version up to which a member has everything: it stops before the first operation that is not settled there.
 

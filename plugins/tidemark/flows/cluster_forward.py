@@ -25,6 +25,7 @@ from tidemark.flows.cluster_deliver import Delivered, Parcel, deliver_all, write
 from tidemark.flows.cluster_nodes import Cluster
 from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, group_rows, move_rows
 from tidemark.ledger.catalog_rows import CatalogFile
+from tidemark.ledger.database import now
 from tidemark.ledger.group_rows import OperationRow
 from tidemark.stores.protocol import Store
 
@@ -35,10 +36,14 @@ _ROUNDS = 5  # how often it is routed anew because the table was swapped meanwhi
 
 @dataclass(frozen=True)
 class Forwarded:
-    """What lies at a quorum of every group it belongs to, by the table of `epoch`, and is committed by `commit`."""
+    """What lies at a quorum of every group it belongs to, by the table of `epoch`, and is committed by `commit`.
+
+    `strangers`: node → locations that an earlier try brought there by a table that is not in force any more.
+    """
 
     epoch: int
     operations: tuple[OperationRow, ...]
+    strangers: Mapping[str, Sequence[str]]
 
 
 def make_visible(
@@ -112,13 +117,15 @@ def forward(cluster: Cluster, files: Sequence[CatalogFile], store: Store) -> For
     except TidemarkError:
         withdraw(cluster, plan.operations)
         raise
-    return Forwarded(cluster.epoch, plan.operations)
+    return Forwarded(cluster.epoch, plan.operations, deliveries.strangers(cluster.table, plan.pieces, plan.held))
 
 
 def commit(connection: Connection, cluster: Cluster, forwarded: Forwarded) -> None:
     """In the transaction that makes the files visible. StaleEpochError where another table is in force now."""
     cluster_rows.require_epoch(connection, cluster.receiver.name, forwarded.epoch)
     group_rows.set_operation_state(connection, forwarded.operations, "committed", cluster.app.clock())
+    for node, locations in forwarded.strangers.items():
+        copy_rows.mark_going(connection, cluster.receiver.name, node, locations, now(connection))
 
 
 def _tell_schemas(connection: Connection, cluster: Cluster, databases: Collection[str], logs: bool) -> None:

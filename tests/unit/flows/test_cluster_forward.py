@@ -231,3 +231,20 @@ def test_what_was_begun_before_the_first_table_is_not_shown_behind_it(centre: Cl
     with centre.app.receiver_store(centre.receiver) as store, pytest.raises(StaleEpochError):
         make_visible(centre.app, None, store, files, lambda _: shown.append(True))
     assert shown == []
+
+
+def test_what_was_brought_by_a_table_that_passed_is_to_go_from_where_nobody_wants_it(centre: Clustered) -> None:
+    centre.replicas, centre.quorum = 2, 1
+    centre.reopen()
+    table = centre.begin(*NODES, "n4")
+    names = table.ring.names
+    opposite = {name: names[(place + 2) % 4] for place, name in enumerate(names)}
+    new = replace(table, epoch=2, owners=tuple(opposite[name] for name in table.owners))
+    centre.sender().land({source(1): d1((1, 10))})
+    centre.app.opener = swapping_once(centre, new)
+    assert centre.load().exit_code == 0
+    centre.app.opener = centre.open_store
+    members = set(new.route("root.sg", 0).members)
+    assert [nodes for nodes in centre.copies().values() if nodes != members] == []
+    brought = {node for (node,) in centre.sql("SELECT node FROM node_copy WHERE state = 'going'")}
+    assert brought == set(names) - members
