@@ -50,8 +50,19 @@ def asked(airflow: RunningAirflow, run: str) -> dict[str, Any]:
 
 
 def answer(airflow: RunningAirflow, run: str, word: str) -> None:
+    """An answer that comes while the question is still being put makes Airflow try the task again and ask once more (seen):
+    a person would answer again."""
     path = f"/api/v2/dags/{SCALE}/dagRuns/{run}/taskInstances/approval/-1/hitlDetails"
-    airflow.call("PATCH", path, {"chosen_options": [word], "params_input": {}})
+
+    def taken() -> bool:
+        if (
+            airflow.states(SCALE, run).get("approval") == "awaiting_input"
+            and not airflow.call("GET", path)["response_received"]
+        ):
+            airflow.call("PATCH", path, {"chosen_options": [word], "params_input": {}})
+        return airflow.states(SCALE, run).get("approval") == "success"
+
+    wait(taken, f"the answer {word}", 120, 1.0)
 
 
 def test_a_person_is_asked_before_a_node_joins(running_airflow: RunningAirflow, spread: Deployment) -> None:

@@ -66,8 +66,10 @@ class Life:
         return there >= set(FIRST) if kind == "init" else (node in there) == (kind == "add")
 
     def rest(self) -> None:
-        """Nothing is under way: all copies are there and nothing else, each way of reading gives the same."""
+        """Nothing is under way: all copies are there and nothing else, each way of reading gives the same. A load brings
+        what members missed of one that was killed; a sync without news starts none."""
         self.deployed.run(*SYNC)
+        self.deployed.run(*LOAD)
         seen = self.rows()
         assert self.deployed.run("cluster", "check")["problems"] == []
         assert self.deployed.run("verify", "--deep")["differences"] == []
