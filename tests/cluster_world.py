@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -41,6 +43,9 @@ quorum = 1
 slots = {slots}
 {nodes}
 """
+
+Asked = Callable[..., tuple[int, dict[str, Any]]]
+"""A command by its words: its exit code and the object of its `--json`."""
 
 
 @dataclass

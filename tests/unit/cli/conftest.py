@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.cluster_world import Asked, ClusterWorld, last_json
 from tidemark.cli.main import main
 
 REAL = Path(__file__).resolve().parents[2] / "data" / "iotdb" / "2.0.1-beta" / "data" / "datanode" / "data"
@@ -63,5 +64,24 @@ def tidemark(deployment: Path, capsys: pytest.CaptureFixture[str], monkeypatch: 
             code = int(exited.code or 0)
         printed = capsys.readouterr()
         return Said(code, printed.out, printed.err)
+
+    return run
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> ClusterWorld:
+    """A receiver whose nodes are local folders, with its first table in force."""
+    made = ClusterWorld(tmp_path)
+    made.begin()
+    return made
+
+
+@pytest.fixture
+def ask(world: ClusterWorld, capsys: pytest.CaptureFixture[str]) -> Asked:
+    """`ask("cluster", "show")`: its exit code and the object of `--json`."""
+
+    def run(*words: str) -> tuple[int, dict[str, Any]]:
+        code = world.run(*words, "--json", "--quiet")
+        return code, last_json(capsys.readouterr().out)
 
     return run

@@ -2,32 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.cluster_world import ClusterWorld, last_json
+from tests.cluster_world import Asked, ClusterWorld, last_json
 from tidemark.ledger import group_rows, move_rows
-
-Asked = Callable[..., tuple[int, dict[str, Any]]]
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> ClusterWorld:
-    made = ClusterWorld(tmp_path)
-    made.begin()
-    return made
-
-
-@pytest.fixture
-def ask(world: ClusterWorld, capsys: pytest.CaptureFixture[str]) -> Asked:
-    def run(*words: str) -> tuple[int, dict[str, Any]]:
-        code = world.run(*words, "--json", "--quiet")
-        return code, last_json(capsys.readouterr().out)
-
-    return run
 
 
 def test_a_node_that_serves_is_final(ask: Asked) -> None:

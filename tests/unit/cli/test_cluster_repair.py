@@ -2,32 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
-import pytest
-
-from tests.cluster_world import ClusterWorld, last_json
+from tests.cluster_world import Asked, ClusterWorld
 from tidemark.ledger import copy_rows
-
-Asked = Callable[..., tuple[int, dict[str, Any]]]
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> ClusterWorld:
-    made = ClusterWorld(tmp_path)
-    made.begin()
-    return made
-
-
-@pytest.fixture
-def ask(world: ClusterWorld, capsys: pytest.CaptureFixture[str]) -> Asked:
-    def run(*words: str) -> tuple[int, dict[str, Any]]:
-        code = world.run(*words, "--json", "--quiet")
-        return code, last_json(capsys.readouterr().out)
-
-    return run
 
 
 def test_copies_come_again_from_a_node_where_the_receiver_has_none(world: ClusterWorld, ask: Asked) -> None:
