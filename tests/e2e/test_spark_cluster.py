@@ -257,7 +257,7 @@ def test_what_explodes_on_an_executor_costs_itself_alone(
     centre = centre_at(tmp_path, "local[2]")
     engine = SparkEngine("local[2]", java, Limits(cpu_seconds=1))
     monkeypatch.setattr(admitting, "choose_engine", lambda *_: engine)
-    centre.sender().land({source(1): {"": many_chunks(300_000)}, source(2): sealed({"root.sg.d1": {"s": [(1, 10)]}})})
+    centre.sender().land({source(1): {"": many_chunks(1_200_000)}, source(2): sealed({"root.sg.d1": {"s": [(1, 10)]}})})
     result = centre.load()
     assert (result.loaded, result.quarantined, result.exit_code) == (1, 1, CorruptionError.kind)
     assert "used up its CPU time" in result.troubles[0].reason
