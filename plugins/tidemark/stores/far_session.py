@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tidemark.errors import UnreachableError
 from tidemark.stores.expired_logins import expired
 from tidemark.stores.far_program import ASK, BEAT, DATA, DONE, FAILED, HEAD, LAST, STOP
-from tidemark.stores.far_source import command, program
+from tidemark.stores.far_source import begin_making, command, program
 
 if TYPE_CHECKING:
     from tidemark.stores.arriving import ChildPipe
@@ -28,6 +28,8 @@ def start_far_end(connection: SshConnection, root: str, python: bool = True) -> 
     Text that a login script prints before is skipped. An SFTP-only server takes our first bytes for a bad packet and hangs
     up at once, so no time is lost there. Only an answer tells a tier: an end that is silent or gone raises UnreachableError.
     """
+    if python:
+        begin_making()
     for with_python in (True, False) if python else (False,):
         pipe = connection.open_pipe(command(with_python, connection.nice))
         try:

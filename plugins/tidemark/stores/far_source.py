@@ -24,6 +24,8 @@ TOOLS = ("find", "stat", "sha256sum", "head", "tail", "rm", "sync", "tar", "dd")
 _PARSING = threading.Lock()
 """Two threads in `ast.parse` at once make Python 3.11 fail with "AST constructor recursion depth mismatch"."""
 
+_MAKING = threading.Lock()
+
 _LOAD = "import sys,zlib;r=sys.stdin.buffer;exec(zlib.decompress(r.read(int(r.readline()))))"
 
 _START = """
@@ -55,11 +57,21 @@ def command(python: bool = True, nice: int = 0) -> str:
     return f"sh -c '{lowered(nice)}{start}echo tidemark posix; {tools}; {printf}; echo'"
 
 
+def begin_making() -> None:
+    """Make the program's text beside whoever waits for a line meanwhile: it costs as much as a round trip."""
+    threading.Thread(target=_texts, name="tidemark-program", daemon=True).start()
+
+
 def program(root: str) -> bytes:
     """What follows on the program's standard input: its length in a line, then itself, compressed."""
-    text = _START.format(texts=[(name, _bare(name)) for name in MODULES], root=root)
+    text = _START.format(texts=_texts(), root=root)
     packed = zlib.compress(text.encode(), 9)
     return b"%d\n" % len(packed) + packed
+
+
+def _texts() -> tuple[tuple[str, str], ...]:
+    with _MAKING:  # a cache by itself lets two threads make the same
+        return tuple((name, _bare(name)) for name in MODULES)
 
 
 @functools.cache

@@ -27,6 +27,7 @@ from tidemark.stores.transfer_items import SendOptions, Wire
 FRAME, FRAMES = 1 << 20, 6  # bytes of a frame and buffers a connection, where one connection fills the line
 FAR_FRAME, FAR_FRAMES = 1 << 18, 3  # and where there may be many
 AHEAD = 8 << 20  # bytes asked of a single connection ahead of what came; less where many share the end of the work
+FAR_AHEAD = 2 << 20  # on a long line: what sshd cannot send yet it keeps, and copies all of it for each 32 KB that join
 FILES_AHEAD = 2000  # and files, however small
 REQUESTS_AHEAD = 1 << 19  # and bytes of the asking itself: a far end that is not read from soon reads no more
 FIRST_CHUNK = 1 << 18  # on a long line, as long as its speed is not known
@@ -108,7 +109,8 @@ class Line:
     def top_up(self, carrier: Carrier, stopped: Callable[[], bool]) -> None:
         """Ask of `carrier` until enough is on its way."""
         rate = self._rate.get(carrier.number, 0.0)
-        ahead = max(AHEAD / len(self.carriers) ** (1 if len(self.carriers) <= FEW else 2), 2 * rate * self.round_trip)
+        alone, sharing = FAR_AHEAD if self.long else AHEAD, len(self.carriers)
+        ahead = max(alone / sharing ** (1 if sharing <= FEW else 2), 2 * rate * self.round_trip)
         if self._bucket.rate:
             ahead = min(ahead, self._bucket.rate / 2)  # whoever asks waits for the bucket, and should not for long
         if self._sends:

@@ -12,7 +12,7 @@ import queue
 import socket
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -26,6 +26,7 @@ from tidemark.stores.lean_paramiko import paramiko
 KNOWN = ("5.1.0",)
 MARGIN = 16  # bytes before a slab's frames: a packet's header lands on them while it is decrypted
 PACKET_ROOM = 1 << 18  # no packet is larger
+_TCP_QUICKACK = getattr(socket, "TCP_QUICKACK", 12)
 _RECEIVE = 1 << 19
 _WINDOW_STEP = 1 << 22  # bytes taken before the far end hears that it may send as many more
 _CHANNEL_DATA, _CHANNEL_WINDOW_ADJUST, _CHANNEL_EOF, _CHANNEL_CLOSE = 94, b"\x5d", 96, 97
@@ -180,6 +181,8 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
         return bool(self._Packetizer__aead_in) and self._Packetizer__compress_engine_in is None
 
     def read_message(self) -> Any:
+        with suppress(OSError):  # the server holds a small packet back until its last one is acknowledged: at once, then
+            self._sock.setsockopt(socket.IPPROTO_TCP, _TCP_QUICKACK, 1)
         try:
             if not self.fast:
                 self._give_back()
