@@ -7,7 +7,6 @@ import itertools
 import os
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.commanded import Commanded
@@ -326,11 +326,12 @@ class Stoppable:
         wait_until(self._answers, self.server.process, 30, "PostgreSQL again")
 
     def _answers(self) -> bool:
+        """It listens before it lets anybody in."""
         try:
-            with socket.create_connection(("127.0.0.1", self.server.port), timeout=1):
-                return True
-        except OSError:
+            psycopg.connect(self.url.replace("+psycopg", "")).close()
+        except psycopg.OperationalError:
             return False
+        return True
 
     def _as_before(self) -> dict[str, Any]:
         owner = postgres_service._owner()

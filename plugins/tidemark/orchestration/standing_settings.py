@@ -3,6 +3,9 @@
 A broken edit must not hide every link's DAG and stop every link: as with a server's reload, the last sound edition stays
 in force, and `dags/tidemark_settings.py` shows the error with its line as an import error until it is mended. The edition
 is kept in AIRFLOW_HOME, which the DAG processor and the tasks share, as it was read: its relative paths are resolved.
+
+Editors save in place: for a moment the file is empty, or ends early, and that is sound, with fewer links or none. So it is
+read once it has stood still.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import hashlib
 import logging
 import os
 import pickle
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,6 +26,8 @@ from tidemark.settings_file import find, load
 
 log = logging.getLogger(__name__)
 EDITION = "settings.last-sound"
+STILL_SECONDS = 0.3  # after its last write a file is whole: whoever saves it does not pause for longer
+PATIENCE_SECONDS = 5.0  # with a file that somebody writes without end
 
 
 def read(environ: Mapping[str, str]) -> Settings:
@@ -32,13 +38,43 @@ def read(environ: Mapping[str, str]) -> Settings:
 def standing(environ: Mapping[str, str]) -> Settings:
     """The settings as they are now, or as they last were sound. Raises UsageError when they never were."""
     try:
-        settings = read(environ)
+        settings = _read_still(environ)
     except UsageError as broken:
         settings = _kept(environ) or _raise(broken)
         log.warning("%s\nGoing on with the last sound edition of these settings.", broken.message)
         return settings
     _keep(settings, environ)
     return settings
+
+
+def _read_still(environ: Mapping[str, str]) -> Settings:
+    """As `read`, of a file that nobody was writing meanwhile."""
+    path, give_up = find(None, environ)[0], time.monotonic() + PATIENCE_SECONDS
+    while True:
+        written = _written(path)
+        found = _as_it_is(environ)
+        still = not 0 <= time.time() - written < STILL_SECONDS and written == _written(path)
+        if still or time.monotonic() > give_up:
+            break
+        time.sleep(STILL_SECONDS / 3)
+    if isinstance(found, UsageError):
+        raise found
+    return found
+
+
+def _as_it_is(environ: Mapping[str, str]) -> Settings | UsageError:
+    try:
+        return read(environ)
+    except UsageError as broken:
+        return broken
+
+
+def _written(path: Path) -> float:
+    """When, by its mtime; 0: it is not there."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _raise(broken: UsageError) -> Settings:

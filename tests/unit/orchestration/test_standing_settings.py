@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tidemark.errors import UsageError
+from tidemark.orchestration import standing_settings
 from tidemark.orchestration.standing_settings import EDITION, read, standing
 
 SOUND = """
@@ -57,6 +59,36 @@ def test_a_mended_file_is_taken_at_once(environ: dict[str, str], write: Callable
     write("[links")
     standing(environ)
     write(SOUND.replace("*/15", "*/5"))
+    assert standing(environ).links["plant1"].schedule == "*/5 * * * *"
+
+
+def test_a_file_that_is_being_saved_is_read_once_it_is_whole(
+    environ: dict[str, str], write: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An editor empties it and writes it anew: without links it would be sound, and every link's DAG would go."""
+    before = standing(environ)
+    lines = SOUND.splitlines(keepends=True)
+    written: list[str] = []
+
+    def pause(_seconds: float) -> None:  # instead of waiting, the editor gets on: each of its writes is now
+        if len(written) < len(lines):
+            written.append(lines[len(written)])
+            write("".join(written))
+        else:
+            os.utime(environ["TIDEMARK_CONFIG"], (1, 1))
+
+    monkeypatch.setattr(standing_settings.time, "sleep", pause)
+    write("")
+    assert standing(environ) == before
+    write(SOUND.replace("schedule", "shedule"))
+    assert standing(environ) == before, "no edition was kept on the way"
+
+
+def test_a_file_that_is_written_without_end_is_read_as_it_is(
+    environ: dict[str, str], write: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standing_settings, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(standing_settings.time, "sleep", lambda _: write(SOUND.replace("*/15", "*/5")))
     assert standing(environ).links["plant1"].schedule == "*/5 * * * *"
 
 
