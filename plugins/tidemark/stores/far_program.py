@@ -20,7 +20,6 @@ from typing import Any, BinaryIO
 from tidemark.stores import durable
 from tidemark.stores.disk import PIECE, Disk
 from tidemark.stores.disk_rows import pack_rows
-from tidemark.stores.far_receive import Receiver, begin
 from tidemark.stores.far_stream import Ranges, editions, widen, write_all
 
 HEAD = struct.Struct(">BII")
@@ -37,8 +36,9 @@ class Stopped(Exception):
 class Server:
     """Answers the near end until it goes away. Each operation is a method; what it yields are DATA frames."""
 
-    def __init__(self, root: str, source: BinaryIO, sink: BinaryIO) -> None:
+    def __init__(self, root: str, source: BinaryIO, sink: BinaryIO, load: Callable[[], None]) -> None:
         self.disk = Disk(root)
+        self.load = load  # what only writing needs
         self.resumed: dict[str, Any] = {}  # what `begin` found in parts, by path
         self.source = source
         self.sink = sink
@@ -156,9 +156,17 @@ class Server:
         for asked in self.incoming():
             ranges.answer(asked)
 
+    def writing(self) -> Any:
+        self.load()
+        self.load = lambda: None
+        from tidemark.stores import far_receive
+
+        return far_receive
+
     def do_begin(self, files: list[Any]) -> list[Any]:
         with self.disk.telling(self.beat):
-            return begin(self.disk, files, self.resumed)
+            found: list[Any] = self.writing().begin(self.disk, files, self.resumed)
+            return found
 
     def do_receive(self, frame: int, reserve: int) -> None:
         """DATA of `far_receive` words and bytes, `frame` bytes at most; RECORDs answer. `reserve`: bytes that stay free."""
@@ -170,7 +178,7 @@ class Server:
             write_all(sink, [HEAD.pack(DATA, len(records), 0), records])
 
         buffer = memoryview(bytearray(frame))
-        receiver = Receiver(self.disk, send, self.resumed, reserve)
+        receiver = self.writing().Receiver(self.disk, send, self.resumed, reserve)
         try:
             while True:
                 head = self.source.read(HEAD.size)
@@ -250,8 +258,11 @@ def _shown(name: Any) -> str | None:
     return name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else name
 
 
-def serve(root: str) -> None:
+def serve(root: str, load: Callable[[bytes], None] | None = None) -> None:
+    """`load` gets what follows the program on its input (`far_source`), before something is written; None: nothing does."""
     gc.disable()  # a listing makes a million tuples and no cycles
     sys.stdout.buffer.write(b"tidemark python3 ready\n")
     sys.stdout.buffer.flush()
-    Server(root, sys.stdin.buffer, sys.stdout.buffer).serve()
+    source = sys.stdin.buffer
+    rest = source.read(int(source.readline() or 0)) if load else b""
+    Server(root, source, sys.stdout.buffer, lambda: load(rest) if load else None).serve()

@@ -34,7 +34,8 @@ def start_far_end(connection: SshConnection, root: str, python: bool = True) -> 
         pipe = connection.open_pipe(command(with_python, connection.nice))
         try:
             with suppress(UnreachableError):  # a shell without python3 has answered, and may be gone already
-                pipe.write(program(root) if with_python else b"tidemark\n")
+                for piece in program(root) if with_python else (b"tidemark\n",):
+                    pipe.write(piece)
             words = _greeting(pipe)
         except UnreachableError:  # it took the command for something else and closed the pipe under our hands,
             words = []

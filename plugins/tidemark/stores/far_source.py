@@ -15,10 +15,12 @@ from collections.abc import Iterator, Sequence
 from importlib import resources
 from typing import NamedTuple
 
-MODULES = (
-    *("durable", "disk_rows", "disk", "head_room", "far_stream", "block_journal"),
-    *("part_lease", "part_file", "resuming", "far_sealing", "far_receive", "far_program"),
-)
+READING = ("durable", "disk_rows", "disk", "far_stream", "far_program")
+WRITING = ("head_room", "block_journal", "part_lease", "part_file", "resuming", "far_sealing", "far_receive")
+MODULES = READING + WRITING
+"""What reading needs goes first and is as much as may cross at once before anything is acknowledged: it is up a round trip
+sooner. What only writing needs is behind it on the way, and made into modules when something is to be written."""
+
 TOOLS = ("find", "stat", "sha256sum", "head", "tail", "rm", "sync", "tar", "dd")
 
 _PARSING = threading.Lock()
@@ -29,15 +31,17 @@ _MAKING = threading.Lock()
 _LOAD = "import sys,zlib;r=sys.stdin.buffer;exec(zlib.decompress(r.read(int(r.readline()))))"
 
 _START = """
-import sys
+import sys, zlib
 def _module(name, text=""):
     module = sys.modules[name] = type(sys)(name)
     exec(compile(text, name, "exec"), module.__dict__)
     return module
+def _modules(texts):
+    for name, text in texts:
+        setattr(stores, name, _module("tidemark.stores." + name, text))
 tidemark, stores = _module("tidemark"), _module("tidemark.stores")
-for _name, _text in {texts!r}:
-    setattr(stores, _name, _module("tidemark.stores." + _name, _text))
-stores.far_program.serve({root!r})
+_modules({texts!r})
+stores.far_program.serve({root!r}, lambda packed: _modules(eval(zlib.decompress(packed).decode())))
 """
 
 
@@ -62,9 +66,17 @@ def begin_making() -> None:
     threading.Thread(target=_texts, name="tidemark-program", daemon=True).start()
 
 
-def program(root: str) -> bytes:
-    """What follows on the program's standard input: its length in a line, then itself, compressed."""
-    text = _START.format(texts=_texts(), root=root)
+def program(root: str) -> tuple[bytes, bytes]:
+    """What follows on the program's standard input: its length in a line, then itself, compressed; its rest likewise.
+
+    To be written one after the other: SSH hands over nothing of a packet before all of it is there.
+    """
+    texts = _texts()
+    first, rest = texts[: len(READING)], texts[len(READING) :]
+    return _measured(_START.format(texts=first, root=root)), _measured(repr(rest))
+
+
+def _measured(text: str) -> bytes:
     packed = zlib.compress(text.encode(), 9)
     return b"%d\n" % len(packed) + packed
 

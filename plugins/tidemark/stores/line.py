@@ -63,6 +63,8 @@ class Line:
         self._door = threading.Lock()  # between us and who opens connections
         self._over = False
         self._opening = 0
+        self._waiting: list[Opened] = []  # opened, for the case that one stream is not enough
+        self._many = False  # it is not
         self._allowance = Allowance(1)
         self._files_ahead = 1
         self._deadlines = wire.deadlines
@@ -85,14 +87,17 @@ class Line:
         self._files_ahead = max(1, min(FILES_AHEAD, REQUESTS_AHEAD // (RANGE.size + longest)))
         self._stepped = time.monotonic()
         self._join(self._store.connection, session, own=False)
-        while self._store.further and len(self.carriers) < self._allowance.most:
+        while self._store.further and self._there < self._allowance.most:
             connection, other = self._store.further.pop()
             if other.open:
-                self._join(connection, other, own=True)
+                self._waiting.append(Opened(connection, other))
             else:
                 connection.drop()
+        self._many = not self.long or len(self._waiting) > 1  # as the last time
+        while self._many and self._waiting:
+            self._join(*self._waiting.pop()[:2], own=True)
         if self.long:
-            self._open(min(self._allowance.most, 2) - len(self.carriers))
+            self._open(min(self._allowance.most, 2) - self._there)
 
     @property
     def name(self) -> str:
@@ -142,13 +147,24 @@ class Line:
         self._opening -= 1
         if opened.error is not None:
             raise opened.error
-        there, now = len(self.carriers) + self._opening, time.monotonic()
+        there, now = self._there, time.monotonic()
         if opened.session is None:
             self._allowance.refused(there, now + pause_after(self._allowance.failures + 1))
             return
         self._allowance.let_in(there + 1, now + pause_after(1))
-        self._join(opened.connection, opened.session, own=True)
-        self.top_up(self.carriers[-1], stopped)
+        self._waiting.append(opened)
+        if self._many or not self.carriers:
+            self._join_waiting(stopped)
+
+    @property
+    def _there(self) -> int:
+        """Connections that are open or opening."""
+        return len(self.carriers) + len(self._waiting) + self._opening
+
+    def _join_waiting(self, stopped: Callable[[], bool]) -> None:
+        while self._waiting:
+            self._join(*self._waiting.pop()[:2], own=True)
+            self.top_up(self.carriers[-1], stopped)
 
     def lost(self, carrier: Carrier) -> None:
         """Give a connection up; what it was asked for waits again."""
@@ -173,6 +189,8 @@ class Line:
                 self.lost(carrier)
                 given_up.append(carrier)
         self._slow = frozenset(c.number for c, seconds in silent.items() if seconds > max(0.3, 4 * self.round_trip))
+        if not self.carriers:
+            self._join_waiting(stopped)
         if not self.carriers and not self._opening:
             name = self._store.connection.login.name
             raise UnreachableError(
@@ -183,6 +201,8 @@ class Line:
             )
         if self.long and now - self._stepped >= max(STEP_SECONDS, 2 * self.round_trip):
             self._step(now)
+            if self._many:
+                self._join_waiting(stopped)
             for carrier in list(self.carriers):
                 self.top_up(carrier, stopped)
         return given_up
@@ -257,7 +277,9 @@ class Line:
         self._drain()
 
     def _drain(self) -> None:
-        """What was opened and not looked at any more."""
+        """What was opened and not used, or not looked at any more."""
+        while self._waiting:
+            self._keep(self._waiting.pop())
         with contextlib.suppress(queue.Empty):
             while True:
                 came = self.came.get_nowait()
@@ -285,7 +307,8 @@ class Line:
             return min(FIRST_CHUNK, most)
         return min(most, chunk_bytes(rate, len(self.carriers), self._schedule.waiting_bytes, self._block))
 
-    def _join(self, connection: SshConnection, session: FarSession, own: bool) -> None:
+    def _join(self, connection: SshConnection, session: FarSession | None, own: bool) -> None:
+        assert session is not None
         self._count += 1
         carrier = self._make(self._count, connection, session, own, self.came)
         carrier.start(self.frame, FAR_FRAMES if self.long else FRAMES, self._digest)
@@ -317,8 +340,9 @@ class Line:
         losses = sum(c.connection.line()[1] for c in self.carriers)
         lossy, self._losses = losses > self._losses, max(losses, self._losses)
         left = self._schedule.waiting_bytes / total if total else 60.0
-        now_open = len(self.carriers) + self._opening  # one whose handshake loses packets takes its time
+        now_open = self._there  # one whose handshake loses packets takes its time
         window = total * self.round_trip / max(1, len(self.carriers))
         wanted = next_connections(now_open, self._allowance.at(now), self.round_trip, lossy, window, left)
         if wanted > now_open:
+            self._many = True
             self._open(wanted - now_open)

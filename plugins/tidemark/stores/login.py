@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tidemark.errors import HostKeyError, PermanentError, PermissionDeniedError, UsageError
 from tidemark.stores.expired_logins import expired
@@ -65,7 +66,8 @@ class _Transport(paramiko.Transport):  # type: ignore[misc]
 
 def connect(login: Login, limits: Limits) -> paramiko.Transport:
     """A connection with the host key compared and the user logged in."""
-    sock = socket.create_connection((login.host, login.port), timeout=limits.connect)
+    host: Any = login.host.encode() if login.host.isascii() else login.host  # other names need modules that take time
+    sock = socket.create_connection((host, login.port), timeout=limits.connect)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, int(limits.stall * 1000))
     transport = _Transport(sock, packetizer_class=packetizer_class())

@@ -34,11 +34,17 @@ def try_again(
     act: Callable[[], T], tries: int, also: tuple[type[Exception], ...] = (), pause: Callable[[float], None] = time.sleep
 ) -> T:
     """`act()`, at most `tries` times while it raises SOON errors or `also`; the last error is raised as it is."""
-    from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
+    if tries <= 1:
+        return act()
+    try:
+        return act()
+    except SOON + also:
+        pause(pause_after(1))
+    from tenacity import Retrying, retry_if_exception_type, stop_after_attempt  # most things work at once
 
     retrying = Retrying(
-        stop=stop_after_attempt(max(1, tries)),
-        wait=lambda state: pause_after(state.attempt_number),
+        stop=stop_after_attempt(tries - 1),
+        wait=lambda state: pause_after(state.attempt_number + 1),
         retry=retry_if_exception_type(SOON + also),
         sleep=pause,
         reraise=True,

@@ -263,13 +263,14 @@ def chunk_bytes(rate: float, connections: int, waiting: int, most: int) -> int:
 def next_connections(now: int, most: int, round_trip: float, lossy: bool, window: float, seconds_left: float) -> int:
     """How many connections there should be. `window`: bytes a connection has on its way, rate times round trip.
 
-    On a short round trip one stream fills the line. On a long one that loses packets the window of a stream stays small
-    however wide the line is, so there are many; where it is large, a few get through the slow start sooner. What is left
-    must be worth the round trips that opening takes, eight and the starting of a process, and its own slow start.
+    On a short round trip one stream fills the line, and on a long one that loses nothing: others would only fill the queue
+    on the way until it does. Where packets are lost the window of a stream stays small however wide the line is, so there
+    are many. What is left must be worth the round trips that opening takes, eight and the starting of a process, and its
+    own slow start.
     """
     if now >= most or round_trip < SHORT_ROUND_TRIP or seconds_left < WORTH * round_trip:
         return now
-    return max(now, min(most, 4 * now if lossy and window < LOSSY_WINDOW else FEW))
+    return max(now, min(most, 4 * now if lossy and window < LOSSY_WINDOW else now))
 
 
 LOSSY_WINDOW = 256 << 10  # bytes; cubic keeps about 60 KB at 50 ms and a loss of 0.1 %

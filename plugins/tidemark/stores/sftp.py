@@ -10,10 +10,8 @@ from tidemark.errors import PermanentError, UsageError
 from tidemark.stores.far_session import start_far_end
 from tidemark.stores.login import Limits, Login
 from tidemark.stores.opening import StoreAddress, without_password
-from tidemark.stores.posix_store import PosixStore
 from tidemark.stores.protocol import Store, Tier
 from tidemark.stores.python_store import PythonStore
-from tidemark.stores.sftp_store import SftpStore
 from tidemark.stores.ssh import SshConnection
 
 NEEDED_TOOLS = {"find", "sha256sum", "head", "tail", "rm"}
@@ -35,19 +33,31 @@ def open_on(connection: SshConnection, root: str, tier: Tier | None = None) -> S
     login = connection.login
     url = f"sftp://{login.name}{root or '/'}"
     if tier is Tier.SFTP:
-        return SftpStore(url, root, connection)
+        return _by_sftp(url, root, connection)
     session, tools = start_far_end(connection, root or "/", python=tier is not Tier.POSIX)
     if session is not None:
         return PythonStore(url, root, connection, session)
     if tier in (None, Tier.POSIX) and set(tools) >= NEEDED_TOOLS:
-        return PosixStore(url, root, connection, tools)
+        return _by_tools(url, root, connection, tools)
     if tier is None:
-        return SftpStore(url, root, connection)
+        return _by_sftp(url, root, connection)
     raise PermanentError(
         f"{login.name} cannot be used by the tier {tier.value}, which is forced: {_what_lacks(tier, tools)}",
         hint='install what is missing there, or set tier = "auto"; ./tidemark doctor shows what a probe finds',
         subject=login.host,
     )
+
+
+def _by_tools(url: str, root: str, connection: SshConnection, tools: Sequence[str]) -> Store:
+    from tidemark.stores.posix_store import PosixStore  # most far ends have python3: no time for loading the others
+
+    return PosixStore(url, root, connection, tools)
+
+
+def _by_sftp(url: str, root: str, connection: SshConnection) -> Store:
+    from tidemark.stores.sftp_store import SftpStore
+
+    return SftpStore(url, root, connection)
 
 
 def _what_lacks(tier: Tier, tools: Sequence[str]) -> str:

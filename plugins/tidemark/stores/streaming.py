@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tidemark.stores.local import LocalStore
-from tidemark.stores.pull import Pull
-from tidemark.stores.push import Push
 from tidemark.stores.python_store import PythonStore
 from tidemark.stores.transfer_items import SendItem, Wire
+
+if TYPE_CHECKING:
+    from tidemark.stores.pull import Pull
+    from tidemark.stores.push import Push
 
 
 def can_stream(wire: Wire) -> bool:
@@ -21,6 +24,10 @@ def stream(wire: Wire, items: Sequence[SendItem]) -> Pull | Push:
     """One round (`rounds`) between two ends that `can_stream`."""
     source, target = wire.source, wire.target
     if isinstance(source, PythonStore) and isinstance(target, LocalStore):
+        from tidemark.stores.pull import Pull  # one of the two is needed, and loading them takes time
+
         return Pull(wire, source, target, items)
     assert isinstance(source, LocalStore) and isinstance(target, PythonStore)
+    from tidemark.stores.push import Push
+
     return Push(wire, source, target, items)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from tidemark.stores.protocol import Store, Tier
-from tidemark.stores.relay import Relay
 from tidemark.stores.retrying import plain
 from tidemark.stores.rounds import run_rounds
 from tidemark.stores.transfer_items import Failed, SendItem, SendOptions, Sent, Wire
@@ -38,4 +37,6 @@ def send(
         if can_stream(wire):
             yield from run_rounds(wire, items, lambda left: stream(wire, left))
             return
+    from tidemark.stores.relay import Relay
+
     yield from run_rounds(wire, items, lambda left: Relay(wire, left))

@@ -200,6 +200,7 @@ class Round:
             if time.monotonic() - looked >= PAUSE:
                 for lost in line.tick(self._stop.is_set):
                     self.gone(lost)
+                self.joined()
                 for number, error in line.overdue():
                     self._fail(number, error)
                 line.idle(moved)
@@ -213,6 +214,7 @@ class Round:
             self.gone(carrier)
             for lost in self.line.tick(self._stop.is_set):
                 self.gone(lost)
+            self.joined()
             return
         if frame.kind != DATA:
             raise PermanentError(f"{self.line.name}: the far end broke off: {bytes(frame.words)!r}", hint="run again")

@@ -35,7 +35,7 @@ def test_it_starts_answers_and_ends_with_its_input(tmp_path: Path) -> None:
     question = json.dumps(["stat", [["x", "y"]]]).encode()
     said = subprocess.run(
         ["sh", "-c", far_source.command()],
-        input=far_source.program(str(tmp_path)) + HEAD.pack(ASK, len(question), 0) + question,
+        input=b"".join(far_source.program(str(tmp_path))) + HEAD.pack(ASK, len(question), 0) + question,
         stdout=subprocess.PIPE,
         check=True,
     ).stdout
