@@ -80,7 +80,9 @@ def test_the_cap_is_kept_within_a_twentieth(
 ) -> None:
     if connections > 1:
         monkeypatch.setattr("tidemark.stores.line.SHORT_ROUND_TRIP", 0.0)
+        monkeypatch.setattr("tidemark.stores.line.MANY", 1)
         monkeypatch.setattr("tidemark.stores.schedule.SHORT_ROUND_TRIP", 0.0)
+        monkeypatch.setattr("tidemark.stores.schedule.READY", 4)
     far, near = sshd.new_folder("far"), tmp_path / "near"
     near.mkdir()
     begin = far if way == "pull" else near

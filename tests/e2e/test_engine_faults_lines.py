@@ -55,6 +55,7 @@ def test_a_connection_that_ends_at_the_server_after_those_that_came_later(
 ) -> None:
     """The far program of a connection that is lost still works at what it was sent, while another one makes up for it."""
     monkeypatch.setattr(line, "SHORT_ROUND_TRIP", 0.0)  # several connections
+    monkeypatch.setattr(line, "MANY", 1)
     world = World.of(sshd, tmp_path, way)
     items = [world.put(f"{n}", size) for n, size in enumerate([9 * MB, 5 * MB + 1, *[30_000] * 60])]
     with Wire(sshd.port, upwards=way == "push") as wire:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,9 +32,11 @@ pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 
 @pytest.fixture
 def long_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every line counts as one on which several connections pay."""
+    """Every line counts as one on which several connections pay, and all of them carry."""
     monkeypatch.setattr(line, "SHORT_ROUND_TRIP", 0.0)
+    monkeypatch.setattr(line, "MANY", 1)
     monkeypatch.setattr(schedule, "SHORT_ROUND_TRIP", 0.0)
+    monkeypatch.setattr(schedule, "READY", 4)
 
 
 def opened(server: Sshd, folder: Path, limits: Limits = QUICK, port: int = 0) -> PythonStore:
@@ -258,12 +261,50 @@ def test_a_refused_connection_is_tried_again_after_a_pause(
 
 
 @pytest.mark.parametrize("way", ["pull", "push"])
+def test_the_connection_that_waits_takes_over_in_the_same_round(
+    sshd: Sshd, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a long line that loses nothing one connection carries; a second is open, for the case that it does not."""
+    monkeypatch.setattr(line, "SHORT_ROUND_TRIP", 0.0)
+    far, near = sshd.new_folder("far"), tmp_path / "near"
+    near.mkdir()
+    begin, end = (far, near) if way == "pull" else (near, far)
+    items = write(begin, *[8 * BLOCK] * 3, *[5000] * 50)
+    lines: list[line.Line] = []
+    carried: list[int] = []
+    real = line.Line.start
+
+    def seen(self: line.Line, options: SendOptions) -> None:
+        lines.append(self)
+        real(self, options)
+
+    def cut_the_first() -> None:
+        assert soon(lambda: bool(lines and lines[0]._waiting and lines[0].carriers[0].bytes), 20)
+        carried.append(len(lines[0].carriers))
+        lines[0].carriers[0].connection.drop()
+
+    monkeypatch.setattr(line.Line, "start", seen)
+    with Wire(sshd.port, upwards=way == "push") as wire:
+        store = opened(sshd, far, port=wire.port)
+        wire.pace(4e6)
+        cutting = threading.Thread(target=cut_the_first)
+        cutting.start()
+        outcomes = list(send(*ends(store, near, way), items, SendOptions(BLOCK)))
+        cutting.join()
+        assert carried == [1] and len(lines) == 1
+        assert all(isinstance(one, Sent) for one in outcomes) and same(items, begin, end)
+        store.close()
+        assert soon(lambda: wire.open == 0)
+
+
+@pytest.mark.parametrize("way", ["pull", "push"])
 @pytest.mark.usefixtures("long_line")
 def test_a_line_that_was_cut_is_as_long_as_before(
     start_sshd: Callable[..., Sshd], tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next round has several connections too, though it begins with none."""
     monkeypatch.setattr(line, "SHORT_ROUND_TRIP", 1e-6)
+    monkeypatch.setattr(line, "MANY", 1)
     sshd = start_sshd()
     far, near = sshd.new_folder("far"), tmp_path / "near"
     near.mkdir()

@@ -42,6 +42,7 @@ def test_further_connections_are_as_nice(
 ) -> None:
     sshd = start_sshd()
     monkeypatch.setattr("tidemark.stores.line.SHORT_ROUND_TRIP", 0.0)
+    monkeypatch.setattr("tidemark.stores.line.MANY", 1)
     far = sshd.new_folder()
     for number in range(4):
         (far / f"{number}").write_bytes(bytes(4 << 20))

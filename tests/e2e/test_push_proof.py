@@ -179,6 +179,7 @@ def test_small_files_asked_of_several_connections_arrive_whole(
 ) -> None:
     """On a long line what is slow is asked of another connection, too; who comes second writes over nobody's bytes."""
     monkeypatch.setattr(line, "SHORT_ROUND_TRIP", 0.0)
+    monkeypatch.setattr(line, "MANY", 1)
     items = old(site, *[40_000] * 300, 2 * MB)
     outcomes = list(send(site, centre, items, SendOptions(connections=4)))
     assert len(outcomes) == len(items) and all(isinstance(one, Sent) for one in outcomes)

@@ -371,6 +371,7 @@ def test_a_long_line_gets_more_connections_and_no_descriptor_is_left(
     site: Path, centre: Path, ends: Ends, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(line, "SHORT_ROUND_TRIP", 0.0)
+    monkeypatch.setattr(line, "MANY", 1)
     items = [put(site, "large", 40 * MB), put(site, "second", 20 * MB), *(put(site, f"s{n}", 5000) for n in range(200))]
     before = open_descriptors()
     wire.pace(20e6)
@@ -389,6 +390,7 @@ def test_cut_connections_among_many_are_made_up_for(
     site: Path, centre: Path, ends: Ends, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(line, "SHORT_ROUND_TRIP", 0.0)
+    monkeypatch.setattr(line, "MANY", 1)
     items = [put(site, f"f{n}", 7 * MB + n) for n in range(6)]
     wire.pace(30e6)
     wire.cut_after(4 * MB, times=3)

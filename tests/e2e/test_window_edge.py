@@ -34,7 +34,9 @@ def test_no_more_than_a_block_comes_after_it(
 ) -> None:
     if connections > 1:
         monkeypatch.setattr(line, "SHORT_ROUND_TRIP", 0.0)
+        monkeypatch.setattr(line, "MANY", 1)
         monkeypatch.setattr(schedule, "SHORT_ROUND_TRIP", 0.0)
+        monkeypatch.setattr(schedule, "READY", 4)
     world = World.of(sshd, tmp_path, way)
     items = [world.put(f"{number}", size) for number, size in enumerate(KINDS[kind])]
     crossed: list[int] = []

@@ -122,9 +122,10 @@ def test_connections_grow_only_on_a_long_line_up_to_the_limit(
         assert wanted == now
 
 
-def test_losses_make_it_grow_far_and_a_clean_line_not_at_all() -> None:
+def test_losses_make_it_grow_far_and_a_clean_line_by_one() -> None:
     assert next_connections(2, 16, 0.05, True, 60e3, 60) == 8
     assert next_connections(8, 16, 0.05, True, 60e3, 60) == 16
+    assert next_connections(1, 16, 0.05, False, 60e3, 60) == 2
     assert next_connections(2, 16, 0.05, False, 60e3, 60) == 2
     assert next_connections(4, 16, 0.05, True, 600e3, 60) == 4
     assert next_connections(4, 16, 0.05, True, 60e3, 0.1) == 4

@@ -20,7 +20,7 @@ from tidemark.stores.far_stream import RANGE, RECORD
 from tidemark.stores.packets import Frame
 from tidemark.stores.python_store import PythonStore
 from tidemark.stores.retrying import pause_after
-from tidemark.stores.schedule import FEW, SHORT_ROUND_TRIP, Schedule, chunk_bytes, next_connections
+from tidemark.stores.schedule import FEW, READY, SHORT_ROUND_TRIP, Schedule, chunk_bytes, next_connections
 from tidemark.stores.ssh import SshConnection
 from tidemark.stores.transfer_items import SendOptions, Wire
 
@@ -32,6 +32,7 @@ FILES_AHEAD = 2000  # and files, however small
 REQUESTS_AHEAD = 1 << 19  # and bytes of the asking itself: a far end that is not read from soon reads no more
 FIRST_CHUNK = 1 << 18  # on a long line, as long as its speed is not known
 JUDGE_SECONDS = 1.0  # between two looks at how long files take
+MANY = READY + 1  # there are so many only where packets are lost: then all of them carry
 STEP_SECONDS = 0.25  # between two decisions about the number of connections
 OPENING_AT_ONCE = 8  # sshd's MaxStartups refuses at random from ten on (its default)
 
@@ -93,11 +94,11 @@ class Line:
                 self._waiting.append(Opened(connection, other))
             else:
                 connection.drop()
-        self._many = not self.long or len(self._waiting) > 1  # as the last time
+        self._many = not self.long or self._there >= MANY  # as the last time
         while self._many and self._waiting:
             self._join(*self._waiting.pop()[:2], own=True)
         if self.long:
-            self._open(min(self._allowance.most, 2) - self._there)
+            self._open(min(self._allowance.most, READY) - self._there)
 
     @property
     def name(self) -> str:
@@ -344,5 +345,5 @@ class Line:
         window = total * self.round_trip / max(1, len(self.carriers))
         wanted = next_connections(now_open, self._allowance.at(now), self.round_trip, lossy, window, left)
         if wanted > now_open:
-            self._many = True
+            self._many = self._many or wanted >= MANY
             self._open(wanted - now_open)

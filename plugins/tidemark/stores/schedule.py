@@ -264,16 +264,17 @@ def next_connections(now: int, most: int, round_trip: float, lossy: bool, window
     """How many connections there should be. `window`: bytes a connection has on its way, rate times round trip.
 
     On a short round trip one stream fills the line, and on a long one that loses nothing: others would only fill the queue
-    on the way until it does. Where packets are lost the window of a stream stays small however wide the line is, so there
-    are many. What is left must be worth the round trips that opening takes, eight and the starting of a process, and its
-    own slow start.
+    on the way until it does; one more is ready, though. Where packets are lost the window of a stream stays small however
+    wide the line is, so there are many. What is left must be worth the round trips that opening takes, eight and the
+    starting of a process, and its own slow start.
     """
     if now >= most or round_trip < SHORT_ROUND_TRIP or seconds_left < WORTH * round_trip:
         return now
-    return max(now, min(most, 4 * now if lossy and window < LOSSY_WINDOW else now))
+    return max(now, min(most, 4 * now if lossy and window < LOSSY_WINDOW else READY))
 
 
 LOSSY_WINDOW = 256 << 10  # bytes; cubic keeps about 60 KB at 50 ms and a loss of 0.1 %
+READY = 2  # the first, and one that waits until packets are lost
 FEW = 4
 WORTH = 20  # round trips
 SHORT_ROUND_TRIP = 0.01  # seconds
