@@ -166,7 +166,7 @@ def test_a_far_end_that_is_slow_to_say_what_it_can_run_is_unreachable_not_a_less
 def test_a_connection_cut_while_the_far_end_is_asked_tells_no_tier(sshd: Sshd) -> None:
     """At every kilobyte of a probe: python3, or no store at all."""
     opened = 0
-    for after in range(2000, 24_000, 1000):
+    for after in range(2000, 30_000, 1000):
         with chaos(sshd.port, ("drop", after)) as proxy:
             try:
                 store = open_sftp(address(sshd, port=proxy.port), limits=QUICK)
