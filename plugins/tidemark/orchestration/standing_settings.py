@@ -51,12 +51,13 @@ def _read_still(environ: Mapping[str, str]) -> Settings:
     """As `read`, of a file that nobody was writing meanwhile."""
     path, give_up = find(None, environ)[0], time.monotonic() + PATIENCE_SECONDS
     while True:
-        written = _written(path)
+        written, over = _written(path), time.monotonic() > give_up
+        if 0 <= time.time() - written < STILL_SECONDS and not over:
+            time.sleep(STILL_SECONDS / 3)
+            continue
         found = _as_it_is(environ)
-        still = not 0 <= time.time() - written < STILL_SECONDS and written == _written(path)
-        if still or time.monotonic() > give_up:
+        if over or written == _written(path):
             break
-        time.sleep(STILL_SECONDS / 3)
     if isinstance(found, UsageError):
         raise found
     return found

@@ -20,7 +20,7 @@ from tidemark.stores.far_stream import RANGE, RECORD
 from tidemark.stores.packets import Frame
 from tidemark.stores.python_store import PythonStore
 from tidemark.stores.retrying import pause_after
-from tidemark.stores.schedule import FEW, READY, SHORT_ROUND_TRIP, Schedule, chunk_bytes, next_connections
+from tidemark.stores.schedule import READY, SHORT_ROUND_TRIP, Schedule, chunk_bytes, next_connections
 from tidemark.stores.ssh import SshConnection
 from tidemark.stores.transfer_items import SendOptions, Wire
 
@@ -28,6 +28,7 @@ FRAME, FRAMES = 1 << 20, 6  # bytes of a frame and buffers a connection, where o
 FAR_FRAME, FAR_FRAMES = 1 << 18, 3  # and where there may be many
 AHEAD = 8 << 20  # bytes asked of a single connection ahead of what came; less where many share the end of the work
 FAR_AHEAD = 2 << 20  # on a long line: what sshd cannot send yet it keeps, and copies all of it for each 32 KB that join
+FEW = 4  # connections: up to so many share what is asked ahead evenly
 FILES_AHEAD = 2000  # and files, however small
 REQUESTS_AHEAD = 1 << 19  # and bytes of the asking itself: a far end that is not read from soon reads no more
 FIRST_CHUNK = 1 << 18  # on a long line, as long as its speed is not known
@@ -64,7 +65,7 @@ class Line:
         self._door = threading.Lock()  # between us and who opens connections
         self._over = False
         self._opening = 0
-        self._waiting: list[Opened] = []  # opened, for the case that one stream is not enough
+        self._waiting: list[tuple[SshConnection, FarSession]] = []  # opened, for the case that one stream is not enough
         self._many = False  # it is not
         self._allowance = Allowance(1)
         self._files_ahead = 1
@@ -91,12 +92,12 @@ class Line:
         while self._store.further and self._there < self._allowance.most:
             connection, other = self._store.further.pop()
             if other.open:
-                self._waiting.append(Opened(connection, other))
+                self._waiting.append((connection, other))
             else:
                 connection.drop()
         self._many = not self.long or self._there >= MANY  # as the last time
         while self._many and self._waiting:
-            self._join(*self._waiting.pop()[:2], own=True)
+            self._join(*self._waiting.pop(), own=True)
         if self.long:
             self._open(min(self._allowance.most, READY) - self._there)
 
@@ -153,7 +154,7 @@ class Line:
             self._allowance.refused(there, now + pause_after(self._allowance.failures + 1))
             return
         self._allowance.let_in(there + 1, now + pause_after(1))
-        self._waiting.append(opened)
+        self._waiting.append((opened.connection, opened.session))
         if self._many or not self.carriers:
             self._join_waiting(stopped)
 
@@ -164,7 +165,7 @@ class Line:
 
     def _join_waiting(self, stopped: Callable[[], bool]) -> None:
         while self._waiting:
-            self._join(*self._waiting.pop()[:2], own=True)
+            self._join(*self._waiting.pop(), own=True)
             self.top_up(self.carriers[-1], stopped)
 
     def lost(self, carrier: Carrier) -> None:
@@ -279,8 +280,8 @@ class Line:
 
     def _drain(self) -> None:
         """What was opened and not used, or not looked at any more."""
-        while self._waiting:
-            self._keep(self._waiting.pop())
+        self._store.further += self._waiting
+        self._waiting.clear()
         with contextlib.suppress(queue.Empty):
             while True:
                 came = self.came.get_nowait()
@@ -308,8 +309,7 @@ class Line:
             return min(FIRST_CHUNK, most)
         return min(most, chunk_bytes(rate, len(self.carriers), self._schedule.waiting_bytes, self._block))
 
-    def _join(self, connection: SshConnection, session: FarSession | None, own: bool) -> None:
-        assert session is not None
+    def _join(self, connection: SshConnection, session: FarSession, own: bool) -> None:
         self._count += 1
         carrier = self._make(self._count, connection, session, own, self.came)
         carrier.start(self.frame, FAR_FRAMES if self.long else FRAMES, self._digest)

@@ -34,11 +34,11 @@ def try_again(
     act: Callable[[], T], tries: int, also: tuple[type[Exception], ...] = (), pause: Callable[[float], None] = time.sleep
 ) -> T:
     """`act()`, at most `tries` times while it raises SOON errors or `also`; the last error is raised as it is."""
-    if tries <= 1:
-        return act()
     try:
         return act()
     except SOON + also:
+        if tries <= 1:
+            raise
         pause(pause_after(1))
     from tenacity import Retrying, retry_if_exception_type, stop_after_attempt  # most things work at once
 

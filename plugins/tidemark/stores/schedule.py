@@ -275,7 +275,6 @@ def next_connections(now: int, most: int, round_trip: float, lossy: bool, window
 
 LOSSY_WINDOW = 256 << 10  # bytes; cubic keeps about 60 KB at 50 ms and a loss of 0.1 %
 READY = 2  # the first, and one that waits until packets are lost
-FEW = 4
 WORTH = 20  # round trips
 SHORT_ROUND_TRIP = 0.01  # seconds
 
