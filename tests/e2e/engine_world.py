@@ -85,7 +85,7 @@ class World:
         for item, one in outcomes.items():
             assert isinstance(one, Sent), one
             assert self.is_whole(item), item
-        assert self.names() == sorted(item.target_path for item in outcomes)
+        assert self.names() == sorted(item.target_path for item in outcomes), self.names()
         return True
 
     def names(self) -> list[str]:

@@ -70,6 +70,20 @@ def test_a_connection_that_ends_at_the_server_after_those_that_came_later(
     assert world.arrived(outcomes)  # what came late changed nothing
 
 
+@pytest.mark.parametrize("tier", FASTEST_FIRST)
+@WAYS
+def test_a_cap_that_is_lifted_leaves_no_journal_of_the_slower_try(sshd: Sshd, tmp_path: Path, way: str, tier: Tier) -> None:
+    """Below a low cap a file comes in blocks that travels whole without it."""
+    world = World.of(sshd, tmp_path, way, tier)
+    items = [world.put(f"{n}", 500_000) for n in range(3)]
+    crossed: list[int] = []
+    with world.ends() as (source, target):
+        options = SendOptions(bandwidth=800_000, should_stop=lambda: sum(crossed) > 600_000)
+        list(send(source, target, items, options, crossed.append))
+    assert any(name.endswith(".part.blocks") for name in world.names())
+    assert world.arrived(world.move(items))
+
+
 @WAYS
 def test_a_server_that_is_started_again_in_the_middle(start_sshd: Callable[..., Sshd], tmp_path: Path, way: str) -> None:
     server = start_sshd(FarEnd.SHELL)

@@ -84,17 +84,20 @@ def once_at(act: Callable[[], None], after: int) -> Callable[[int], None]:
 
 
 def moved_until(world: World, items: list[SendItem], act: Callable[[], None], wire: Wire) -> TidemarkError:
-    """The login is taken away early and the line cut late: the error of what was not sent."""
+    """The login is taken away early, the line cut once a file is told as sent: the error of what was not sent."""
     size = sum(item.size for item in items)
-    wire.cut_after(3 * size // 4)
+    told: list[Sent | Failed] = []
     with world.ends() as (source, target):
-        told = list(send(source, target, items, SendOptions(bandwidth=20e6), once_at(act, size // 8)))
+        for one in send(source, target, items, SendOptions(bandwidth=5e6), once_at(act, size // 8)):
+            if not told:
+                wire.cut_after(1)
+            told.append(one)
     outcomes = {one.item: one for one in told}
     assert len(told) == len(outcomes) == len(items) and wire.cuts == 1
     assert world.no_half_file(outcomes)
     failed = [one.error for one in told if isinstance(one, Failed)]
     assert failed and all(type(error) is type(failed[0]) and error.hint for error in failed)
-    assert any(isinstance(one, Sent) for one in told)
+    assert isinstance(told[0], Sent)
     return failed[0]
 
 

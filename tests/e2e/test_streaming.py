@@ -436,7 +436,7 @@ def test_a_far_end_that_is_busy_for_long_is_waited_for_but_not_for_ever(
             for process in still:
                 process.suspend()
             if wakes:
-                threading.Timer(2.5, still[0].resume).start()
+                threading.Timer(2.5, lambda: [process.resume() for process in still]).start()
 
     (sent,) = send(ends.source, ends.target, [item], SendOptions(bandwidth=40e6), on_bytes)
 

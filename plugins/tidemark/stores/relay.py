@@ -20,7 +20,7 @@ from tidemark.stores.relay_proof import editions_at, may_be_written, source_dige
 from tidemark.stores.relay_room import TargetRoom
 from tidemark.stores.relay_target import CallTarget, Target, target_of
 from tidemark.stores.rounds import Outcome
-from tidemark.stores.transfer_items import SMALL, Failed, SendItem, TryAgain, Wire, require
+from tidemark.stores.transfer_items import Failed, SendItem, TryAgain, Wire, require
 from tidemark.stores.transfer_proof import RACY_SECONDS, already_there, differs, other_digest
 
 BATCH_FILES = 512  # proved and named at once
@@ -79,11 +79,10 @@ class Relay:
         for item, digest in there.items():
             yield wire.sent(item, digest)
         items = [item for item in self._items if item not in there]
-        limit = min(SMALL, wire.options.block_bytes, self._paces(1) or SMALL)
         jobs: list[Job] = []
         for item, entry in zip(items, wire.source.stat_many([item.source_path for item in items]), strict=True):
             try:
-                jobs.append(Job(len(jobs), item, require(item, entry), item.size <= limit))
+                jobs.append(Job(len(jobs), item, require(item, entry), item.size <= wire.small))
             except TidemarkError as error:
                 yield wire.failed(item, error)
         self._looked = time.monotonic()

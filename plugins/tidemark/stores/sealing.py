@@ -36,7 +36,6 @@ class Whole(NamedTuple):
     item: SendItem
     place: bytes  # of the final name, on the disk
     sha256: str
-    large: bool
     confirm: Callable[[], None] | None = None
     number: int = 0
     proof: durable.Proof | None = None  # what its part's stat shows as long as these are its bytes
@@ -189,7 +188,7 @@ class Sealer:
         durable.sync_names(pairs[:at_once], self.disks)
         same = [*batch[:at_once], *same]
         # CRASH WINDOW: final names there, journals left over; `already_there` of the rerun removes them.
-        self._disk.remove([journal_of(whole.item.target_path) for whole in same if whole.large])
+        self._disk.remove([journal_of(whole.item.target_path) for whole in same if whole.item.may_have_a_journal])
         outcomes: list[Outcome] = [self._wire.sent(whole.item, whole.sha256) for whole in same]
         if len(same) < len(batch):
             outcomes += [(whole.item, TryAgain(_touched(whole.item))) for whole in batch if whole not in same]

@@ -11,7 +11,8 @@ from tidemark.stores.bandwidth import TokenBucket
 from tidemark.stores.file_deadline import FileDeadlines
 from tidemark.stores.protocol import Entry, Store, Tier
 
-SMALL = 1 << 20  # files up to here (and up to a block) travel in bundles
+SMALL = 1 << 20  # files up to here (and up to a block, and a pace of a capped link) travel whole, in bundles
+ALWAYS_SMALL = 1 << 15  # and up to here in any case: the others may have a journal, of a try when the cap was lower
 PIECE = 1 << 18  # bytes of a block handed on at once
 
 
@@ -23,6 +24,11 @@ class SendItem:
     target_path: str
     size: int
     sha256: str = ""
+
+    @property
+    def may_have_a_journal(self) -> bool:
+        """Of this try or of an earlier one, when the link's cap was lower."""
+        return self.size > ALWAYS_SMALL
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,11 @@ class Wire:
         cap, slowest = self.options.bandwidth, self.options.slowest
         self.bucket = TokenBucket(cap)
         self.deadlines = FileDeadlines(min(slowest, cap / 4) if cap else slowest)  # a cap cuts no file short
+
+    @property
+    def small(self) -> int:
+        """Files up to so many bytes travel whole."""
+        return min(self.options.block_bytes, max(ALWAYS_SMALL, min(SMALL, self.bucket.pace or SMALL)))
 
     @property
     def proven_at_source(self) -> bool:

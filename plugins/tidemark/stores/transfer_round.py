@@ -29,7 +29,6 @@ from tidemark.stores.python_store import PythonStore
 from tidemark.stores.schedule import Schedule
 from tidemark.stores.sealing import NamesInOrder, Outcome, Whole
 from tidemark.stores.transfer_items import (
-    SMALL,
     SendItem,
     TryAgain,
     Wire,
@@ -302,7 +301,7 @@ class Round:
             self._plan(left)
 
     def _plan(self, left: Sequence[SendItem]) -> None:
-        limit = min(self.line.frame, self.wire.options.block_bytes, self.wire.bucket.pace or SMALL)
+        limit = min(self.line.frame, self.wire.small)
         large = {number: item for number, item in enumerate(left) if item.size > limit}
         entries = of_each(self.wire.source.stat_many, [item.source_path for item in large.values()])
         free = self._room(left[0].target_path.rpartition("/")[0])
