@@ -261,19 +261,22 @@ def _ranked_above(connection: Connection, receiver: str, ids: set[int]) -> set[i
 def _came_between(connection: Connection, receiver: str, ids: set[int], merged: Sequence[MergedFile]) -> bool:
     """Whether a visible file that is not a source of the merge, nor made from its sources, overlaps one of them from below.
 
-    The sources' times count, as they do for the plan: one that lies between those of two sources has no point in common.
+    The sources' times count, here and there, as they do for the plan: what lies between those of two sources has no point in
+    common with the file that is made of them.
     """
     if not merged:
         return False
     mine = merged[0].file
     made = {m for m, sources in _live_lineage(connection, receiver).items() if ids & set(sources)}
+    derived = _derived(connection, receiver)
     others = [
-        f
+        source
         for f in catalog_rows.visible_files(connection, receiver, mine.site_id, mine.database)
         if f.file_id not in ids and f.file_id not in made and f.rank <= mine.rank
+        for source in derived.get(f.file_id, (f.file_id,))
     ]
-    devices = catalog_rows.devices_of_files(connection, [*ids, *(f.file_id for f in others)])
-    return any(overlapping(devices.get(one, ()), devices.get(f.file_id, ())) for f in others for one in ids)
+    devices = catalog_rows.devices_of_files(connection, [*ids, *others])
+    return any(overlapping(devices.get(one, ()), devices.get(other, ())) for other in others for one in ids)
 
 
 def _insert(connection: Connection, one: MergedFile, source_ids: Sequence[int], batch: str, at: float) -> int:

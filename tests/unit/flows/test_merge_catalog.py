@@ -136,6 +136,19 @@ def test_a_late_file_that_ranks_between_gives_the_same_as_if_it_had_come_first(c
     assert values(centre) == wanted and roles(centre) == {"merged": 1}
 
 
+def test_files_that_lie_between_the_times_of_others_are_merged_beside_them(centre: Centre) -> None:
+    """Two groups of one device that have no time in common, though the extent of what is made of the first holds the second."""
+    first = {"root.sg.d1": {"s": [(1, 10)]}, "root.sg.d2": {"s": [(1, 10)]}}
+    second = {"root.sg.d1": {"s": [(1, 11)]}, "root.sg.d2": {"s": [(9, 19)]}}
+    between = one([(5, 15)], "root.sg.d2")
+    centre.sender().land({source(1): sealed(first), source(2): sealed(second), source(3): between, source(4): between})
+    centre.load()
+    before = values(centre)
+    result = merge(centre)
+    assert (result.groups, result.moved, result.exit_code) == (2, 0, 0)
+    assert values(centre) == before and roles(centre) == {"merged": 2}
+
+
 def test_a_load_that_comes_between_is_merged_too(centre: Centre, monkeypatch: pytest.MonkeyPatch) -> None:
     site = centre.sender()
     site.land({source(1): one([(1, 10), (2, 20)]), source(3): one([(2, 23)])})
