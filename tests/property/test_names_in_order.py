@@ -35,7 +35,7 @@ def test_a_file_gets_its_name_behind_its_companions(items: list[SendItem], data:
     for number in data.draw(st.permutations(range(len(items)))):
         if data.draw(st.booleans()):
             whole.add(number)
-            order.whole(number, Whole(items[number], b"", "", number=number))
+            order.whole(number, Whole(items[number], b"", "", False, number=number))
         else:
             failed.add(number)
             order.settled(number)

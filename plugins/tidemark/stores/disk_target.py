@@ -94,7 +94,7 @@ class DiskTarget:
         sent = {job for number, job in enumerate(ours) if job not in lost and number not in others}
         self._unnamed -= sent
         # CRASH WINDOW: final names there, journals left over; `already_there` of the rerun removes them.
-        self._store.remove([job.paper for job in sent if job.item.may_have_a_journal])
+        self._store.remove([job.paper for job in sent if job.journalled])
         return {job: lost.get(job) or taken_away(job.item) for job in jobs if job not in sent}
 
     def abandon(self, jobs: Sequence[Job]) -> None:

@@ -183,6 +183,7 @@ class FarPool:
         self._root = root
         self._idle = [first]
         self._lock = threading.Lock()
+        self._ending: threading.Thread | None = None
 
     @contextmanager
     def session(self) -> Iterator[FarSession]:
@@ -200,13 +201,26 @@ class FarPool:
             self.give(session)
 
     def close(self) -> None:
+        """Who gives one back later does so to a connection that is closed."""
         with self._lock:
             for session in self._idle:
                 session.close()
             self._idle.clear()
 
+    def ending(self, giving_back: threading.Thread) -> None:
+        """Starts the thread, which gives sessions back that are still at their last words."""
+        self._ending = giving_back
+        giving_back.start()
+
+    def settle(self) -> None:
+        """All have been given back."""
+        if self._ending is not None:
+            self._ending.join()
+            self._ending = None
+
     def take(self) -> FarSession:
         """For one's own, until `give`."""
+        self.settle()
         with self._lock:
             while self._idle:
                 session = self._idle.pop()

@@ -239,8 +239,9 @@ class Line:
             )
 
     def finish(self) -> None:
-        """Give the sessions that are at the end of their answers back to the store, close the others."""
-        ending = []
+        """Give the sessions that are at the end of their answers back to the store, close the others. Who wants one from
+        the store waits for that, nobody else does."""
+        ending: list[Carrier] = []
         for carrier in list(self.carriers):
             if self._schedule.outstanding(carrier.number):
                 carrier.close()
@@ -251,6 +252,10 @@ class Line:
         self.carriers.clear()
         with self._door:
             self._over = True  # whoever is still opening closes again
+        thread = threading.Thread(target=self._give_back, args=(ending,), name="tidemark-ending", daemon=True)
+        self._store.pool.ending(thread)
+
+    def _give_back(self, ending: list[Carrier]) -> None:
         deadline = time.monotonic() + 1.0 + 4 * self.round_trip
         while ending and time.monotonic() < deadline:
             try:

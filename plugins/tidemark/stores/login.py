@@ -9,15 +9,15 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tidemark.errors import HostKeyError, PermanentError, PermissionDeniedError, UsageError
+from tidemark.stores.dialling import CONNECT_SECONDS, Dialled, dial
 from tidemark.stores.expired_logins import expired
 from tidemark.stores.lean_paramiko import paramiko
 from tidemark.stores.packets import packetizer_class
+from tidemark.stores.ssh_transport import SshTransport
 
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # a fifth to two fifths faster than CTR with a MAC
-_EXPECTED: tuple[type[Exception], ...] = (paramiko.SSHException, EOFError, OSError)
 _TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", 18)
 
 
@@ -42,35 +42,19 @@ class Limits:
     """Seconds until we give up: on the TCP connection, on handshake and login, on a peer that stopped moving, and on a far
     end that says nothing for so long though its server is there (a disk that hangs, a process that was stopped)."""
 
-    connect: float = 10.0
+    connect: float = CONNECT_SECONDS
     handshake: float = 20.0
     stall: float = 30.0
     silence: float = 600.0
 
 
-class _Transport(paramiko.Transport):  # type: ignore[misc]
-    """paramiko's, but a packet that a flipped bit broke ends it with an SSHException, wherever in it the bit was.
-
-    Its thread dies of whatever decrypting and parsing raise (InvalidTag of cryptography, ValueError also of nacl,
-    struct.error …) and hands that to everybody who waits for the connection.
-    """
-
-    def get_exception(self) -> Exception | None:
-        error: Exception | None = super().get_exception()
-        if error is None or isinstance(error, _EXPECTED):
-            return error
-        broken: Exception = paramiko.SSHException(f"a packet came broken: {type(error).__name__} {error}".rstrip())
-        broken.__cause__ = error
-        return broken
-
-
-def connect(login: Login, limits: Limits) -> paramiko.Transport:
-    """A connection with the host key compared and the user logged in."""
-    host: Any = login.host.encode() if login.host.isascii() else login.host  # other names need modules that take time
-    sock = socket.create_connection((host, login.port), timeout=limits.connect)
+def connect(login: Login, limits: Limits, dialled: Dialled | None = None) -> SshTransport:
+    """A connection with the host key compared and the user logged in. `dialled`: it was begun already."""
+    sock = dialled.taken() if dialled is not None else None
+    sock = sock or dial(login.host, login.port, limits.connect)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, int(limits.stall * 1000))
-    transport = _Transport(sock, packetizer_class=packetizer_class())
+    transport = SshTransport(sock, packetizer_class=packetizer_class())
     try:
         transport.banner_timeout = transport.auth_timeout = limits.handshake
         options = transport.get_security_options()

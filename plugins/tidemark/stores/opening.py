@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from tidemark.errors import PermanentError, UsageError
 from tidemark.settings import NodeSettings, ReceiverSettings, SiteSettings
+from tidemark.stores.dialling import CONNECT_SECONDS, Dialled
 from tidemark.stores.protocol import Store, Tier
 
 TIERS = {"python": Tier.PYTHON, "posix": Tier.POSIX, "sftp": Tier.SFTP}
@@ -44,17 +45,38 @@ def open_store(address: StoreAddress, tier: Tier | None = None) -> Store:
     if parts.scheme == "file":
         return _local(address.url)
     if parts.scheme == "sftp":
-        from tidemark.stores.retrying import TRIES, RetryingStore, try_again
-        from tidemark.stores.sftp import open_sftp
-
-        opened = try_again(lambda: open_sftp(address, tier or TIERS.get(address.tier)), address.tries or TRIES)
-        return RetryingStore(opened)
+        return _remote(address, tier or TIERS.get(address.tier))
     shown = without_password(address.url)
     raise UsageError(
         f"store {shown!r} is neither file:///path nor sftp://user@host:port/path",
         hint="./tidemark doctor checks every store of the settings",
         subject=shown,
     )
+
+
+def _remote(address: StoreAddress, tier: Tier | None) -> Store:
+    """What speaks SSH is loaded while the server is dialled."""
+    host, port = place_of(address.url)
+    dialled = Dialled(host, port, CONNECT_SECONDS)
+    try:
+        from tidemark.stores.retrying import TRIES, RetryingStore, try_again
+        from tidemark.stores.sftp import open_sftp
+
+        return RetryingStore(try_again(lambda: open_sftp(address, tier, dialled=dialled), address.tries or TRIES))
+    finally:
+        dialled.drop()
+
+
+def place_of(url: str) -> tuple[str, int]:
+    """Host and port of an sftp address. UsageError where it is none."""
+    parts, shown = urlsplit(url), without_password(url)
+    try:
+        port = parts.port or 22
+    except ValueError:
+        raise UsageError(f"store {shown!r}: its port must be a number up to 65535", subject=shown) from None
+    if not parts.hostname:
+        raise UsageError(f"store {shown!r} is not sftp://user@host:port/path", subject=shown)
+    return parts.hostname, port
 
 
 def without_password(url: str) -> str:

@@ -170,7 +170,7 @@ class Pull(Round):
                 remove_quietly(part_at(place))
                 self._lose(one.number, TryAgain(differs(item, "target", 0, item.size)))
             else:
-                self._whole(one.number, Whole(item, place, digest.hex(), proof=seen, syncs_failed=syncs_failed))
+                self._whole(one.number, Whole(item, place, digest.hex(), False, proof=seen, syncs_failed=syncs_failed))
 
     def _same(self, number: int, edition: int) -> bool:
         """Whether this piece is of the file that the others are of; where times cannot tell, a digest will."""
@@ -258,7 +258,7 @@ class Pull(Round):
         part.close()
         confirm = self._confirming(item, digest) if large.confirm else None
         place = self._folders.place(item.target_path)
-        whole = Whole(item, place, digest, confirm, proof=part.proof, syncs_failed=large.syncs_failed)
+        whole = Whole(item, place, digest, True, confirm, proof=part.proof, syncs_failed=large.syncs_failed)
         self._whole(number, whole)
 
     def _confirming(self, item: SendItem, digest: str) -> Callable[[], None]:

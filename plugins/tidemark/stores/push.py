@@ -155,12 +155,12 @@ class Push(Round):
             if length != item.size:
                 raise self._not_asked()
             self._sealing.by[number] = carrier.number
-            self._whole(number, Whole(item, b"", digest.hex(), number=number))
+            self._whole(number, Whole(item, b"", digest.hex(), False, number=number))
             return
         self.kept_bytes += length
         if self.schedule.whole(number):
             self.schedule.complete(number)
-            self._order.whole(number, Whole(item, b"", "", number=number))
+            self._order.whole(number, Whole(item, b"", "", True, number=number))
 
     def _trouble(self, number: int, span: tuple[int, int], trouble: int, kind: int, size: int) -> None:
         if trouble == UNSENT or not self.schedule.waits_for(number):
@@ -244,7 +244,7 @@ class Push(Round):
         elif trouble:
             self._fail(number, self._at_target(number, trouble))
         else:
-            if number not in self._large and item.may_have_a_journal:
+            if number not in self._large and item.may_have_an_old_journal:
                 self.wire.litter.append(journal_of(item.target_path))
             self._told.put([self.wire.sent(item, known or digest.hex())])
 
@@ -286,7 +286,7 @@ class Push(Round):
     def ready(self, number: int) -> None:
         large = self._large[number]
         if not large.gaps:
-            self._order.whole(number, Whole(self._files[number], b"", "", number=number))
+            self._order.whole(number, Whole(self._files[number], b"", "", True, number=number))
 
     def refused(self, number: int) -> None:
         large = self._large.get(number)

@@ -172,10 +172,11 @@ class PythonStore:
 
     def close(self) -> None:
         self.pool.close()
+        self.connection.drop()
+        self.pool.settle()  # which ends with the connection
         for connection, _ in self.further:
             connection.drop()
         self.further.clear()
-        self.connection.drop()
 
     @contextmanager
     def _far(self, path: str, *, reading: bool = False) -> Iterator[FarSession]:

@@ -37,6 +37,10 @@ class Job:
         return part_of(self.item.target_path)
 
     @property
+    def journalled(self) -> bool:
+        return not self.small or self.item.may_have_an_old_journal
+
+    @property
     def paper(self) -> str:
         return journal_of(self.item.target_path)
 

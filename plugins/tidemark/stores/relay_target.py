@@ -128,7 +128,7 @@ class CallTarget:
         finals = self._store.stat_many([job.item.target_path for job in ours])
         named = {job for job, entry in zip(ours, finals, strict=True) if _same(parts[job], entry)}
         # CRASH WINDOW: final names there, journals left over; `already_there` of the rerun removes them.
-        self._store.remove([job.paper for job in jobs if job in named and job.item.may_have_a_journal])
+        self._store.remove([job.paper for job in jobs if job in named and job.journalled])
         return {job: taken_away(job.item) for job in jobs if job not in named}
 
     def abandon(self, jobs: Sequence[Job]) -> None:

@@ -36,10 +36,15 @@ class Whole(NamedTuple):
     item: SendItem
     place: bytes  # of the final name, on the disk
     sha256: str
+    large: bool
     confirm: Callable[[], None] | None = None
     number: int = 0
     proof: durable.Proof | None = None  # what its part's stat shows as long as these are its bytes
     syncs_failed: int = 0  # `Sealer.syncs_failed` before its first byte was written
+
+    @property
+    def journalled(self) -> bool:
+        return self.large or self.item.may_have_an_old_journal
 
     def pair(self) -> tuple[bytes, bytes]:
         """The places of its part and of its name."""
@@ -188,7 +193,7 @@ class Sealer:
         durable.sync_names(pairs[:at_once], self.disks)
         same = [*batch[:at_once], *same]
         # CRASH WINDOW: final names there, journals left over; `already_there` of the rerun removes them.
-        self._disk.remove([journal_of(whole.item.target_path) for whole in same if whole.item.may_have_a_journal])
+        self._disk.remove([journal_of(whole.item.target_path) for whole in same if whole.journalled])
         outcomes: list[Outcome] = [self._wire.sent(whole.item, whole.sha256) for whole in same]
         if len(same) < len(batch):
             outcomes += [(whole.item, TryAgain(_touched(whole.item))) for whole in batch if whole not in same]

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from urllib.parse import unquote, urlsplit
 
 from tidemark.errors import PermanentError, UsageError
+from tidemark.stores.dialling import Dialled
 from tidemark.stores.far_session import start_far_end
 from tidemark.stores.login import Limits, Login
-from tidemark.stores.opening import StoreAddress, without_password
+from tidemark.stores.opening import StoreAddress, place_of, without_password
 from tidemark.stores.protocol import Store, Tier
 from tidemark.stores.python_store import PythonStore
 from tidemark.stores.ssh import SshConnection
@@ -17,10 +18,12 @@ from tidemark.stores.ssh import SshConnection
 NEEDED_TOOLS = {"find", "sha256sum", "head", "tail", "rm"}
 
 
-def open_sftp(address: StoreAddress, tier: Tier | None = None, limits: Limits | None = None) -> Store:
+def open_sftp(
+    address: StoreAddress, tier: Tier | None = None, limits: Limits | None = None, dialled: Dialled | None = None
+) -> Store:
     """A connected store. `tier` is taken as given where the far end has it; PermanentError where it has not."""
     login, root = login_of(address)
-    connection = SshConnection(login, limits or Limits(), address.nice)
+    connection = SshConnection(login, limits or Limits(), address.nice, dialled)
     try:
         return open_on(connection, root, tier)
     except BaseException:
@@ -71,13 +74,10 @@ def _what_lacks(tier: Tier, tools: Sequence[str]) -> str:
 
 def login_of(address: StoreAddress) -> tuple[Login, str]:
     """Who logs in where, and the store's folder there. UsageError for an address that cannot be."""
+    host, port = place_of(address.url)
     parts, shown = urlsplit(address.url), without_password(address.url)
-    try:
-        port = parts.port or 22
-    except ValueError:
-        raise UsageError(f"store {shown!r}: its port must be a number up to 65535", subject=shown) from None
     root = unquote(parts.path).rstrip("/")
-    if not parts.hostname or any(part in ("..", ".") for part in root.split("/")):
+    if any(part in ("..", ".") for part in root.split("/")):
         raise UsageError(f"store {shown!r} is not sftp://user@host:port/path", subject=shown)
     if address.connection and not address.key:
         raise UsageError(
@@ -86,4 +86,4 @@ def login_of(address: StoreAddress) -> tuple[Login, str]:
             subject=shown,
         )
     user = unquote(parts.username or "") or getpass.getuser()
-    return Login(parts.hostname, port, user, address.host_key, address.key), root
+    return Login(host, port, user, address.host_key, address.key), root

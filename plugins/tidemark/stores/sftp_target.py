@@ -110,7 +110,7 @@ class SftpTarget:
         # CRASH WINDOW: durable parts without final names, or some with: the rerun finds the rest and seals them.
         lost = self._store.name_durable([(job.part, job.item.target_path, job.item.size) for job in jobs])
         # CRASH WINDOW: final names there, journals left over; `already_there` of the rerun removes them.
-        self._store.remove([job.paper for n, job in enumerate(jobs) if job.item.may_have_a_journal and n not in lost])
+        self._store.remove([job.paper for n, job in enumerate(jobs) if job.journalled and n not in lost])
         return {jobs[number]: taken_away(jobs[number].item) for number in lost}
 
     def abandon(self, jobs: Sequence[Job]) -> None:

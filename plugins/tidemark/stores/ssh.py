@@ -15,9 +15,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from tidemark.errors import UnreachableError
+from tidemark.stores.dialling import Dialled
 from tidemark.stores.lean_paramiko import paramiko
 from tidemark.stores.login import Limits, Login, connect
 from tidemark.stores.pipe import Pipe
+from tidemark.stores.ssh_transport import SshTransport
 
 WINDOW = 1 << 25  # bytes in flight towards us before the far end waits
 PACKET = 1 << 15
@@ -30,12 +32,13 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its traceback
 class SshConnection:
     """Connects at the first use, and again after `drop`. Several channels may be open at once, from several threads."""
 
-    def __init__(self, login: Login, limits: Limits, nice: int = 0) -> None:
+    def __init__(self, login: Login, limits: Limits, nice: int = 0, dialled: Dialled | None = None) -> None:
         self.login = login
         self.limits = limits
         self.nice = nice  # of what we run at the far end, 0 … 19
-        self._transport: paramiko.Transport | None = None
-        self._further: list[paramiko.Transport] = []  # for one session each
+        self._dialled = dialled  # for the first login
+        self._transport: SshTransport | None = None
+        self._further: list[SshTransport] = []  # for one session each
         self._lock = threading.RLock()
         self._round_trip = 0.0  # the last one known: a connection that was cut does not make the line a short one
 
@@ -49,11 +52,11 @@ class SshConnection:
             transport, channel = self._open_session()
             channel.settimeout(self.limits.stall)
             try:
-                with self._deadline(transport):
-                    if subsystem:
+                if not subsystem:
+                    transport.execute(channel, command)
+                else:
+                    with self._deadline(transport):
                         channel.invoke_subsystem(subsystem)
-                    else:
-                        _execute(transport, channel, command)
             except BaseException:
                 with suppress(EOFError, OSError, paramiko.SSHException):
                     channel.close()
@@ -61,7 +64,7 @@ class SshConnection:
                 raise
             return Pipe(self, transport, channel)
 
-    def _open_session(self) -> tuple[paramiko.Transport, paramiko.Channel]:
+    def _open_session(self) -> tuple[SshTransport, paramiko.Channel]:
         """MaxSessions counts the sessions of a connection: one too many gets a connection of its own."""
         transport = self._connected()
         try:
@@ -75,7 +78,7 @@ class SshConnection:
             self.close_further(further)
             raise
 
-    def close_further(self, transport: paramiko.Transport) -> None:
+    def close_further(self, transport: SshTransport) -> None:
         """Close a connection that was made for one session; leave the one that all share."""
         with self._lock:
             if transport not in self._further:
@@ -89,13 +92,15 @@ class SshConnection:
             open_now = [*self._further, *([self._transport] if self._transport else [])]
             self._transport = None
             self._further.clear()
+        if self._dialled is not None:
+            self._dialled.drop()
         for transport in open_now:
             with suppress(OSError):  # wakes its thread, for which `close` waits
                 transport.sock.shutdown(socket.SHUT_RDWR)
             transport.close()
 
     @contextmanager
-    def _deadline(self, transport: paramiko.Transport) -> Iterator[None]:
+    def _deadline(self, transport: SshTransport) -> Iterator[None]:
         """TimeoutError when the block takes longer than the stall limit. paramiko waits for ever for some answers."""
         over = threading.Event()
 
@@ -115,7 +120,7 @@ class SshConnection:
         finally:
             timer.cancel()
 
-    def alive(self, transport: paramiko.Transport) -> bool:
+    def alive(self, transport: SshTransport) -> bool:
         """Whether the server answers a question on this connection within the stall limit."""
         if not transport.is_active():
             return False
@@ -159,27 +164,19 @@ class SshConnection:
                 subject=self.login.host,
             ) from broken
 
-    def _ask(self, transport: paramiko.Transport) -> None:
+    def _ask(self, transport: SshTransport) -> None:
         try:
             transport.global_request("keepalive@openssh.com", wait=True)
         except (OSError, EOFError, paramiko.SSHException):
             return  # `alive` looks at the transport, which is closed now
 
-    def _connected(self) -> paramiko.Transport:
+    def _connected(self) -> SshTransport:
         with self._lock:
             if self._transport is None or not self._transport.is_active():
-                self._transport = connect(self.login, self.limits)
+                dialled, self._dialled = self._dialled, None
+                self._transport = connect(self.login, self.limits, dialled)
                 self.line()  # remembers its round trip
             return self._transport
-
-
-def _execute(transport: paramiko.Transport, channel: paramiko.Channel, command: str) -> None:
-    """A server that runs no commands closes the session: its pipe is then at its end from the beginning."""
-    try:
-        channel.exec_command(command)
-    except paramiko.SSHException:
-        if not (channel.closed and transport.is_active()):
-            raise
 
 
 def _what_happened(error: Exception) -> str:

@@ -26,8 +26,8 @@ class SendItem:
     sha256: str = ""
 
     @property
-    def may_have_a_journal(self) -> bool:
-        """Of this try or of an earlier one, when the link's cap was lower."""
+    def may_have_an_old_journal(self) -> bool:
+        """Though it travels whole now: of an earlier try, when the link's cap was lower, or its line a longer one."""
         return self.size > ALWAYS_SMALL
 
 

@@ -137,7 +137,7 @@ def test_a_late_file_that_ranks_between_gives_the_same_as_if_it_had_come_first(c
 
 
 def test_files_that_lie_between_the_times_of_others_are_merged_beside_them(centre: Centre) -> None:
-    """Two groups of one device that have no time in common, though the extent of what is made of the first holds the second."""
+    """Two groups have no time in common, though the extent of what is made of the first holds the second."""
     first = {"root.sg.d1": {"s": [(1, 10)]}, "root.sg.d2": {"s": [(1, 10)]}}
     second = {"root.sg.d1": {"s": [(1, 11)]}, "root.sg.d2": {"s": [(9, 19)]}}
     between = one([(5, 15)], "root.sg.d2")

@@ -39,7 +39,7 @@ class Target:
         place = self.disk.locate(name)
         seen, failed = write_small(part_at(place), memoryview(data)), self.sealer.syncs_failed
         digest = hashlib.sha256(data).hexdigest()
-        return Whole(SendItem(name, name, len(data)), place, digest, proof=seen, syncs_failed=failed)
+        return Whole(SendItem(name, name, len(data)), place, digest, False, proof=seen, syncs_failed=failed)
 
     def large(self, name: str, data: bytes) -> tuple[Whole, ProvenPart]:
         of = Identity(len(data), 1, 1)
@@ -48,7 +48,7 @@ class Target:
         digest = hashlib.sha256(data)
         part.put(0, memoryview(data), PREFIX, digest.digest())
         part.prove(BUFFER)
-        return Whole(SendItem(name, name, len(data)), part.place, digest.hexdigest(), proof=part.proof), part
+        return Whole(SendItem(name, name, len(data)), part.place, digest.hexdigest(), True, proof=part.proof), part
 
     def seal(self, *wholes: Whole) -> list[Outcome]:
         self.sealer.put(list(wholes))

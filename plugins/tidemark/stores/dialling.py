@@ -1,0 +1,57 @@
+"""The TCP connection to a server, which may be on its way while what speaks over it is still being loaded."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import Any
+
+CONNECT_SECONDS = 10.0  # the server's machine has so long to answer
+
+
+def dial(host: str, port: int, seconds: float) -> socket.socket:
+    """Raises OSError; TimeoutError after so many seconds."""
+    name: Any = host.encode() if host.isascii() else host  # other names need modules that take time
+    return socket.create_connection((name, port), timeout=seconds)
+
+
+class Dialled:
+    """One connection, begun at once; for who takes it first."""
+
+    def __init__(self, host: str, port: int, seconds: float) -> None:
+        self._sock: socket.socket | None = None
+        self._error: OSError | None = None
+        self._lock = threading.Lock()
+        self._over = False
+        self._thread = threading.Thread(target=self._dial, args=(host, port, seconds), daemon=True)
+        self._thread.start()
+
+    def taken(self) -> socket.socket | None:
+        """None once it was taken, or dropped. Raises the error that dialling ended with, once."""
+        self._thread.join()
+        with self._lock:
+            sock, error = self._sock, self._error
+            self._sock = self._error = None
+        if error is not None:
+            raise error
+        return sock
+
+    def drop(self) -> None:
+        """Close it, now or when it comes, unless it was taken."""
+        with self._lock:
+            self._over = True
+            if self._sock is not None:
+                self._sock.close()
+                self._sock = None
+
+    def _dial(self, host: str, port: int, seconds: float) -> None:
+        try:
+            sock = dial(host, port, seconds)
+        except OSError as error:
+            self._error = error
+            return
+        with self._lock:
+            if not self._over:
+                self._sock = sock
+                return
+        sock.close()
