@@ -239,8 +239,7 @@ class Line:
             )
 
     def finish(self) -> None:
-        """Give the sessions that are at the end of their answers back to the store, close the others. Who wants one from
-        the store waits for that, nobody else does."""
+        """Give the sessions that are at their last words back to the store, beside what follows; close the others."""
         ending: list[Carrier] = []
         for carrier in list(self.carriers):
             if self._schedule.outstanding(carrier.number):
@@ -252,8 +251,7 @@ class Line:
         self.carriers.clear()
         with self._door:
             self._over = True  # whoever is still opening closes again
-        thread = threading.Thread(target=self._give_back, args=(ending,), name="tidemark-ending", daemon=True)
-        self._store.pool.ending(thread)
+        self._store.pool.ending(threading.Thread(target=self._give_back, args=(ending,), name="tidemark-end", daemon=True))
 
     def _give_back(self, ending: list[Carrier]) -> None:
         deadline = time.monotonic() + 1.0 + 4 * self.round_trip
@@ -287,11 +285,9 @@ class Line:
         """What was opened and not used, or not looked at any more."""
         self._store.further += self._waiting
         self._waiting.clear()
-        with contextlib.suppress(queue.Empty):
-            while True:
-                came = self.came.get_nowait()
-                if isinstance(came, Opened):
-                    self._keep(came)
+        while not self.came.empty():
+            if isinstance(came := self.came.get(), Opened):
+                self._keep(came)
 
     def _keep(self, opened: Opened) -> None:
         if opened.session is not None:
