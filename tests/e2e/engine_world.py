@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.e2e.store_ends import address
 from tests.services import bad_disk
 from tests.services.processes import descendants, soon
 from tests.services.sshd import FarEnd, Sshd
+from tidemark.stores import line, schedule
 from tidemark.stores.local import LocalStore
 from tidemark.stores.login import Limits
 from tidemark.stores.protocol import Store, Tier
@@ -24,6 +26,15 @@ from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 MB = 1 << 20
 LONG_AGO = 1_600_000_000
 BIDING = Limits(connect=10, handshake=30, stall=20)  # where the line is the trouble, not the limits
+
+
+def every_line_is_long(patch: pytest.MonkeyPatch) -> None:
+    """One on which several connections pay, and all of them carry."""
+    for module in (line, schedule):
+        patch.setattr(module, "SHORT_ROUND_TRIP", 0.0)
+    patch.setattr(line, "MANY", 1)
+    for module in (line, schedule):
+        patch.setattr(module, "READY", 4)
 
 
 @dataclass

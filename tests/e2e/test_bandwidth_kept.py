@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.engine_world import every_line_is_long
 from tests.e2e.store_ends import QUICK, address
 from tests.services.sshd import Sshd
 from tests.services.wire import Wire
@@ -79,10 +80,7 @@ def test_the_cap_is_kept_within_a_twentieth(
     sshd: Sshd, tmp_path: Path, tier: Tier, way: str, connections: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if connections > 1:
-        monkeypatch.setattr("tidemark.stores.line.SHORT_ROUND_TRIP", 0.0)
-        monkeypatch.setattr("tidemark.stores.line.MANY", 1)
-        monkeypatch.setattr("tidemark.stores.schedule.SHORT_ROUND_TRIP", 0.0)
-        monkeypatch.setattr("tidemark.stores.schedule.READY", 4)
+        every_line_is_long(monkeypatch)
     far, near = sshd.new_folder("far"), tmp_path / "near"
     near.mkdir()
     begin = far if way == "pull" else near

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.engine_world import MB, World
+from tests.e2e.engine_world import MB, World, every_line_is_long
 from tests.e2e.store_ends import FASTEST_FIRST, QUICK
 from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
 from tidemark.errors import UnreachableError
-from tidemark.stores import line
 from tidemark.stores.protocol import Tier
 from tidemark.stores.transfer import Failed, SendOptions, Sent, send
 
@@ -54,8 +53,7 @@ def test_a_connection_that_ends_at_the_server_after_those_that_came_later(
     sshd: Sshd, tmp_path: Path, way: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The far program of a connection that is lost still works at what it was sent, while another one makes up for it."""
-    monkeypatch.setattr(line, "SHORT_ROUND_TRIP", 0.0)  # several connections
-    monkeypatch.setattr(line, "MANY", 1)
+    every_line_is_long(monkeypatch)
     world = World.of(sshd, tmp_path, way)
     items = [world.put(f"{n}", size) for n, size in enumerate([9 * MB, 5 * MB + 1, *[30_000] * 60])]
     with Wire(sshd.port, upwards=way == "push") as wire:

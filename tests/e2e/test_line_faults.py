@@ -12,12 +12,13 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.e2e.engine_world import every_line_is_long
 from tests.e2e.store_ends import BLOCK, QUICK, address, same, write
 from tests.services.processes import descendants, soon
 from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
 from tidemark.errors import HostKeyError, Retry, UnreachableError
-from tidemark.stores import far_source, file_deadline, line, schedule, sealing
+from tidemark.stores import far_source, file_deadline, line, sealing
 from tidemark.stores.carrier import open_another
 from tidemark.stores.local import LocalStore
 from tidemark.stores.login import Limits
@@ -32,11 +33,7 @@ pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 
 @pytest.fixture
 def long_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every line counts as one on which several connections pay, and all of them carry."""
-    monkeypatch.setattr(line, "SHORT_ROUND_TRIP", 0.0)
-    monkeypatch.setattr(line, "MANY", 1)
-    monkeypatch.setattr(schedule, "SHORT_ROUND_TRIP", 0.0)
-    monkeypatch.setattr(schedule, "READY", 4)
+    every_line_is_long(monkeypatch)
 
 
 def opened(server: Sshd, folder: Path, limits: Limits = QUICK, port: int = 0) -> PythonStore:
@@ -304,7 +301,6 @@ def test_a_line_that_was_cut_is_as_long_as_before(
 ) -> None:
     """The next round has several connections too, though it begins with none."""
     monkeypatch.setattr(line, "SHORT_ROUND_TRIP", 1e-6)
-    monkeypatch.setattr(line, "MANY", 1)
     sshd = start_sshd()
     far, near = sshd.new_folder("far"), tmp_path / "near"
     near.mkdir()

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.e2e.engine_world import every_line_is_long
 from tests.e2e.store_ends import QUICK, address
 from tests.services.processes import descendants
 from tests.services.sshd import FarEnd, Sshd
@@ -41,8 +42,7 @@ def test_further_connections_are_as_nice(
     start_sshd: Callable[..., Sshd], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sshd = start_sshd()
-    monkeypatch.setattr("tidemark.stores.line.SHORT_ROUND_TRIP", 0.0)
-    monkeypatch.setattr("tidemark.stores.line.MANY", 1)
+    every_line_is_long(monkeypatch)
     far = sshd.new_folder()
     for number in range(4):
         (far / f"{number}").write_bytes(bytes(4 << 20))

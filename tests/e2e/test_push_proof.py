@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.engine_world import every_line_is_long
 from tests.e2e.store_ends import QUICK, address, same, write
 from tests.services.sshd import Sshd
-from tidemark.stores import far_stream, line, retrying
+from tidemark.stores import far_stream, retrying
 from tidemark.stores.block_journal import part_of
 from tidemark.stores.local import LocalStore
 from tidemark.stores.push_carrier import PushCarrier, Seal
@@ -178,8 +179,7 @@ def test_small_files_asked_of_several_connections_arrive_whole(
     site: LocalStore, centre: PythonStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a long line what is slow is asked of another connection, too; who comes second writes over nobody's bytes."""
-    monkeypatch.setattr(line, "SHORT_ROUND_TRIP", 0.0)
-    monkeypatch.setattr(line, "MANY", 1)
+    every_line_is_long(monkeypatch)
     items = old(site, *[40_000] * 300, 2 * MB)
     outcomes = list(send(site, centre, items, SendOptions(connections=4)))
     assert len(outcomes) == len(items) and all(isinstance(one, Sent) for one in outcomes)

@@ -17,11 +17,12 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.e2e.engine_world import every_line_is_long
 from tests.services.processes import descendants, soon
 from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
 from tidemark.errors import CorruptionError, DiskFullError, PermissionDeniedError, SourceVanishedError, UnreachableError
-from tidemark.stores import line, packets, retrying
+from tidemark.stores import packets, retrying
 from tidemark.stores.block_journal import journal_of, part_of
 from tidemark.stores.local import LocalStore
 from tidemark.stores.login import Limits
@@ -370,8 +371,7 @@ def test_the_bandwidth_is_kept(site: Path, centre: Path, ends: Ends) -> None:
 def test_a_long_line_gets_more_connections_and_no_descriptor_is_left(
     site: Path, centre: Path, ends: Ends, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line, "SHORT_ROUND_TRIP", 0.0)
-    monkeypatch.setattr(line, "MANY", 1)
+    every_line_is_long(monkeypatch)
     items = [put(site, "large", 40 * MB), put(site, "second", 20 * MB), *(put(site, f"s{n}", 5000) for n in range(200))]
     before = open_descriptors()
     wire.pace(20e6)
@@ -389,8 +389,7 @@ def test_a_long_line_gets_more_connections_and_no_descriptor_is_left(
 def test_cut_connections_among_many_are_made_up_for(
     site: Path, centre: Path, ends: Ends, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line, "SHORT_ROUND_TRIP", 0.0)
-    monkeypatch.setattr(line, "MANY", 1)
+    every_line_is_long(monkeypatch)
     items = [put(site, f"f{n}", 7 * MB + n) for n in range(6)]
     wire.pace(30e6)
     wire.cut_after(4 * MB, times=3)

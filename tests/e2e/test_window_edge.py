@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.engine_world import MB, World
+from tests.e2e.engine_world import MB, World, every_line_is_long
 from tests.services.sshd import Sshd
 from tests.services.wire import Wire
-from tidemark.stores import line, schedule
 from tidemark.stores.protocol import Tier
 from tidemark.stores.transfer import Failed, SendOptions, send
 
@@ -33,10 +32,7 @@ def test_no_more_than_a_block_comes_after_it(
     sshd: Sshd, tmp_path: Path, way: str, kind: str, connections: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if connections > 1:
-        monkeypatch.setattr(line, "SHORT_ROUND_TRIP", 0.0)
-        monkeypatch.setattr(line, "MANY", 1)
-        monkeypatch.setattr(schedule, "SHORT_ROUND_TRIP", 0.0)
-        monkeypatch.setattr(schedule, "READY", 4)
+        every_line_is_long(monkeypatch)
     world = World.of(sshd, tmp_path, way)
     items = [world.put(f"{number}", size) for number, size in enumerate(KINDS[kind])]
     crossed: list[int] = []

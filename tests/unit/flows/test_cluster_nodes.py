@@ -168,7 +168,7 @@ def test_a_dead_node_holds_nobody_up_for_long(app: App, monkeypatch: pytest.Monk
     """Its group has others: a store that stands alone is tried five times."""
     tried: list[str] = []
 
-    def refused(address: StoreAddress, _tier: object) -> Store:
+    def refused(address: StoreAddress, _tier: object, dialled: object) -> Store:
         tried.append(address.url)
         raise UnreachableError("connection refused")
 
