@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import paramiko
 import psutil
 import pytest
+from paramiko.common import MSG_USERAUTH_REQUEST
 
 from tests.e2e.store_ends import QUICK, address
 from tests.services.processes import soon
@@ -136,6 +140,36 @@ def test_the_cipher_is_aes_gcm(sshd: Sshd, tmp_path: Path) -> None:
         transport = connection._connected()
     assert (transport.local_cipher, transport.remote_cipher) == (CIPHERS[0], CIPHERS[0])
     connection.drop()
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "rsa"])
+def test_a_key_is_shown_once_however_fast_the_server_answers(
+    sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """It goes with the question whose answer shows it where nobody did: that answer may be there before we go on."""
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(key)], check=True)
+    with (sshd.folder / "authorized_keys").open("a") as allowed:
+        allowed.write(key.with_suffix(".pub").read_text())
+    shown: list[bytes] = []
+    ask, send = paramiko.AuthHandler._request_auth, paramiko.Transport._send_message
+
+    def asked_slowly(handler: paramiko.AuthHandler) -> None:
+        ask(handler)
+        time.sleep(0.2)
+
+    def sent(transport: paramiko.Transport, message: paramiko.Message) -> None:
+        shown.extend([message.asbytes()[:1]] if message.asbytes()[0] == MSG_USERAUTH_REQUEST else [])
+        send(transport, message)
+
+    monkeypatch.setattr(paramiko.AuthHandler, "_request_auth", asked_slowly)
+    monkeypatch.setattr(paramiko.Transport, "_send_message", sent)
+    login, _ = login_of(dataclasses.replace(address(sshd), key=str(key)))
+    connection = SshConnection(login, QUICK)
+    with connection.speaking("connecting"):
+        assert connection._connected().is_authenticated()
+    connection.drop()
+    assert len(shown) == 1
 
 
 def connections_to(server: Sshd) -> int:

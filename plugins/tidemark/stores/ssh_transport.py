@@ -52,20 +52,18 @@ class _KeyAtOnce(paramiko.AuthHandler):  # type: ignore[misc]
     answer, and does not hold up the first channel. A round trip, as measured.
     """
 
-    _shown = False
+    _at_once = False
 
     def _request_auth(self) -> None:
+        # Before the question: its answer comes in another thread, which then leaves it to us.
+        self._at_once = "rsa" not in self.private_key.get_name() or "server-sig-algs" in self.transport.server_extensions
         super()._request_auth()
-        if "rsa" not in self.private_key.get_name() or "server-sig-algs" in self.transport.server_extensions:
-            self._show()  # how it is signed is known
+        if self._at_once:  # how it is signed is known
+            accepted = paramiko.Message()
+            accepted.add_string("ssh-userauth")
+            accepted.rewind()
+            super()._parse_service_accept(accepted)
 
     def _parse_service_accept(self, message: Any) -> None:
-        if not self._shown:
+        if not self._at_once:
             super()._parse_service_accept(message)
-
-    def _show(self) -> None:
-        self._shown = True
-        accepted = paramiko.Message()
-        accepted.add_string("ssh-userauth")
-        accepted.rewind()
-        super()._parse_service_accept(accepted)
