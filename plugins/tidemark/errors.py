@@ -13,6 +13,7 @@
     │   ├── HostKeyError          the host key is missing or differs
     │   ├── PermissionDeniedError the store refuses to read or write the named thing
     │   ├── DiskFullError         no space at the named end
+    │   ├── TaskLimitError        a task used more time or memory than one may
     │   ├── LeaseLostError        our fencing number is stale: a newer holder goes on with the work
     │   ├── PlanOutOfDateError    the site is not any more what a given plan was made for
     │   └── SchemaTooNewError     the database was written by a newer Tidemark
@@ -139,6 +140,10 @@ class PermissionDeniedError(PermanentError):
 
 class DiskFullError(PermanentError):
     """No space, inodes or quota left at one end."""
+
+
+class TaskLimitError(PermanentError):
+    """A task on TsFiles used more CPU time, wall time or memory than one may: that says nothing about its files' bytes."""
 
 
 class LeaseLostError(PermanentError):

@@ -80,8 +80,7 @@ def test_a_merge_ends_a_task_that_explodes(centre: Centre, limit: str, monkeypat
     assert centre.load().troubles == ()
     monkeypatch.setattr(merge_catalog, "choose_engine", lambda *_: PoolEngine(limits=limits))
     result = merge(centre.app, centre.receiver)
-    assert result.groups == 1 and result.exit_code == CorruptionError.kind
-    assert [word in error for _, error, _ in result.failed] == [True]
+    assert (result.groups, result.exit_code, result.failed) == (1, 0, ())  # nobody lacks a point: they are read as they came
     assert [word in reason for _, reason in result.kept] == [True]
     assert centre.sql("SELECT path FROM catalog_file WHERE visible = 1 AND role = 'source' ORDER BY path") == [
         (source(1),),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark.errors import CorruptionError, NotFoundError, UsageError
+from tidemark.errors import CorruptionError, NotFoundError, TaskLimitError, UsageError
 from tidemark.flows.app import App
 from tidemark.flows.engines import Engine, choose_engine
 from tidemark.ledger import landing_rows
@@ -67,9 +67,9 @@ def examine_all(
         file = files[outcome.index][1]
         if outcome.error is None:
             results[outcome.index] = outcome.value
-        elif isinstance(outcome.error, CorruptionError):  # it crashed its child, or hit a limit
-            trouble, kind = outcome.error.message, outcome.error.kind
-            results[outcome.index] = Examined(file.path, file.generation, trouble=trouble, kind=kind)
+        elif isinstance(outcome.error, CorruptionError | TaskLimitError):  # it crashed its child: nobody opens it again
+            trouble = outcome.error.message
+            results[outcome.index] = Examined(file.path, file.generation, trouble=trouble, kind=CorruptionError.kind)
         else:
             raise outcome.error
         progress(Tick("check", done=len(results), total=len(tasks)))

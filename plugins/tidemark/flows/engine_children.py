@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import IO, Any
 
 import tidemark
-from tidemark.errors import CorruptionError, RetryableError, TidemarkError
+from tidemark.errors import CorruptionError, RetryableError, TaskLimitError, TidemarkError
 from tidemark.flows.engine_worker import read_frame, subject_of, write_frame
 from tidemark.flows.engines import Limits, Outcome
 
-_OURS = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGXCPU})
+_OURS = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
 _TAIL_BYTES = 2000
 
 
@@ -126,16 +126,18 @@ class _Child:
 
     def _ended_by_clock(self, subject: str) -> TidemarkError:
         seconds = self.limits.wall_seconds
-        return CorruptionError(f"{subject}: not done after {seconds} s, the process was ended", subject=subject)
+        return TaskLimitError(f"{subject}: not done after {seconds} s, the process was ended", subject=subject)
 
     def _died(self, subject: str) -> TidemarkError:
         code = self.process.wait()
         tail = self._tail()
+        if -code == signal.SIGXCPU:
+            return TaskLimitError(f"{subject}: the process that read it used up its CPU time{tail}", subject=subject)
         if -code in _OURS:
-            how = "used up its CPU time" if -code == signal.SIGXCPU else f"crashed ({signal.Signals(-code).name})"
+            how = f"crashed ({signal.Signals(-code).name})"
             return CorruptionError(f"{subject}: the process that read it {how}{tail}", subject=subject)
         if "MemoryError" in tail:  # it had not even memory left to say so
-            return CorruptionError(f"{subject}: needs more memory than a task may use", subject=subject)
+            return TaskLimitError(f"{subject}: needs more memory than a task may use", subject=subject)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         return RetryableError(
             f"{subject}: its process {how}{tail}", hint="run the command again; ./tidemark doctor", subject=subject

@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable
 from typing import IO, Any
 
-from tidemark.errors import CorruptionError, TidemarkError
+from tidemark.errors import TaskLimitError, TidemarkError
 
 _LENGTH = struct.Struct(">Q")
 _PR_SET_PDEATHSIG = 1
@@ -68,7 +68,7 @@ def answer(function: Callable[[Any], Any], frame: bytes) -> bytes:
         resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
         traceback.clear_frames(full.__traceback__)
         subject = subject_of(task)
-        error = CorruptionError(f"{subject}: needs more memory than a task may use", subject=subject)
+        error = TaskLimitError(f"{subject}: needs more memory than a task may use", subject=subject)
         return pickle.dumps((None, error), pickle.HIGHEST_PROTOCOL)
 
 

@@ -43,7 +43,7 @@ LIMITS: Mapping[str, Limits] = {"slot_migrate": Limits(cpu_seconds=86_400, wall_
 class Outcome:
     """What became of the task at `index` of those given: `value`, or the `error` that names why there is none.
 
-    CorruptionError: the task crashed its child or hit a limit; RetryableError: something else ended the child.
+    CorruptionError: the task crashed its child; TaskLimitError: it hit a limit; RetryableError: something else ended it.
     """
 
     index: int

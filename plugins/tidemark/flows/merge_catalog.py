@@ -25,6 +25,7 @@ from tidemark.errors import (
     LeaseHeldError,
     NoQuorumError,
     NotFoundError,
+    TaskLimitError,
     TidemarkError,
 )
 from tidemark.flows.admitting import local_root
@@ -273,11 +274,14 @@ def _unmake(work: _Work, targets: Sequence[str]) -> None:
 
 
 def _fail(work: _Work, group: Group, error: TidemarkError) -> None:
-    """A source that cannot be read stays apart until another generation comes; anything else is tried again."""
+    """A source that cannot be read stays apart until another generation comes. Files that are too much for a task are sound:
+    they are read as they came, like others that cannot be merged. Anything else is tried again."""
+    subject = error.subject or group.units[0].file.location
     work.tally.given_up.add(group.digest)
-    if isinstance(error, CorruptionError):
-        _keep(work, group, error.subject or group.units[0].file.location, error.message)
-    work.tally.failed.append((error.subject or group.units[0].file.location, error.message, error.kind))
+    if isinstance(error, CorruptionError | TaskLimitError):
+        _keep(work, group, subject, error.message)
+    if not isinstance(error, TaskLimitError):
+        work.tally.failed.append((subject, error.message, error.kind))
 
 
 def _keep(work: _Work, group: Group, subject: str, reason: str) -> None:

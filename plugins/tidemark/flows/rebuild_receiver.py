@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tidemark.errors import CorruptionError
+from tidemark.errors import CorruptionError, TaskLimitError
 from tidemark.flows.app import App
 from tidemark.flows.engines import Engine, PoolEngine
 from tidemark.flows.rebuild_conclude import Remains, conclude
@@ -139,7 +139,7 @@ def _describe(work: _Work, moments: Sequence[Moment], landings: Sequence[_Landed
         place = places[outcome.index]
         if outcome.error is None:
             facts[place] = outcome.value
-        elif isinstance(outcome.error, CorruptionError):
+        elif isinstance(outcome.error, CorruptionError | TaskLimitError):
             work.damaged.add(place)
             aside = f"it lies in quarantine/damaged/{place} now"
             work.findings.troubles.append(f"{place} cannot be read: {outcome.error.message}; {aside}")

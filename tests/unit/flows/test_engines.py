@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.flows.engine_tasks import Task
-from tidemark.errors import CorruptionError, RetryableError, UsageError
+from tidemark.errors import CorruptionError, RetryableError, TaskLimitError, UsageError
 from tidemark.flows.engine_children import run_in_children, run_in_kept_child
 from tidemark.flows.engines import Limits, Outcome, PoolEngine, choose_engine
 from tidemark.settings import SparkSettings
@@ -63,19 +63,19 @@ def test_a_kept_child_takes_the_next_tasks_too_and_a_new_one_those_after_a_crash
 
 def test_an_endless_loop_ends_with_its_cpu_time() -> None:
     outcomes = run(["spin", "a"], limits=Limits(cpu_seconds=1))
-    assert isinstance(outcomes[0].error, CorruptionError) and "CPU time" in outcomes[0].error.message
+    assert isinstance(outcomes[0].error, TaskLimitError) and "CPU time" in outcomes[0].error.message
     assert outcomes[1].value == "A"
 
 
 def test_a_task_that_sleeps_too_long_is_ended() -> None:
     outcomes = run(["sleep", "a"], limits=Limits(wall_seconds=1))
-    assert isinstance(outcomes[0].error, CorruptionError) and "after 1 s" in outcomes[0].error.message
+    assert isinstance(outcomes[0].error, TaskLimitError) and "after 1 s" in outcomes[0].error.message
     assert outcomes[1].value == "A"
 
 
 def test_too_much_memory_is_an_error_of_the_task() -> None:
     outcomes = run(["memory", "a"], limits=Limits(memory_bytes=1 << 30))
-    assert isinstance(outcomes[0].error, CorruptionError) and "memory" in outcomes[0].error.message
+    assert isinstance(outcomes[0].error, TaskLimitError) and "memory" in outcomes[0].error.message
     assert outcomes[1].value == "A"
 
 
