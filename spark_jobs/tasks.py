@@ -6,12 +6,14 @@ import os
 import sys
 import traceback
 from functools import partial
+from threading import Event, Thread
+from typing import IO
 
 from pyspark import SparkContext
 
 from spark_jobs.session import open_context
 from tidemark.flows.spark_engine import read_tasks, run_numbered, write_results
-from tidemark.flows.spark_session import DONE
+from tidemark.flows.spark_session import BEAT_SECONDS, DONE, WORKS
 
 
 def run_job(name: str, folder: str, master: str, replies: str = "") -> None:
@@ -27,9 +29,26 @@ def run_job(name: str, folder: str, master: str, replies: str = "") -> None:
             return
         with os.fdopen(int(replies), "w") as out:
             for line in sys.stdin:
-                print(_answer(context, line.rstrip("\n")), file=out, flush=True)
+                over = Event()
+                watching = Thread(target=_watch, args=(context, out, over), daemon=True)
+                watching.start()
+                answer = _answer(context, line.rstrip("\n"))
+                over.set()
+                watching.join()
+                print(answer, file=out, flush=True)
     finally:
         context.stop()
+
+
+def _watch(context: SparkContext, out: IO[str], over: Event) -> None:
+    """Say so as long as the job gets on: somebody has a task of it, or had one since the last time."""
+    tracker, before = context.statusTracker(), 0
+    while not over.wait(BEAT_SECONDS):
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        done = sum(stage.numCompletedTasks for stage in stages if stage)
+        if done != before or any(stage.numActiveTasks for stage in stages if stage):
+            print(WORKS, file=out, flush=True)
+        before = done
 
 
 def _answer(context: SparkContext, folder: str) -> str:

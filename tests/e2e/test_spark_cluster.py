@@ -29,7 +29,7 @@ from tests.services.spark import Cluster
 from tests.services.sshd import Sshd
 from tests.small_files import sealed, source
 from tidemark.errors import CorruptionError, RetryableError, UnreachableError, UsageError
-from tidemark.flows import admitting
+from tidemark.flows import admitting, spark_session
 from tidemark.flows.engines import Limits
 from tidemark.flows.java import java_home
 from tidemark.flows.merge_catalog import merge
@@ -180,6 +180,25 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_merge(cluster: Cluster, tmp_
     assert struck and struck[0] < GROUPS
     assert (result.groups, result.exit_code) == (GROUPS, 0)
     check_end(centre, expected)
+
+
+def test_a_cluster_without_workers_is_told_and_not_waited_for(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task has a clock; that nobody takes it would last for ever."""
+    monkeypatch.setattr(spark_session, "IDLE_SECONDS", 25.0)
+    centre = centre_at(tmp_path, cluster.address)
+    device = {"root.sg.d1": {"s": [(1, 10)]}}
+    centre.sender().land({source(number): sealed(device) for number in (1, 2)})
+    centre.app.settings = dataclasses.replace(centre.app.settings, spark=SparkSettings(engine="pool"))
+    assert centre.load().troubles == ()
+    for worker in cluster.workers:
+        kill_all([psutil.Process(worker.pid), *descendants(worker.pid)])
+    centre.app.settings = dataclasses.replace(centre.app.settings, spark=SparkSettings(cluster.address, "spark"))
+    with pytest.raises(RetryableError, match="no executor for its tasks within 25 s"):
+        merge(centre.app, centre.receiver)
+    centre.app.settings = dataclasses.replace(centre.app.settings, spark=SparkSettings(engine="pool"))
+    assert merge(centre.app, centre.receiver).groups == 1
 
 
 def config_of(centre: Centre, master: str) -> Path:

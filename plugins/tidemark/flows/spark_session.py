@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,9 @@ from tidemark.flows.engine_children import package_root
 
 JOBS = Path(__file__).parents[3] / "spark_jobs"
 PACKAGE = "tidemark.zip"
-DONE = "done"
+DONE, WORKS = "done", "works"  # replies: at the end of a job; now and then while an executor has one of its tasks
+BEAT_SECONDS = 10.0
+IDLE_SECONDS = 600.0  # without an executor for its tasks a job is given up: each task has its own clock, waiting has none
 _TAIL_LINES = 25
 _STOP_SECONDS = 15.0
 
@@ -48,7 +51,7 @@ class Session:
                 pass_fds=(answers,),
             )
         os.close(answers)
-        self._replies = os.fdopen(replies)
+        self._replies, self._heard = replies, b""
 
     @property
     def pid(self) -> int:
@@ -67,10 +70,15 @@ class Session:
             self._process.stdin.flush()
         except BrokenPipeError:
             begins = 0  # it died before it was asked
-        reply = self._replies.readline().strip()
+        while (reply := self._reply()) == WORKS:
+            continue
         if reply == DONE:
             return
-        ended = "failed" if reply else f"ended with {self._process.wait()}"
+        if reply is None:
+            self._process.kill()
+            ended = f"found no executor for its tasks within {IDLE_SECONDS:.0f} s"
+        else:
+            ended = "failed" if reply else f"ended with {self._process.wait()}"
         tail = self._tail(begins)
         self.close()
         raise RetryableError(
@@ -78,6 +86,18 @@ class Session:
             hint='./tidemark doctor; or set [spark] engine = "pool"',
             subject=kind,
         )
+
+    def _reply(self) -> str | None:
+        """The next line; "" where the driver has ended, None where it has said nothing for too long."""
+        while b"\n" not in self._heard:
+            if not select.select([self._replies], [], [], IDLE_SECONDS)[0]:
+                return None
+            more = os.read(self._replies, 4096)
+            if not more:
+                return ""
+            self._heard += more
+        line, _, self._heard = self._heard.partition(b"\n")
+        return line.decode().strip()
 
     def close(self) -> None:
         """Stop Spark and forget everything."""
@@ -88,7 +108,7 @@ class Session:
         except (BrokenPipeError, subprocess.TimeoutExpired):
             self._process.kill()
             self._process.wait()
-        self._replies.close()
+        os.close(self._replies)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _tail(self, begins: int) -> str:
