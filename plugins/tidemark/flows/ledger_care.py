@@ -19,6 +19,7 @@ import sqlalchemy as sa
 
 from tidemark.errors import LeaseHeldError, PermanentError
 from tidemark.flows.app import App
+from tidemark.flows.merge_leases import Place
 from tidemark.flows.rebuild_cluster import write_cluster
 from tidemark.flows.rebuild_links import rebuild_link
 from tidemark.flows.rebuild_nodes import surviving
@@ -173,7 +174,8 @@ def _build(app: App, findings: Findings, progress: Progress) -> None:
         names = [f"link:{name}" for name in app.settings.links]
         for name in app.settings.receivers:
             names += [f"load:{name}", f"cluster:{name}"]
-            names += [f"merge:{name}/{folder_name(d)}" for d in rebuild_rows.databases(connection, name)]
+            places = [Place(folder_name(d), number) for d, number in rebuild_rows.partitions(connection, name)]
+            names += [place.lease_name(name) for place in places]
         # Fences count from 1: seconds since 1970 are above all that the lost ledger gave, and that a rebuild before gave.
         rebuild_rows.put_fences(connection, names, int(app.clock()))
         counts = rebuild_rows.counts(connection)

@@ -14,15 +14,13 @@ import json
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import (
     CorruptionError,
-    LeaseHeldError,
     NoQuorumError,
     NotFoundError,
     TaskLimitError,
@@ -35,27 +33,26 @@ from tidemark.flows.cluster_catch_up import remove_everywhere
 from tidemark.flows.cluster_forward import make_visible, withdraw_left
 from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.engines import Outcome, choose_engine
+from tidemark.flows.merge_leases import STAGING, MergeLeases, Place
 from tidemark.flows.merge_result import MergeResult, Tally
 from tidemark.ledger import catalog_rows, landing_rows, merge_rows, standing_rows
-from tidemark.ledger.leases import Lease, Leases, check_in
+from tidemark.ledger.leases import Lease, check_in
 from tidemark.ledger.merge_rows import Kept
 from tidemark.load.merge_outputs import outputs_of
 from tidemark.load.merge_plan import Group, Plan, Unit, plan_merge, tasks_of
 from tidemark.load.merge_task import MergeOutcome, MergeTask
 from tidemark.load.place import UNITS_PER_MS, folder_name
-from tidemark.load.recall import MERGED
 from tidemark.progress import Progress, Tick, silent
 from tidemark.settings import ReceiverSettings
 from tidemark.stores.protocol import Store
 
 _ROUNDS = 5  # how often a merge plans anew because loads came between, before it leaves the rest to the next one
-_STAGING = "staging"
 _INTENT = ".json"
 
 
 @dataclass(frozen=True)
 class _Work:
-    """A merge: of all databases that have something to merge, each under a lease of its own."""
+    """A merge: of all partitions that have something to merge, each under a lease of its own."""
 
     app: App
     receiver: ReceiverSettings
@@ -67,11 +64,11 @@ class _Work:
     progress: Progress
     batch: str  # id of this merge: in its lease, its staging folders, its files' names, its accounts
     cluster: Cluster | None
-    leases: dict[str, Lease] = field(default_factory=dict)  # by the database's folder below staging/
+    leases: MergeLeases
     tally: Tally = field(default_factory=Tally)
 
     def lease(self, group: Group) -> Lease:
-        return self.leases[_folder(group)]
+        return self.leases.held[Place.of(group)]
 
 
 def merge(
@@ -85,16 +82,19 @@ def merge(
     """Merge what overlaps at a receiver, or in one database, or only what touches one catalog partition.
 
     `engine`: auto | pool | spark. Raises UsageError for a remote receiver, NotFoundError for a database the catalog does
-    not have, LeaseHeldError while another merge has the database that was asked for.
+    not have, LeaseHeldError while other merges have all that was asked for of a database.
     """
     begun = time.monotonic()
     root = str(local_root(app, receiver))
     _check_database(app, receiver, database)
-    with app.receiver_store(receiver) as store, opened(app, receiver) as cluster, ExitStack() as held:
-        work = _Work(app, receiver, store, root, database, partition, engine, progress, uuid.uuid4().hex[:12], cluster)
-        _take_leases(work, held)
-        for folder in work.leases:
-            _clean_up(work, folder)
+    batch = uuid.uuid4().hex[:12]
+    with (
+        app.receiver_store(receiver) as store,
+        opened(app, receiver) as cluster,
+        MergeLeases(app, receiver.name, batch) as leases,
+    ):
+        work = _Work(app, receiver, store, root, database, partition, engine, progress, batch, cluster, leases)
+        _take_leases(work, _left_over(work))
         _merge_in_rounds(work)
         tally = work.tally
     with app.ledger.read() as connection:
@@ -121,55 +121,77 @@ def _check_database(app: App, receiver: ReceiverSettings, wanted: str | None) ->
         raise NotFoundError(f"no database {wanted!r} at {receiver.name}; the catalog has: {names}", subject=wanted)
 
 
-def _take_leases(work: _Work, held: ExitStack) -> None:
-    """The leases of all databases with something to merge or to clean up; those that others have are named and left out."""
-    plan = _plan(work, every=True)
-    wanted = {_folder(group) for group in (*plan.groups, *(group for group, *_ in plan.kept))}
-    left = {f for f in work.store.list_folder(_STAGING) if work.store.list_folder(f"{_STAGING}/{f}")}
-    if work.database is not None:
-        left &= {folder_name(work.database)}
-    leases = Leases(work.app.ledger, work.app.identity)
-    for folder in sorted(wanted | left):
-        try:
-            name = f"merge:{work.receiver.name}/{folder}"
-            work.leases[folder] = held.enter_context(leases.hold(name, f"merge-{work.batch}"))
-        except LeaseHeldError as taken:
-            if work.database is not None:
-                raise
-            work.tally.failed.append((folder, taken.message, taken.kind))
+def _take_leases(work: _Work, places: Iterable[Place]) -> bool:
+    """Those of `places` that are free, and nothing is left in them of merges that died; whether any is new to us."""
+    new = work.leases.take(places)
+    for place in new:
+        _clean_up(work, place)
+    return bool(new)
 
 
-def _clean_up(work: _Work, folder: str) -> None:
-    """Remove what batches of a database left behind; the lease says that none of them runs any more."""
-    mine = f"data/{folder}/"
-    withdraw_left(work.cluster, lambda row: row.subject.startswith(mine) and MERGED in row.subject)
-    for batch in work.store.list_folder(f"{_STAGING}/{folder}"):
-        place = f"{_STAGING}/{folder}/{batch}"
-        intents = [f"{place}/{name}" for name in work.store.list_folder(place) if name.endswith(_INTENT)]
+def _tell_refused(work: _Work, places: Iterable[Place]) -> None:
+    """What others have of `places` is named and left out; if it is all there is of the database that was asked for,
+    LeaseHeldError."""
+    told = {subject for subject, *_ in work.tally.failed}
+    for place in sorted(set(places) & work.leases.refused.keys()):
+        taken = work.leases.refused[place]
+        if work.database is not None and not work.leases.held:
+            raise taken
+        if str(place) not in told:
+            work.tally.failed.append((str(place), taken.message, taken.kind))
+
+
+def _left_over(work: _Work) -> list[Place]:
+    """Where earlier merges left something."""
+    store, wanted = work.store, None if work.database is None else folder_name(work.database)
+    return [
+        Place(database, int(partition))
+        for database in store.list_folder(STAGING)
+        if wanted in (None, database)
+        for partition in store.list_folder(f"{STAGING}/{database}")
+        if store.list_folder(f"{STAGING}/{database}/{partition}")
+    ]
+
+
+def _clean_up(work: _Work, place: Place) -> None:
+    """Remove what batches of a partition left behind; the lease says that none of them runs any more."""
+    for batch in work.store.list_folder(place.folder):
+        staged = f"{place.folder}/{batch}"
+        intents = [f"{staged}/{name}" for name in work.store.list_folder(staged) if name.endswith(_INTENT)]
         meant = [target for _, data in work.store.read_many(intents) if data for target in json.loads(data)]
+        withdraw_left(work.cluster, lambda row: row.subject in meant)  # noqa: B023 it is used here alone
         with work.app.ledger.read() as connection:
             known = merge_rows.known_locations(connection, work.receiver.name, meant)
         _unmake(work, [target for target in meant if target not in known])
         # CRASH WINDOW: targets gone, intents still there: the next run finds nothing left to remove.
-        work.store.remove_tree(place)
+        work.store.remove_tree(staged)
 
 
 def _merge_in_rounds(work: _Work) -> None:
     for number in range(_ROUNDS):
         plan = _plan(work)
+        places = [Place.of(group) for group in (*plan.groups, *(group for group, *_ in plan.kept))]
+        if _take_leases(work, places):
+            plan = _plan(work)  # others may have merged something before it was ours
+        _tell_refused(work, places)
         for group, subject, reason in plan.kept:
-            _keep(work, group, subject, reason)
+            if Place.of(group) in work.leases.held:
+                _keep(work, group, subject, reason)
         work.tally.waiting = plan.waiting
-        if not plan.groups or not _run(work, plan.groups, f"{work.batch}-{number}"):
+        groups = _ours(work, plan)
+        if not groups or not _run(work, groups, f"{work.batch}-{number}"):
             return
-    work.tally.moved += len(_plan(work).groups)
+    work.tally.moved += len(_ours(work, _plan(work)))
 
 
-def _plan(work: _Work, every: bool = False) -> Plan:
-    """What is to merge now in the databases we have a lease for; `every`: in all that were asked for."""
+def _ours(work: _Work, plan: Plan) -> list[Group]:
+    return [group for group in plan.groups if Place.of(group) in work.leases.held]
+
+
+def _plan(work: _Work) -> Plan:
+    """What is to merge now of what was asked for."""
     with work.app.ledger.read() as connection:
         files = merge_rows.units(connection, work.receiver.name, work.database)
-        files = [file for file in files if every or folder_name(file.database) in work.leases]
         devices = catalog_rows.devices_of_files(connection, [file.file_id for file in files])
         to_go = standing_rows.waiting(connection, work.receiver.name)
         tried = set(merge_rows.kept_groups(connection, work.receiver.name)) | work.tally.given_up
@@ -291,9 +313,5 @@ def _keep(work: _Work, group: Group, subject: str, reason: str) -> None:
         merge_rows.keep(connection, work.receiver.name, kept, group.digest, work.app.clock())
 
 
-def _folder(group: Group) -> str:
-    return folder_name(group.units[0].file.database)
-
-
 def _staging(group: Group, batch: str) -> str:
-    return f"{_STAGING}/{_folder(group)}/{batch}"
+    return f"{Place.of(group).folder}/{batch}"

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -99,35 +99,47 @@ class Leases:
     def take(self, name: str, holder: str) -> Lease:
         """The lease for `holder`, with a new fence. Raises LeaseHeldError that names who has it."""
         with self.ledger.write() as connection:
-            connection.execute(
-                sa.text(
-                    "INSERT INTO lease (name, fence, holder, host, boot_id, pid, process_start, taken, expires)"
-                    " VALUES (:name, 0, '', '', '', 0, '', 0, 0) ON CONFLICT (name) DO NOTHING"
-                ),
-                {"name": name},
-            )
-            row = _row(connection, name, "FOR UPDATE")
-            assert row is not None  # inserted above, and lease rows are never deleted: their fence must grow
-            clock = self.clock(connection)
-            if not may_take(row, holder, self.identity, clock, self.alive):
-                raise _held(row, clock)
-            self._write(connection, Lease(name, row.fence + 1, holder), self.identity, clock + self.ttl)
-        return Lease(name, row.fence + 1, holder)
+            return self._take(connection, name, holder)
 
-    def renew(self, lease: Lease) -> None:
-        """Put the expiry `ttl` ahead. Raises LeaseLostError when somebody else took it."""
+    def take_all(self, names: Sequence[str], holder: str) -> dict[str, Lease | LeaseHeldError]:
+        """In one transaction; of each name the lease, or the error that says who has it."""
+        found: dict[str, Lease | LeaseHeldError] = {}
+        if names:
+            with self.ledger.write() as connection:
+                for name in sorted(names):  # whoever takes many waits for rows in the same order
+                    try:
+                        found[name] = self._take(connection, name, holder)
+                    except LeaseHeldError as held:
+                        found[name] = held
+        return found
+
+    def _take(self, connection: Connection, name: str, holder: str) -> Lease:
+        connection.execute(
+            sa.text(
+                "INSERT INTO lease (name, fence, holder, host, boot_id, pid, process_start, taken, expires)"
+                " VALUES (:name, 0, '', '', '', 0, '', 0, 0) ON CONFLICT (name) DO NOTHING"
+            ),
+            {"name": name},
+        )
+        row = _row(connection, name, "FOR UPDATE")
+        assert row is not None  # inserted above, and lease rows are never deleted: their fence must grow
+        clock = self.clock(connection)
+        if not may_take(row, holder, self.identity, clock, self.alive):
+            raise _held(row, clock)
+        lease = Lease(name, row.fence + 1, holder)
+        self._write(connection, lease, self.identity, clock + self.ttl)
+        return lease
+
+    def renew(self, leases: Sequence[Lease]) -> None:
+        """Put the expiries `ttl` ahead, in one transaction. One that somebody else took is theirs: `check_in` will tell."""
+        if not leases:
+            return
+        query = "UPDATE lease SET expires = :expires WHERE name = :name AND fence = :fence AND holder = :holder"
         with self.ledger.write() as connection:
-            done = connection.execute(
-                sa.text("UPDATE lease SET expires = :expires WHERE name = :name AND fence = :fence AND holder = :holder"),
-                {
-                    "expires": self.clock(connection) + self.ttl,
-                    "name": lease.name,
-                    "fence": lease.fence,
-                    "holder": lease.holder,
-                },
-            )
-            if done.rowcount != 1:
-                raise _lost(lease, _row(connection, lease.name))
+            expires = self.clock(connection) + self.ttl
+            for one in sorted(leases, key=lambda lease: lease.name):
+                ours = {"name": one.name, "fence": one.fence, "holder": one.holder}
+                connection.execute(sa.text(query), {**ours, "expires": expires})
 
     def check(self, lease: Lease) -> None:
         """Raise LeaseLostError unless `lease` is still ours. Effects on the ledger use `check_in` instead."""
@@ -144,9 +156,16 @@ class Leases:
 
     def release(self, lease: Lease) -> None:
         """Give it back. Nothing happens when it is lost already."""
+        self.release_all([lease])
+
+    def release_all(self, leases: Sequence[Lease]) -> None:
+        """In one transaction."""
+        if not leases:
+            return
         with self.ledger.write() as connection:
-            free = Lease(lease.name, lease.fence, "")
-            self._write(connection, free, Identity("", "", 0, ""), 0.0, only_ours=True)
+            for lease in sorted(leases, key=lambda one: one.name):
+                free = Lease(lease.name, lease.fence, "")
+                self._write(connection, free, Identity("", "", 0, ""), 0.0, only_ours=True)
 
     def rows(self) -> list[LeaseRow]:
         """Every lease that somebody holds."""
@@ -156,27 +175,31 @@ class Leases:
 
     @contextmanager
     def keep_alive(self, lease: Lease) -> Iterator[Lease]:
-        """Renew from a daemon thread every third of the time to live, until the block ends or the lease is lost.
+        """Renew from a daemon thread every third of the time to live, until the block ends.
 
         A database that is away for a moment is asked again; a lost lease is noticed by the next `check_in`.
         """
+        with self.keep_all_alive(lambda: [lease]):
+            yield lease
+
+    @contextmanager
+    def keep_all_alive(self, held: Callable[[], Sequence[Lease]]) -> Iterator[None]:
+        """As `keep_alive`, all that are held when it is time; one thread and one transaction for them."""
         stop = threading.Event()
 
         def beat() -> None:
             wait = self.ttl / 3
             while not stop.wait(wait):
                 try:
-                    self.renew(lease)
+                    self.renew(held())
                     wait = self.ttl / 3
-                except LeaseLostError:
-                    return  # whoever records an effect is told by check_in
                 except TidemarkError:
-                    wait = min(1.0, self.ttl / 10)  # away or busy: the lease may still be saved in time
+                    wait = min(1.0, self.ttl / 10)  # away or busy: they may still be saved in time
 
-        thread = threading.Thread(target=beat, name=f"lease {lease.name}", daemon=True)
+        thread = threading.Thread(target=beat, name="leases", daemon=True)
         thread.start()
         try:
-            yield lease
+            yield
         finally:
             stop.set()
             thread.join()

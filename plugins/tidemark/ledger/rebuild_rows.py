@@ -61,10 +61,10 @@ def resend(connection: Connection, link: str, path: str, reason: str) -> bool:
     return bool(connection.execute(sa.text(sql), {"link": link, "path": path, "reason": reason}).rowcount)
 
 
-def databases(connection: Connection, receiver: str) -> list[str]:
-    """Whose files the catalog has."""
-    sql = "SELECT DISTINCT database_name FROM catalog_file WHERE receiver = :receiver ORDER BY database_name"
-    return [str(row[0]) for row in connection.execute(sa.text(sql), {"receiver": receiver})]
+def partitions(connection: Connection, receiver: str) -> list[tuple[str, int]]:
+    """(database, partition) in which a file of the catalog begins."""
+    sql = "SELECT DISTINCT database_name, partition_from FROM catalog_file WHERE receiver = :receiver ORDER BY 1, 2"
+    return [(str(row[0]), int(row[1])) for row in connection.execute(sa.text(sql), {"receiver": receiver})]
 
 
 def put_fences(connection: Connection, names: Iterable[str], fence: int) -> None:

@@ -204,18 +204,42 @@ def test_a_database_and_a_partition_can_be_asked_for(centre: Centre) -> None:
         merge(centre, database="root.three")
 
 
-def test_another_merge_of_the_database_is_named_and_the_others_go_on(centre: Centre) -> None:
+def test_another_merge_of_the_partition_is_named_and_the_others_go_on(centre: Centre) -> None:
     site = centre.sender()
     for database in ("root.sg", "root.two"):
         site.land({source(n, database=database): one([(1, n), (3, n)], device=f"{database}.d1") for n in (1, 2)})
     centre.load()
-    with Leases(centre.app.ledger, centre.app.identity).hold("merge:centre/root.sg", "merge-other"):
+    with Leases(centre.app.ledger, centre.app.identity).hold("merge:centre/root.sg/0", "merge-other"):
         with pytest.raises(LeaseHeldError, match="merge-other"):
             merge(centre, database="root.sg")
         result = merge(centre)
     assert result.groups == 1 and result.exit_code == LeaseHeldError.kind
-    assert [subject for subject, *_ in result.failed] == ["root.sg"]
+    assert [subject for subject, *_ in result.failed] == ["root.sg, partition 0"]
     assert merge(centre).groups == 1
+
+
+def test_merges_of_other_partitions_go_on_beside_it(centre: Centre, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes its own, and leaves alone what the other has staged."""
+    site = centre.sender()
+    for week, numbers in enumerate(((1, 2), (3, 4))):
+        site.land({source(n): one([(week * WEEK, n), (week * WEEK + 1, n)]) for n in numbers})
+    centre.load()
+    beside: list[MergeResult] = []
+    once(monkeypatch, lambda: beside.append(merge(centre, partition=1)))
+    result = merge(centre, partition=0)
+    assert [(one.groups, one.exit_code) for one in (result, *beside)] == [(1, 0), (1, 0)]
+    assert roles(centre) == {"merged": 2} and centre.files("staging") == []
+
+
+def test_what_is_given_to_an_iotdb_meanwhile_is_no_business_of_a_merge(centre: Centre) -> None:
+    """It lies in staging, too."""
+    given = centre.root / "staging" / "iotdb" / "123456789012" / "0" / "a.tsfile"
+    given.parent.mkdir(parents=True)
+    given.write_bytes(b"on its way")
+    centre.sender().land({source(n): one([(1, n)]) for n in (1, 2)})
+    centre.load()
+    merge(centre)
+    assert given.exists()
 
 
 def test_files_without_a_point_left_stay_as_they_came(centre: Centre) -> None:
@@ -277,7 +301,7 @@ def test_a_source_that_rotted_is_named_and_kept_until_it_comes_again(centre: Cen
 def test_what_a_dead_merge_left_behind_is_removed(centre: Centre) -> None:
     centre.sender().land({source(1): one([(1, 10)]), source(2): one([(1, 11)])})
     centre.load()
-    left = centre.root / "staging" / "root.sg" / "dead"
+    left = centre.root / "staging" / "merge" / "root.sg" / "0" / "dead"
     left.mkdir(parents=True)
     (left / "0-0-0.tsfile.tmp").write_bytes(b"half")
     orphan = "data/root.sg/0/0f8e1c52-abc-merged-dead-0-0.tsfile"
