@@ -108,7 +108,9 @@ class Session:
         except (BrokenPipeError, subprocess.TimeoutExpired):
             self._process.kill()
             self._process.wait()
-        os.close(self._replies)
+        if self._replies >= 0:
+            os.close(self._replies)
+            self._replies = -1
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _tail(self, begins: int) -> str:
