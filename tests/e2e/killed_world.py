@@ -123,7 +123,7 @@ class KilledWorld:
         """At rest: landings hold only their papers, every file of the catalog is there as recorded, nothing else is."""
         receiver = self.receiver
         landed = {p.name for p in receiver.glob("landing/*/*/**/*") if p.is_file()}
-        assert landed == {MANIFEST, RECEIPT}
+        assert landed == {MANIFEST, RECEIPT}, landed
         papers = sorted((json.loads(p.read_bytes()) for p in receiver.glob(f"landing/*/*/{MANIFEST}")), key=_sequence)
         assert [paper["sequence"] for paper in papers] == list(range(1, len(papers) + 1))
         sent = Counter((f["path"], f["generation"]) for paper in papers for f in paper["files"])
