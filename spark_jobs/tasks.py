@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from threading import Event, Thread
 from typing import IO
@@ -29,15 +31,23 @@ def run_job(name: str, folder: str, master: str, replies: str = "") -> None:
             return
         with os.fdopen(int(replies), "w") as out:
             for line in sys.stdin:
-                over = Event()
-                watching = Thread(target=_watch, args=(context, out, over), daemon=True)
-                watching.start()
-                answer = _answer(context, line.rstrip("\n"))
-                over.set()
-                watching.join()
+                with _watched(context, out):
+                    answer = _answer(context, line.rstrip("\n"))
                 print(answer, file=out, flush=True)
     finally:
         context.stop()
+
+
+@contextmanager
+def _watched(context: SparkContext, out: IO[str]) -> Iterator[None]:
+    over = Event()
+    watching = Thread(target=_watch, args=(context, out, over), daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watching.join()
 
 
 def _watch(context: SparkContext, out: IO[str], over: Event) -> None:

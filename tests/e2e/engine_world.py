@@ -32,9 +32,8 @@ def every_line_is_long(patch: pytest.MonkeyPatch) -> None:
     """One on which several connections pay, and all of them carry."""
     for module in (line, schedule):
         patch.setattr(module, "SHORT_ROUND_TRIP", 0.0)
-    patch.setattr(line, "MANY", 1)
-    for module in (line, schedule):
         patch.setattr(module, "READY", 4)
+    patch.setattr(line, "MANY", 1)
 
 
 @dataclass

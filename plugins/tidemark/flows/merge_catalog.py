@@ -91,7 +91,7 @@ def merge(
     with (
         app.receiver_store(receiver) as store,
         opened(app, receiver) as cluster,
-        MergeLeases(app, receiver.name, batch) as leases,
+        MergeLeases(app, receiver.name, batch).kept() as leases,
     ):
         work = _Work(app, receiver, store, root, database, partition, engine, progress, batch, cluster, leases)
         _take_leases(work, _left_over(work))
@@ -156,15 +156,18 @@ def _left_over(work: _Work) -> list[Place]:
 def _clean_up(work: _Work, place: Place) -> None:
     """Remove what batches of a partition left behind; the lease says that none of them runs any more."""
     for batch in work.store.list_folder(place.folder):
-        staged = f"{place.folder}/{batch}"
-        intents = [f"{staged}/{name}" for name in work.store.list_folder(staged) if name.endswith(_INTENT)]
-        meant = [target for _, data in work.store.read_many(intents) if data for target in json.loads(data)]
-        withdraw_left(work.cluster, lambda row: row.subject in meant)  # noqa: B023 it is used here alone
-        with work.app.ledger.read() as connection:
-            known = merge_rows.known_locations(connection, work.receiver.name, meant)
-        _unmake(work, [target for target in meant if target not in known])
-        # CRASH WINDOW: targets gone, intents still there: the next run finds nothing left to remove.
-        work.store.remove_tree(staged)
+        _clean_up_batch(work, f"{place.folder}/{batch}")
+
+
+def _clean_up_batch(work: _Work, staged: str) -> None:
+    intents = [f"{staged}/{name}" for name in work.store.list_folder(staged) if name.endswith(_INTENT)]
+    meant = [target for _, data in work.store.read_many(intents) if data for target in json.loads(data)]
+    withdraw_left(work.cluster, lambda row: row.subject in meant)
+    with work.app.ledger.read() as connection:
+        known = merge_rows.known_locations(connection, work.receiver.name, meant)
+    _unmake(work, [target for target in meant if target not in known])
+    # CRASH WINDOW: targets gone, intents still there: the next run finds nothing left to remove.
+    work.store.remove_tree(staged)
 
 
 def _merge_in_rounds(work: _Work) -> None:

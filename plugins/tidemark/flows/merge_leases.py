@@ -7,9 +7,8 @@ they were, the ledger's transaction holds by itself. So one lease is enough for 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import ExitStack
-from types import TracebackType
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from tidemark.errors import LeaseHeldError
@@ -46,7 +45,7 @@ class Place(NamedTuple):
 
 
 class MergeLeases:
-    """Those of one merge, kept alive until the block ends. `refused`: who has the others."""
+    """Those of one merge. `refused`: who has the others."""
 
     def __init__(self, app: App, receiver: str, batch: str) -> None:
         self.held: dict[Place, Lease] = {}
@@ -54,23 +53,22 @@ class MergeLeases:
         self._leases = Leases(app.ledger, app.identity)
         self._receiver = receiver
         self._holder = f"merge-{batch}"
-        self._alive = ExitStack()
 
-    def __enter__(self) -> MergeLeases:
-        self._alive.enter_context(self._leases.keep_all_alive(lambda: list(self.held.values())))
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._alive.close()
-        self._leases.release_all(list(self.held.values()))
+    @contextmanager
+    def kept(self) -> Iterator[MergeLeases]:
+        """Alive until the block ends, then given back."""
+        try:
+            with self._leases.keep_all_alive(lambda: list(self.held.values())):
+                yield self
+        finally:
+            self._leases.release_all(list(self.held.values()))
 
     def take(self, places: Iterable[Place]) -> list[Place]:
         """Those of `places` that were free and are ours from now on; who has one is asked for it once."""
-        wanted = {place.lease_name(self._receiver): place for place in places}
+        asked = self.held.keys() | self.refused.keys()
+        wanted = {place.lease_name(self._receiver): place for place in places if place not in asked}
         new = []
-        for name, answer in self._leases.take_all(
-            [name for name, place in wanted.items() if place not in self.held and place not in self.refused], self._holder
-        ).items():
+        for name, answer in self._leases.take_all(wanted, self._holder).items():
             if isinstance(answer, LeaseHeldError):
                 self.refused[wanted[name]] = answer
             else:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -101,7 +101,7 @@ class Leases:
         with self.ledger.write() as connection:
             return self._take(connection, name, holder)
 
-    def take_all(self, names: Sequence[str], holder: str) -> dict[str, Lease | LeaseHeldError]:
+    def take_all(self, names: Collection[str], holder: str) -> dict[str, Lease | LeaseHeldError]:
         """In one transaction; of each name the lease, or the error that says who has it."""
         found: dict[str, Lease | LeaseHeldError] = {}
         if names:

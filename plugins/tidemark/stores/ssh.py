@@ -52,11 +52,11 @@ class SshConnection:
             transport, channel = self._open_session()
             channel.settimeout(self.limits.stall)
             try:
-                if not subsystem:
-                    transport.execute(channel, command)
-                else:
+                if subsystem:
                     with self._deadline(transport):
                         channel.invoke_subsystem(subsystem)
+                else:
+                    transport.execute(channel, command)
             except BaseException:
                 with suppress(EOFError, OSError, paramiko.SSHException):
                     channel.close()
