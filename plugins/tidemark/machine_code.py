@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import hashlib
 import os
+from functools import lru_cache
 from pathlib import Path
 
 _FLAGS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden")
@@ -28,6 +29,16 @@ def library(package: str, *sources: str) -> ctypes.CDLL | None:
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         return ctypes.CDLL(str(_built(Path(sources[0]).stem, b"".join(text or b"" for text in texts))))
     return None
+
+
+@lru_cache(maxsize=1)
+def libcrypto() -> ctypes.CDLL | None:
+    """The library that `hashlib` itself uses; None where that is not a library of its own."""
+    try:
+        maps = Path("/proc/self/maps").read_text(errors="surrogateescape")
+        return ctypes.CDLL(next(line.split(maxsplit=5)[5] for line in maps.splitlines() if "/libcrypto.so" in line))
+    except (OSError, StopIteration):
+        return None
 
 
 def _built(name: str, source: bytes) -> Path:

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from typing import NamedTuple, Union
 
 from tidemark.errors import HostKeyError, TidemarkError, UnreachableError
+from tidemark.stores.bulk_sink import BulkSink, Frame
 from tidemark.stores.far_program import DATA
 from tidemark.stores.far_session import FarSession, start_far_end
 from tidemark.stores.far_stream import ANY, RANGE
-from tidemark.stores.packets import BulkSink, Frame
 from tidemark.stores.schedule import Span
 from tidemark.stores.ssh import SshConnection
 

@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 from tidemark.errors import TidemarkError, UnreachableError
 from tidemark.stores.allowance import Allowance
+from tidemark.stores.bulk_sink import Frame
 from tidemark.stores.carrier import Asking, Came, Carrier, Opened, open_another
 from tidemark.stores.far_program import DATA
 from tidemark.stores.far_session import FarSession
 from tidemark.stores.far_stream import RANGE, RECORD
-from tidemark.stores.packets import Frame
 from tidemark.stores.python_store import PythonStore
 from tidemark.stores.retrying import pause_after
 from tidemark.stores.schedule import READY, SHORT_ROUND_TRIP, Schedule, chunk_bytes, next_connections

@@ -8,24 +8,23 @@ made for the versions of paramiko in KNOWN alone, and only where their shape is 
 
 from __future__ import annotations
 
-import queue
+import os
 import socket
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from paramiko.message import Message
 from paramiko.packet import NeedRekeyException, Packetizer
 from paramiko.ssh_exception import SSHException
 
-from tidemark.stores.far_program import DATA, HEAD
+from tidemark.stores import compiled_packets
+from tidemark.stores.bulk_sink import PACKET_ROOM, BulkSink
 from tidemark.stores.lean_paramiko import paramiko
 
 KNOWN = ("5.1.0",)
-MARGIN = 16  # bytes before a slab's frames: a packet's header lands on them while it is decrypted
-PACKET_ROOM = 1 << 18  # no packet is larger
 _TCP_QUICKACK = getattr(socket, "TCP_QUICKACK", 12)
 _RECEIVE = 1 << 19
 _WINDOW_STEP = 1 << 22  # bytes taken before the far end hears that it may send as many more
@@ -36,85 +35,6 @@ _PRIVATE = (
     *("iv_out", "aead_out", "block_engine_out", "compress_engine_out", "sequence_number_out", "sent_bytes", "write_lock"),
 )
 _PRIVATE_CALLS = ("write_all", "_check_keepalive", "_trigger_rekey", "need_rekey", "handshake_timed_out", "read_message")
-
-
-class Frame(NamedTuple):
-    """A frame of the far program. `slab` is given back by `BulkSink.free.put` when nothing of it is needed any more."""
-
-    kind: int
-    words: memoryview
-    data: memoryview
-    slab: bytearray
-
-
-class BulkSink:
-    """Takes the bytes of one channel, cuts them into frames, hands them to `deliver` (in the connection's thread).
-
-    `deliver(None)`: nothing more will come. Where all slabs are in use it waits, and so does the far end.
-    """
-
-    def __init__(self, channel: paramiko.Channel, room: int, slabs: int, deliver: Callable[[Frame | None], None]) -> None:
-        self.channel = channel
-        self.number = int(channel.chanid)
-        self.deliver = deliver
-        self.room = room + MARGIN + PACKET_ROOM
-        self.free: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
-        for _ in range(slabs):
-            self.free.put(bytearray(self.room))
-        self.slab = self.free.get()
-        self.start = self.end = MARGIN  # of the frame that is coming in
-        self.need = MARGIN + HEAD.size
-        self.received = 0  # since the beginning
-        self.owed = 0  # bytes of window to give back
-        self.waiting = False  # for a slab: it is us who are slow
-        self.over = False
-
-    def cut(self) -> None:
-        """The slab holds `need` bytes: hand out the frame once it is whole; what follows it moves to a new slab."""
-        while self.end >= self.need and not self.over:
-            kind, words, size = HEAD.unpack_from(self.slab, self.start)
-            body = self.start + HEAD.size
-            whole = body + words + size
-            if self.end < whole:
-                if whole + PACKET_ROOM > len(self.slab):
-                    raise SSHException("a frame of the far end is larger than agreed")
-                self.need = whole
-                return
-            slab, rest = self.slab, self.slab[whole : self.end]
-            view = memoryview(slab)
-            self.over = self.over or kind != DATA
-            self.slab = slab if self.over else self._next_slab()
-            if not self.over:
-                self.slab[MARGIN : MARGIN + len(rest)] = rest
-                self.start, self.end, self.need = MARGIN, MARGIN + len(rest), MARGIN + HEAD.size
-            self.deliver(Frame(kind, view[body : body + words], view[body + words : whole], slab))
-
-    def abandon(self) -> None:
-        """Nobody takes frames any more: what still comes is let go, and a connection that waits for a slab is freed."""
-        self.over = True
-        self.deliver = _let_go
-        self.free.put(self.slab)
-
-    def lost(self) -> None:
-        if not self.over:
-            self.over = True
-            self.deliver(None)
-
-    def _next_slab(self) -> bytearray:
-        self.waiting = True
-        while True:
-            try:
-                slab = self.free.get(timeout=1.0)
-                break
-            except queue.Empty:
-                if self.channel.transport.packetizer.closed:
-                    raise EOFError from None
-        self.waiting = False
-        return slab
-
-
-def _let_go(_frame: Frame | None) -> None:
-    """For a sink that was abandoned."""
 
 
 class BulkPacketizer(Packetizer):  # type: ignore[misc]
@@ -139,6 +59,8 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
         self._view = memoryview(self._buffer)
         self._from = self._to = 0
         self._plain = bytearray(PACKET_ROOM)
+        self._key: tuple[Any, bytes] = (None, b"")  # paramiko's engine, and what it was made of
+        self._reader: compiled_packets.PacketReader | None = None
 
     @property
     def fast_out(self) -> bool:
@@ -195,43 +117,87 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
                 self.sink.lost()
             raise
 
-    def _read_gcm(self) -> Any:
-        """The next message that is not bulk data, as (type, Message)."""
-        decrypt, iv = self._Packetizer__block_engine_in.decrypt_into, self._Packetizer__iv_in
-        fixed, count, view = iv[:4], int.from_bytes(iv[4:], "big"), self._view
-        try:
-            while True:
-                if self._to - self._from < 4:
-                    self._fill(4)
-                length = int.from_bytes(view[self._from : self._from + 4], "big")
-                if not 16 <= length <= PACKET_ROOM - 64:
-                    raise SSHException("a packet's length is broken")
-                if self._to - self._from < length + 20:
-                    self._fill(length + 20)
-                at, sink = self._from, self.sink
-                slab, end = (sink.slab, sink.end) if sink is not None else (self._plain, 10)
-                kept = bytes(slab[end - 10 : end])
-                decrypt(
-                    fixed + count.to_bytes(8, "big"),
-                    view[at + 4 : at + length + 20],
-                    view[at : at + 4],
-                    memoryview(slab)[end - 10 : end - 10 + length],
-                )
-                self._from = at + length + 20
-                count += 1
-                self._count_packet(length + 20)
-                padding, kind, channel, size = _PACKET_HEAD.unpack_from(slab, end - 10)
-                if sink is not None and kind == _CHANNEL_DATA and channel == sink.number:
-                    slab[end - 10 : end] = kept
-                    self._feed(sink, size)
-                    continue
-                payload = bytes(slab[end - 8 : end - 10 + length - padding])
-                slab[end - 10 : end] = kept
-                return self._message(kind, payload)
-        finally:
-            self._Packetizer__iv_in = fixed + count.to_bytes(8, "big")
+    def note_key(self, engine: Any, key: bytes) -> None:
+        """What the next inbound cipher is made of: for the packets that are read in C."""
+        self._key = engine, key
 
-    def _feed(self, sink: BulkSink, size: int) -> None:
+    def _read_gcm(self) -> tuple[int, Message]:
+        """The next message that is not bulk data, as (type, Message)."""
+        while True:
+            sink = self.sink
+            reader = self._compiled() if sink is not None else None
+            message = self._read_one() if sink is None or reader is None else self._read_many(reader, sink)
+            if message is not None:
+                return message
+
+    def _compiled(self) -> compiled_packets.PacketReader | None:
+        """The reader in C for the key in use; None where `_read_singly` is to do it."""
+        engine, iv = self._Packetizer__block_engine_in, self._Packetizer__iv_in
+        if self._reader is None or self._reader.engine is not engine:
+            self._reader = None
+            if self._key[0] is engine and not self._Packetizer__remainder:
+                self._reader = compiled_packets.packet_reader(*self._key)
+                self._key = None, b""
+            if self._reader is not None:
+                self._reader.bind(self._buffer, self._plain, iv[:4])
+        return self._reader
+
+    def _read_many(self, reader: compiled_packets.PacketReader, sink: BulkSink) -> tuple[int, Message] | None:
+        """Packets up to the end of a frame, or to a message that is no data of the sink's: that one."""
+        state, iv, begun = reader.state, self._Packetizer__iv_in, sink.end
+        state.at, state.to, state.counter = self._from, self._to, int.from_bytes(iv[4:], "big")
+        state.end, state.need, state.most, state.socket = begun, sink.need, _WINDOW_STEP, self._sock.fileno()
+        reader.aim(sink.slab, sink.number)
+        why = reader.read()
+        self._from, self._to = state.at, state.to
+        self._Packetizer__iv_in = iv[:4] + state.counter.to_bytes(8, "big")
+        self._count_packets(state.packets, state.wire)
+        self._take(sink, state.end - begun)
+        if why == compiled_packets.OTHER:
+            return self._message(self._plain[0], bytes(self._plain[1 : state.other_size]))
+        if why == compiled_packets.BROKEN:
+            raise SSHException("a packet is broken")
+        if why == compiled_packets.ENDED or self.closed:
+            raise EOFError
+        if why == compiled_packets.FAILED:
+            raise OSError(state.error, os.strerror(state.error))
+        if why == compiled_packets.IDLE:
+            if self._to == self._from and self.need_rekey():
+                raise NeedRekeyException
+            self._check_keepalive()
+        self._widen(sink)
+        return None
+
+    def _read_one(self) -> tuple[int, Message] | None:
+        """One packet: as `_read_many`."""
+        if self._to - self._from < 4:
+            self._fill(4)
+        view, iv = self._view, self._Packetizer__iv_in
+        length = int.from_bytes(view[self._from : self._from + 4], "big")
+        if not 16 <= length <= PACKET_ROOM - 64:
+            raise SSHException("a packet's length is broken")
+        if self._to - self._from < length + 20:
+            self._fill(length + 20)
+        at, sink = self._from, self.sink
+        slab, end = (sink.slab, sink.end) if sink is not None else (self._plain, 10)
+        kept = bytes(slab[end - 10 : end])
+        out = memoryview(slab)[end - 10 : end - 10 + length]
+        self._Packetizer__block_engine_in.decrypt_into(iv, view[at + 4 : at + length + 20], view[at : at + 4], out)
+        self._from = at + length + 20
+        self._Packetizer__iv_in = iv[:4] + (int.from_bytes(iv[4:], "big") + 1).to_bytes(8, "big")
+        self._count_packets(1, length + 20)
+        padding, kind, channel, size = _PACKET_HEAD.unpack_from(slab, end - 10)
+        if sink is None or kind != _CHANNEL_DATA or channel != sink.number:
+            payload = bytes(slab[end - 8 : end - 10 + length - padding])
+            slab[end - 10 : end] = kept
+            return self._message(kind, payload)
+        slab[end - 10 : end] = kept
+        self._take(sink, size)
+        self._widen(sink)
+        return None
+
+    def _take(self, sink: BulkSink, size: int) -> None:
+        """`size` bytes more lie behind what the sink had."""
         sink.end += size
         sink.received += size
         sink.owed += size
@@ -239,9 +205,12 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
             sink.cut()
             if sink.over:
                 self.sink = None
+
+    def _widen(self, sink: BulkSink) -> None:
+        """Let the far end send as many bytes more as came, now and then."""
         if sink.owed < _WINDOW_STEP and not sink.over:
             return
-        if self.need_rekey():  # asked for while this packet was counted
+        if self.need_rekey():  # asked for while packets were counted
             raise NeedRekeyException
         transport = sink.channel.transport
         if transport.clear_to_send.is_set():
@@ -261,10 +230,10 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
             sink.lost()
         return kind, message
 
-    def _count_packet(self, size: int) -> None:
-        self._Packetizer__sequence_number_in = (self._Packetizer__sequence_number_in + 1) & 0xFFFFFFFF
+    def _count_packets(self, packets: int, size: int) -> None:
+        self._Packetizer__sequence_number_in = (self._Packetizer__sequence_number_in + packets) & 0xFFFFFFFF
         self._Packetizer__received_bytes += size
-        self._Packetizer__received_packets += 1
+        self._Packetizer__received_packets += packets
         if not self.need_rekey() and (
             self._Packetizer__received_bytes >= self.REKEY_BYTES or self._Packetizer__received_packets >= self.REKEY_PACKETS
         ):

@@ -8,9 +8,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from tidemark.stores.bulk_sending import BulkSender
+from tidemark.stores.bulk_sink import BulkSink, Frame
 from tidemark.stores.lean_paramiko import paramiko
 from tidemark.stores.login import said_at_login
-from tidemark.stores.packets import BulkPacketizer, BulkSink, Frame
+from tidemark.stores.packets import BulkPacketizer
 
 if TYPE_CHECKING:
     from tidemark.stores.ssh import SshConnection

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from tidemark.errors import TidemarkError
 from tidemark.stores.block_journal import Identity, journal_of, part_at
+from tidemark.stores.bulk_sink import Frame
 from tidemark.stores.carrier import Carrier
 from tidemark.stores.disk import Disk
 from tidemark.stores.durable import remove_quietly
@@ -23,7 +24,6 @@ from tidemark.stores.far_stream import ANY, BARE, same_edition
 from tidemark.stores.line import Line
 from tidemark.stores.local import LocalStore
 from tidemark.stores.looking import same_at
-from tidemark.stores.packets import Frame
 from tidemark.stores.part_file import Differs, Resumed, begin_part
 from tidemark.stores.protocol import Entry, Range
 from tidemark.stores.proving import ProvenPart, Prover

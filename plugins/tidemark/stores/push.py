@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from tidemark.errors import TidemarkError, UnreachableError
 from tidemark.stores.block_journal import Block, Identity, copy_of, journal_of, part_of
+from tidemark.stores.bulk_sink import Frame
 from tidemark.stores.carrier import Carrier
 from tidemark.stores.far_receive import FILE, LARGE, SHARED, SOURCE
 from tidemark.stores.far_sealing import DIFFERS, LOST, SEALED
@@ -21,7 +22,6 @@ from tidemark.stores.far_stream import ANY, CHANGED, NOTHING, editions, same_edi
 from tidemark.stores.line import Line
 from tidemark.stores.local import LocalStore
 from tidemark.stores.looking import same_at
-from tidemark.stores.packets import Frame
 from tidemark.stores.part_file import spans_of
 from tidemark.stores.protocol import Entry, Range
 from tidemark.stores.push_carrier import UNCONFIRMED, UNSENT, Feed, PushCarrier, Seal

@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from tidemark.errors import TidemarkError, UnreachableError
+from tidemark.stores.bulk_sink import Frame
 from tidemark.stores.carrier import Asking, Carrier
 from tidemark.stores.disk import Disk
 from tidemark.stores.far_program import DATA, HEAD
 from tidemark.stores.far_receive import ANSWERS, COPY, PIECES, SEALS, SOURCE, WORDS
 from tidemark.stores.far_sealing import SEALED
 from tidemark.stores.far_stream import BARE, CHANGED, NOTHING, PREFIX, RECORD, Ranges
-from tidemark.stores.packets import Frame
 from tidemark.stores.schedule import Span
 
 ANSWERS_ROOM, ANSWERS_SLABS = HEAD.size + ANSWERS * RECORD.size, 3

@@ -10,8 +10,8 @@ import queue
 import struct
 
 from tidemark.errors import UnreachableError
+from tidemark.stores.bulk_sink import MARGIN, PACKET_ROOM, BulkSink
 from tidemark.stores.lean_paramiko import paramiko
-from tidemark.stores.packets import MARGIN, PACKET_ROOM, BulkSink
 from tidemark.stores.pipe import Pipe
 from tidemark.stores.sftp_wire import DATA, Reply, SftpWire, Then
 

@@ -11,10 +11,9 @@ import hashlib
 from array import array
 from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from tidemark.machine_code import library
+from tidemark.machine_code import libcrypto, library
 from tidemark.stores import durable
 from tidemark.stores.part_file import write_small
 
@@ -105,12 +104,6 @@ def _library() -> ctypes.CDLL | None:
     return made
 
 
-@lru_cache(maxsize=1)
 def _sha256() -> Any:
-    """The function of the libcrypto that `hashlib` itself uses; None where that is not a library of its own."""
-    try:
-        maps = Path("/proc/self/maps").read_text(errors="surrogateescape")
-        path = next(line.split(maxsplit=5)[5] for line in maps.splitlines() if "/libcrypto.so" in line)
-        return ctypes.cast(ctypes.CDLL(path).SHA256, ctypes.c_void_p)
-    except (OSError, StopIteration, AttributeError):
-        return None
+    crypto = libcrypto()
+    return None if crypto is None else ctypes.cast(crypto.SHA256, ctypes.c_void_p)

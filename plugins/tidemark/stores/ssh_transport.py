@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 from tidemark.stores.lean_paramiko import paramiko
+from tidemark.stores.packets import BulkPacketizer
 
 _EXPECTED: tuple[type[Exception], ...] = (paramiko.SSHException, EOFError, OSError)
 
@@ -24,6 +25,12 @@ class SshTransport(paramiko.Transport):  # type: ignore[misc]
         broken: Exception = paramiko.SSHException(f"a packet came broken: {type(error).__name__} {error}".rstrip())
         broken.__cause__ = error
         return broken
+
+    def _get_engine(self, name: str, key: bytes, iv: Any = None, operation: Any = None, aead: bool = False) -> Any:
+        engine = super()._get_engine(name, key, iv, operation, aead)
+        if aead and operation is self._DECRYPT and isinstance(self.packetizer, BulkPacketizer):
+            self.packetizer.note_key(engine, key)
+        return engine
 
     def auth_publickey(self, username: str, key: paramiko.PKey, event: threading.Event | None = None) -> list[str]:
         """As paramiko's, which waits for an answer before it shows the key."""

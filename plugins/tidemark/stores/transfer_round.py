@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from tidemark.errors import DiskFullError, PermanentError, TidemarkError
+from tidemark.stores.bulk_sink import Frame
 from tidemark.stores.carrier import Asking, Carrier, Opened
 from tidemark.stores.far_program import DATA
 from tidemark.stores.far_stream import CHANGED, RECORD, SHORT
@@ -23,7 +24,6 @@ from tidemark.stores.head_room import HeadRoom, NoRoom
 from tidemark.stores.line import Line
 from tidemark.stores.local import LocalStore
 from tidemark.stores.looking import by_weight
-from tidemark.stores.packets import Frame
 from tidemark.stores.protocol import Entry
 from tidemark.stores.python_store import PythonStore
 from tidemark.stores.schedule import Schedule

@@ -1,0 +1,103 @@
+"""A channel's AES-GCM packets received and decrypted in C until a frame is whole, where that can be built.
+
+At each packet of 32 KB Python takes as long as the decryption, and fights for the interpreter's lock (`packets.c`). The
+cipher is that of the libcrypto which `hashlib` uses. Where there is none `packets` does the same, packet by packet.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+from typing import Any
+
+from tidemark.machine_code import libcrypto, library
+
+WHOLE, OTHER, IDLE, ENDED, FAILED, BROKEN = range(6)
+"""Why reading stopped: what was needed is there; a message that is no data; nothing came for `PATIENCE`; the stream's end;
+an error of the socket; a packet that is none."""
+
+PATIENCE = 0.1  # seconds
+_CIPHERS = {16: "EVP_aes_128_gcm", 32: "EVP_aes_256_gcm"}
+_CALLS = ("EVP_DecryptInit_ex", "EVP_DecryptUpdate", "EVP_DecryptFinal_ex", "EVP_CIPHER_CTX_ctrl")
+
+
+class _Reader(ctypes.Structure):
+    """`Reader` of packets.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("init", "update", "final", "control", "context", "buffer")),
+        *((name, ctypes.c_uint64) for name in ("room", "at", "to")),
+        ("slab", ctypes.c_void_p),
+        *((name, ctypes.c_uint64) for name in ("slab_room", "end", "need")),
+        ("other", ctypes.c_void_p),
+        *((name, ctypes.c_uint64) for name in ("other_size", "most", "packets", "wire", "counter")),
+        ("fixed", ctypes.c_uint8 * 4),
+        *((name, ctypes.c_uint32) for name in ("channel", "largest")),
+        *((name, ctypes.c_int32) for name in ("socket", "patience", "error")),
+    )
+
+
+class PacketReader:
+    """Of one connection, for as long as one key is used. `engine`: paramiko's object for that key.
+
+    Before `read`: `state.at` and `.to` of what is in `buffer`, `.counter`, `.end`, `.need`, `.most`, `.socket`. After it
+    they, and `.packets`, `.wire`, `.error`, tell what was done; where OTHER is the answer `other` begins with a message
+    of `.other_size` bytes.
+    """
+
+    def __init__(self, code: ctypes.CDLL, crypto: ctypes.CDLL, engine: Any, key: bytes) -> None:
+        self.engine = engine
+        self.state = _Reader(*(ctypes.cast(crypto[name], ctypes.c_void_p) for name in _CALLS))
+        self._code, self._crypto = code, crypto
+        self.state.context = crypto.EVP_CIPHER_CTX_new()
+        cipher = crypto[_CIPHERS[len(key)]]
+        cipher.restype = ctypes.c_void_p
+        if not self.state.context or crypto.EVP_DecryptInit_ex(self.state.context, cipher(), None, key, None) != 1:
+            raise MemoryError("no cipher context")
+
+    def __del__(self) -> None:
+        self._crypto.EVP_CIPHER_CTX_free(self.state.context)
+
+    def bind(self, buffer: bytearray, other: bytearray, fixed: bytes) -> None:
+        """`buffer` for what the socket has, `other` as large as the largest packet, `fixed`: how every nonce begins."""
+        state = self.state
+        state.buffer, state.room, state.other = _address(buffer), len(buffer), _address(other)
+        state.largest, state.patience = len(other) - 64, int(PATIENCE * 1000)
+        state.fixed[:] = fixed
+
+    def aim(self, slab: bytearray, channel: int) -> None:
+        """Data of `channel` goes to `slab`."""
+        self.state.slab, self.state.slab_room, self.state.channel = _address(slab), len(slab), channel
+
+    def read(self) -> int:
+        self.state.packets = self.state.wire = 0
+        return int(self._code.tm_read_packets(ctypes.byref(self.state)))
+
+
+def packet_reader(engine: Any, key: bytes) -> PacketReader | None:
+    """None where C is not to be had, or the key is of another cipher."""
+    code, crypto = _library(), libcrypto()
+    if code is None or crypto is None or len(key) not in _CIPHERS:
+        return None
+    return PacketReader(code, crypto, engine, key)
+
+
+def _address(data: bytearray) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(data))
+
+
+@lru_cache(maxsize=1)
+def _library() -> ctypes.CDLL | None:
+    made = library("tidemark.stores", "packets.c")
+    crypto = libcrypto()
+    if crypto is None:
+        return None
+    try:
+        crypto.EVP_CIPHER_CTX_new.restype = ctypes.c_void_p
+        crypto.EVP_CIPHER_CTX_free.argtypes = (ctypes.c_void_p,)
+        crypto.EVP_CIPHER_CTX_free.restype = None
+        address = ctypes.c_void_p
+        crypto.EVP_DecryptInit_ex.argtypes = (address, address, address, ctypes.c_char_p, address)
+    except AttributeError:  # another library of that name
+        return None
+    return made
