@@ -16,15 +16,17 @@ from functools import lru_cache
 from pathlib import Path
 
 from tidemark.errors import CorruptionError, NotFoundError, RetryableError, UnsupportedError
+from tidemark.load import merge_pieces
 from tidemark.load.check import mods_form, sha256_of
 from tidemark.load.merge_device import DeviceMerge, Holder, Part
 from tidemark.load.overlay import NOTHING, Counts
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import Column
-from tidemark.tsfiles.devices import split_nodes, table_segments
+from tidemark.tsfiles.devices import is_table, table_segments
 from tidemark.tsfiles.mods import Deletion, parse_mods
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.tally import tally
+from tidemark.tsfiles.whole_devices import Terms, WholeDevice
 from tidemark.tsfiles.writer import TsFileWriter, device_order, tree_segments
 from tidemark.tsfiles.writer_pages import aligned_chunks, mark_chunk, row_times, series_chunks
 
@@ -88,11 +90,25 @@ class MergeOutcome:
 
 @dataclass(frozen=True)
 class _Source:
-    """A source while it is open, and what it holds of the task's devices."""
+    """A source while it is open."""
 
     file: TsFile
     deletions: tuple[Deletion, ...]
-    devices: Mapping[str, Holder]
+
+    def holder(self, device: str) -> Holder:
+        return Holder(self.file, self.deletions, *self.file.series_of(device))
+
+
+@dataclass(frozen=True)
+class _Alone:
+    """A device that one source alone has, and nothing deletes from: it can be copied whole."""
+
+    source: _Source
+    whole: WholeDevice
+
+
+_Held = Mapping[str, _Alone | Sequence[Holder]]
+"""Device of the task → its holders, lowest rank first."""
 
 
 @dataclass
@@ -103,6 +119,25 @@ class _Output:
     writer: TsFileWriter
     counts: Counts = NOTHING
     device: str = ""
+
+
+class _Outputs(dict[int, _Output]):
+    """The outputs of a task by partition, each begun when it is first asked for. `unplaced`: points that none has."""
+
+    def __init__(self, task: MergeTask, tables: Mapping[str, tuple[str, ...]]) -> None:
+        super().__init__()
+        self._task = task
+        self._tables = tables
+        self.unplaced = NOTHING
+
+    def __missing__(self, partition: int) -> _Output:
+        task = self._task
+        # Of this try alone: a worker that was given up may still write when another has the task.
+        location = f"{task.staging}/{task.group}-{task.number}-{partition}-{uuid.uuid4().hex[:12]}.tsfile"
+        place = Path(task.root, location)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        output = self[partition] = _Output(location, TsFileWriter(place, self._tables))
+        return output
 
 
 class _RefusedError(Exception):
@@ -123,7 +158,9 @@ def run_merge_task(task: MergeTask) -> MergeOutcome:
     try:
         with _proving(task) as proof, ExitStack() as opened:
             sources = [_open(task, source, opened) for source in task.sources]
-            return _merge(task, sources, _tables_of(task, sources), proof)
+            tables, held = _tag_columns(sources), _held(task, sources)
+            _check_types(task, held)
+            return _merge(task, held, tables, proof)
     except (NotFoundError, FileNotFoundError) as gone:
         raise RetryableError(
             f"a source of the {task.subject} is gone: {gone}",
@@ -166,15 +203,21 @@ def _open(task: MergeTask, source: TaskSource, opened: ExitStack) -> _Source:
     if source.mods_location:
         data = Path(task.root, source.mods_location).read_bytes()
         deletions = parse_mods(data, mods_form(source.mods_location), source.mods_location)
-    there = set(file.devices())
-    held = {device: Holder(file, deletions, *file.series_of(device)) for device in task.devices if device in there}
-    return _Source(file, deletions, held)
+    return _Source(file, deletions)
 
 
-def _tables_of(task: MergeTask, sources: Sequence[_Source]) -> dict[str, tuple[str, ...]]:
-    tables = _tag_columns(sources)
-    _check_types(task, sources)
-    return tables
+def _held(task: MergeTask, sources: Sequence[_Source]) -> _Held:
+    having: dict[str, list[_Source]] = {device: [] for device in task.devices}
+    for source in sources:
+        for device in having.keys() & source.file.names():
+            having[device].append(source)
+    terms = Terms(merge_pieces.COPY_ROWS, task.interval)
+    held: dict[str, _Alone | Sequence[Holder]] = {}
+    for device, those in having.items():
+        one = those[0] if len(those) == 1 and not those[0].deletions else None
+        whole = one.file.whole(device, terms) if one else None
+        held[device] = _Alone(one, whole) if one and whole else [source.holder(device) for source in those]
+    return held
 
 
 def _tag_columns(sources: Sequence[_Source]) -> dict[str, tuple[str, ...]]:
@@ -190,46 +233,51 @@ def _tag_columns(sources: Sequence[_Source]) -> dict[str, tuple[str, ...]]:
     return tables
 
 
-def _check_types(task: MergeTask, sources: Sequence[_Source]) -> None:
+def _check_types(task: MergeTask, held: _Held) -> None:
     """One type a series, and in the table model one type a column: a TsFile holds no more."""
     types: dict[tuple[str, str], tuple[DataType, str]] = {}
-    for source in sources:
-        for device, holder in source.devices.items():
-            owner = f"{task.database}.{table_segments(device)[0]}" if _of_table(device) else device
-            for measurement, series in holder.series.items():
-                if not series.statistics.count:
-                    continue
-                known, where = types.setdefault((owner, measurement), (series.type, source.file.path))
-                if known != series.type:
-                    reason = f"{known.name} in {Path(where).name}, {series.type.name} in {Path(source.file.path).name}"
-                    raise _RefusedError(f"{device}.{measurement}", reason)
+    for device, here in held.items():
+        of_table = _of_table(device)
+        if isinstance(here, _Alone) and not of_table:
+            continue  # nothing else has its series
+        owner = f"{task.database}.{table_segments(device)[0]}" if of_table else device
+        for measurement, of_type, path in _types(here):
+            known, where = types.setdefault((owner, measurement), (of_type, path))
+            if known != of_type:
+                reason = f"{known.name} in {Path(where).name}, {of_type.name} in {Path(path).name}"
+                raise _RefusedError(f"{device}.{measurement}", reason)
 
 
-def _merge(
-    task: MergeTask, sources: Sequence[_Source], tables: Mapping[str, tuple[str, ...]], proof: Future[None]
-) -> MergeOutcome:
+def _types(here: _Alone | Sequence[Holder]) -> Iterator[tuple[str, DataType, str]]:
+    """(measurement, type, file) of the series that have points."""
+    if isinstance(here, _Alone):
+        yield from ((name, of_type, here.source.file.path) for name, of_type in here.whole.types)
+        return
+    for holder in here:
+        for measurement, series in holder.series.items():
+            if series.statistics.count:
+                yield measurement, series.type, holder.file.path
+
+
+def _merge(task: MergeTask, held: _Held, tables: Mapping[str, tuple[str, ...]], proof: Future[None]) -> MergeOutcome:
     """Nothing of it is whole before `proof` is at its end."""
-    outputs: dict[int, _Output] = {}
-    held = unplaced = NOTHING
+    outputs = _Outputs(task, tables)
+    total = NOTHING
     try:
         for device in sorted(task.devices, key=lambda name: device_order(_segments(name))):
-            holders = [source.devices[device] for source in sources if device in source.devices]
-            held += Counts(sum(series.statistics.count for holder in holders for series in holder.series.values()))
-            merge = DeviceMerge(device, holders, task.interval)
-            for part in merge.parts():
-                if part.partition is None:
-                    unplaced += part.counts
+            here = held[device]
+            if isinstance(here, _Alone):
+                total += Counts(here.whole.points)
+                if _copy(outputs, device, here):
                     continue
-                if part.partition not in outputs:
-                    outputs[part.partition] = _output(task, part.partition, tables)
-                _put(outputs[part.partition], merge, part)
-            for output in outputs.values():
-                if output.device == device:
-                    output.writer.end()
-        counted = sum((output.counts for output in outputs.values()), unplaced)
-        if not counted.balanced or counted.points_in != held.points_in:
+                here = [here.source.holder(device)]
+            else:
+                total += Counts(sum(series.statistics.count for holder in here for series in holder.series.values()))
+            _lay(outputs, DeviceMerge(device, here, task.interval))
+        counted = sum((output.counts for output in outputs.values()), outputs.unplaced)
+        if not counted.balanced or counted.points_in != total.points_in:
             raise CorruptionError(
-                f"{task.subject}: the outputs do not account for {held.points_in} points", subject=task.subject
+                f"{task.subject}: the outputs do not account for {total.points_in} points", subject=task.subject
             )
         proof.result()
         staged = tuple(_finish(task, partition, outputs[partition]) for partition in sorted(outputs))
@@ -237,7 +285,30 @@ def _merge(
         for output in outputs.values():
             output.writer.abandon()
         raise
-    return MergeOutcome(task.group, task.number, staged, unplaced)
+    return MergeOutcome(task.group, task.number, staged, outputs.unplaced)
+
+
+def _copy(outputs: _Outputs, device: str, alone: _Alone) -> bool:
+    """Copy the device whole; False where its chunks are not as the index says, and those who read every form must look."""
+    copied = alone.source.file.copied(alone.whole)
+    if copied is None:
+        return False
+    output = outputs[alone.whole.partition]
+    output.writer.copy(_segments(device), copied)
+    output.counts += Counts(alone.whole.points, alone.whole.points)
+    return True
+
+
+def _lay(outputs: _Outputs, merge: DeviceMerge) -> None:
+    """The device's parts into the outputs of their partitions."""
+    for part in merge.parts():
+        if part.partition is None:
+            outputs.unplaced += part.counts
+        else:
+            _put(outputs[part.partition], merge, part)
+    for output in outputs.values():
+        if output.device == merge.device:
+            output.writer.end()
 
 
 def _put(output: _Output, merge: DeviceMerge, part: Part) -> None:
@@ -263,14 +334,6 @@ def _put(output: _Output, merge: DeviceMerge, part: Part) -> None:
             writer.put(group)
 
 
-def _output(task: MergeTask, partition: int, tables: Mapping[str, tuple[str, ...]]) -> _Output:
-    # Of this try alone: a worker that was given up may still write when another has the task.
-    location = f"{task.staging}/{task.group}-{task.number}-{partition}-{uuid.uuid4().hex[:12]}.tsfile"
-    place = Path(task.root, location)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    return _Output(location, TsFileWriter(place, tables))
-
-
 def _finish(task: MergeTask, partition: int, output: _Output) -> Staged:
     """Close the output and compare what its own statistics say with what was meant."""
     output.writer.close()
@@ -287,7 +350,7 @@ def _finish(task: MergeTask, partition: int, output: _Output) -> Staged:
 
 
 def _of_table(device: str) -> bool:
-    return split_nodes(device)[0] != "root"
+    return is_table((device,))
 
 
 @lru_cache(maxsize=4096)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from tidemark.tsfiles.codes import BINARY_TYPES, DataType
 from tidemark.tsfiles.column import VALUE_DTYPES, Column
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.structure import check_structure
+from tidemark.tsfiles.whole_devices import CopiedDevice, WholeDevice
 
 Segments = tuple[str | None, ...]
 D1: Segments = ("root.db.a", "d1")
@@ -62,8 +64,22 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         seen.extend(chunk.data for chunk in chunks or ())
         return chunks
 
+    whole = TsFile.copied
+
+    def watched_whole(file: TsFile, device: WholeDevice) -> CopiedDevice | None:
+        copied = whole(file, device)
+        seen.extend(_chunks(copied) if copied else ())
+        return copied
+
     monkeypatch.setattr(merge_device, "stored_chunks", watched)
+    monkeypatch.setattr(TsFile, "copied", watched_whole)
     return seen
+
+
+def _chunks(copied: CopiedDevice) -> Iterator[bytes]:
+    for begin, end, _ in copied.pieces:
+        places = [row.offset - copied.base for row in copied.device.chunks if begin <= row.offset - copied.base < end]
+        yield from (copied.data[a:b] for a, b in itertools.pairwise([*places, end]))
 
 
 def merged(case: Case) -> list[Staged]:
