@@ -8,7 +8,7 @@ value or a type is refused by name, and nothing is written. Source: DESIGN §3 "
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,17 +16,15 @@ from functools import lru_cache
 from pathlib import Path
 
 from tidemark.errors import CorruptionError, NotFoundError, RetryableError, UnsupportedError
-from tidemark.load import merge_pieces
 from tidemark.load.check import mods_form, sha256_of
-from tidemark.load.merge_device import DeviceMerge, Holder, Part
+from tidemark.load.merge_device import DeviceMerge, Part
+from tidemark.load.merge_held import Alone, Held, RefusedError, Source, check_types, held_by, tag_columns
 from tidemark.load.overlay import NOTHING, Counts
-from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import Column
 from tidemark.tsfiles.devices import is_table, table_segments
 from tidemark.tsfiles.mods import Deletion, parse_mods
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.tally import tally
-from tidemark.tsfiles.whole_devices import Terms, WholeDevice
 from tidemark.tsfiles.writer import TsFileWriter, device_order, tree_segments
 from tidemark.tsfiles.writer_pages import aligned_chunks, mark_chunk, row_times, series_chunks
 
@@ -88,29 +86,6 @@ class MergeOutcome:
     refused: tuple[str, str] | None = None
 
 
-@dataclass(frozen=True)
-class _Source:
-    """A source while it is open."""
-
-    file: TsFile
-    deletions: tuple[Deletion, ...]
-
-    def holder(self, device: str) -> Holder:
-        return Holder(self.file, self.deletions, *self.file.series_of(device))
-
-
-@dataclass(frozen=True)
-class _Alone:
-    """A device that one source alone has, and nothing deletes from: it can be copied whole."""
-
-    source: _Source
-    whole: WholeDevice
-
-
-_Held = Mapping[str, _Alone | Sequence[Holder]]
-"""Device of the task → its holders, lowest rank first."""
-
-
 @dataclass
 class _Output:
     """A file of one partition while it is written; `device`: the one whose chunks it takes."""
@@ -140,15 +115,6 @@ class _Outputs(dict[int, _Output]):
         return output
 
 
-class _RefusedError(Exception):
-    """The group cannot be merged as it is: subject and reason."""
-
-    def __init__(self, subject: str, reason: str) -> None:
-        super().__init__(subject, reason)
-        self.subject = subject
-        self.reason = reason
-
-
 def run_merge_task(task: MergeTask) -> MergeOutcome:
     """Merge the task's devices; one output a catalog partition that has points.
 
@@ -158,8 +124,8 @@ def run_merge_task(task: MergeTask) -> MergeOutcome:
     try:
         with _proving(task) as proof, ExitStack() as opened:
             sources = [_open(task, source, opened) for source in task.sources]
-            tables, held = _tag_columns(sources), _held(task, sources)
-            _check_types(task, held)
+            tables, held = tag_columns(sources), held_by(sources, task.devices, task.interval)
+            check_types(held, task.database)
             return _merge(task, held, tables, proof)
     except (NotFoundError, FileNotFoundError) as gone:
         raise RetryableError(
@@ -167,7 +133,7 @@ def run_merge_task(task: MergeTask) -> MergeOutcome:
             hint="./tidemark merge again; if it stays: ./tidemark verify",
             subject=task.subject,
         ) from gone
-    except _RefusedError as refused:
+    except RefusedError as refused:
         return MergeOutcome(task.group, task.number, refused=(refused.subject, refused.reason))
     except UnsupportedError as unsure:  # a page in an encoding that loses values: its file stays as it came
         return MergeOutcome(task.group, task.number, refused=(unsure.subject, unsure.message))
@@ -197,76 +163,23 @@ def _prove(task: MergeTask) -> None:
             )
 
 
-def _open(task: MergeTask, source: TaskSource, opened: ExitStack) -> _Source:
+def _open(task: MergeTask, source: TaskSource, opened: ExitStack) -> Source:
     file = opened.enter_context(TsFile(Path(task.root, source.location), task.database))
     deletions: tuple[Deletion, ...] = ()
     if source.mods_location:
         data = Path(task.root, source.mods_location).read_bytes()
         deletions = parse_mods(data, mods_form(source.mods_location), source.mods_location)
-    return _Source(file, deletions)
+    return Source(file, deletions)
 
 
-def _held(task: MergeTask, sources: Sequence[_Source]) -> _Held:
-    having: dict[str, list[_Source]] = {device: [] for device in task.devices}
-    for source in sources:
-        for device in having.keys() & source.file.names():
-            having[device].append(source)
-    terms = Terms(merge_pieces.COPY_ROWS, task.interval)
-    held: dict[str, _Alone | Sequence[Holder]] = {}
-    for device, those in having.items():
-        one = those[0] if len(those) == 1 and not those[0].deletions else None
-        whole = one.file.whole(device, terms) if one else None
-        held[device] = _Alone(one, whole) if one and whole else [source.holder(device) for source in those]
-    return held
-
-
-def _tag_columns(sources: Sequence[_Source]) -> dict[str, tuple[str, ...]]:
-    """Table → names of its tag columns, the longest list of all sources: a table gains tags at the end only."""
-    tables: dict[str, tuple[str, ...]] = {}
-    for source in sources:
-        for table, tags in source.file.tag_columns.items():
-            known = tables.get(table, ())
-            longer, shorter = (tags, known) if len(tags) > len(known) else (known, tags)
-            if longer[: len(shorter)] != shorter:
-                raise _RefusedError(table, f"its tag columns are {known} in one file and {tags} in {source.file.path}")
-            tables[table] = longer
-    return tables
-
-
-def _check_types(task: MergeTask, held: _Held) -> None:
-    """One type a series, and in the table model one type a column: a TsFile holds no more."""
-    types: dict[tuple[str, str], tuple[DataType, str]] = {}
-    for device, here in held.items():
-        of_table = _of_table(device)
-        if isinstance(here, _Alone) and not of_table:
-            continue  # nothing else has its series
-        owner = f"{task.database}.{table_segments(device)[0]}" if of_table else device
-        for measurement, of_type, path in _types(here):
-            known, where = types.setdefault((owner, measurement), (of_type, path))
-            if known != of_type:
-                reason = f"{known.name} in {Path(where).name}, {of_type.name} in {Path(path).name}"
-                raise _RefusedError(f"{device}.{measurement}", reason)
-
-
-def _types(here: _Alone | Sequence[Holder]) -> Iterator[tuple[str, DataType, str]]:
-    """(measurement, type, file) of the series that have points."""
-    if isinstance(here, _Alone):
-        yield from ((name, of_type, here.source.file.path) for name, of_type in here.whole.types)
-        return
-    for holder in here:
-        for measurement, series in holder.series.items():
-            if series.statistics.count:
-                yield measurement, series.type, holder.file.path
-
-
-def _merge(task: MergeTask, held: _Held, tables: Mapping[str, tuple[str, ...]], proof: Future[None]) -> MergeOutcome:
+def _merge(task: MergeTask, held: Held, tables: Mapping[str, tuple[str, ...]], proof: Future[None]) -> MergeOutcome:
     """Nothing of it is whole before `proof` is at its end."""
     outputs = _Outputs(task, tables)
     total = NOTHING
     try:
         for device in sorted(task.devices, key=lambda name: device_order(_segments(name))):
             here = held[device]
-            if isinstance(here, _Alone):
+            if isinstance(here, Alone):
                 total += Counts(here.whole.points)
                 if _copy(outputs, device, here):
                     continue
@@ -288,7 +201,7 @@ def _merge(task: MergeTask, held: _Held, tables: Mapping[str, tuple[str, ...]], 
     return MergeOutcome(task.group, task.number, staged, outputs.unplaced)
 
 
-def _copy(outputs: _Outputs, device: str, alone: _Alone) -> bool:
+def _copy(outputs: _Outputs, device: str, alone: Alone) -> bool:
     """Copy the device whole; False where its chunks are not as the index says, and those who read every form must look."""
     copied = alone.source.file.copied(alone.whole)
     if copied is None:
@@ -349,10 +262,6 @@ def _finish(task: MergeTask, partition: int, output: _Output) -> Staged:
     return Staged(output.location, partition, writer.sha256, writer.size, facts.model, facts.points, devices, counts)
 
 
-def _of_table(device: str) -> bool:
-    return is_table((device,))
-
-
 @lru_cache(maxsize=4096)
 def _segments(device: str) -> tuple[str | None, ...]:
-    return table_segments(device) if _of_table(device) else tree_segments(device)
+    return table_segments(device) if is_table((device,)) else tree_segments(device)

@@ -22,7 +22,8 @@ from tidemark.tsfiles.devices import measurement_name
 from tidemark.tsfiles.filebytes import FileBytes
 from tidemark.tsfiles.series import PLAIN_SERIES, TIME_COLUMN, VALUE_COLUMN
 
-TOGETHER = 32 << 20  # bytes of a device that are read at once, at most
+_TOGETHER = 32 << 20  # bytes of a device that are read at once, at most
+_SPREAD = 1 << 12, 32  # bytes from its first chunk to its last at most, and more of them a point: more is not its own
 _SEVERAL = 0x3F  # bits of an entry's first byte: whether the series has several chunks
 _SHORT_NAME = 64  # bytes, with the one of its length
 _MOST_SERIES = 256  # what one node of the index holds
@@ -103,14 +104,12 @@ def copied_device(file: FileBytes, device: WholeDevice, chunks_end: int) -> Copi
     """
     compiled, last = kernels(), device.chunks[-1]
     base = device.chunks[0].offset
-    if compiled is None or base < 0 or last.offset - base > TOGETHER:
+    if compiled is None or base < 0 or last.offset - base > _SPREAD[0] + _SPREAD[1] * device.points:
         return None
-    length = 1 + last.name_bytes  # of what stands before the number of bytes in its pages
-    head = file.read_up_to(last.offset, length + 8, chunks_end)
-    size = _pages_size(head[length:])
-    if size is None or last.offset + length + size > chunks_end or last.offset + length + size - base > 2 * TOGETHER:
+    end = _end(file, last, chunks_end)
+    if not base < end <= min(base + _TOGETHER, chunks_end):
         return None
-    data = file.read(base, last.offset + length + size - base)
+    data = file.read(base, end - base)
     ends = compiled.chunks(data, base, device.entries, device.chunks, device.aligned, _sound())
     return CopiedDevice(device, data, base, _pieces(device, base, ends)) if ends else None
 
@@ -193,14 +192,15 @@ def _side_by_side(columns: Sequence[Sequence[Row]]) -> bool:
     return True
 
 
-def _pages_size(data: bytes) -> int | None:
-    """Bytes from the number of bytes in the pages of a chunk to their end."""
+def _end(file: FileBytes, chunk: Row, chunks_end: int) -> int:
+    """Where a chunk ends, by its header; 0 where that does not say it."""
+    begin = chunk.offset + 1 + chunk.name_bytes
     size = 0
-    for at, byte in enumerate(data[:5]):
+    for at, byte in enumerate(file.read_up_to(begin, 5, chunks_end)):
         size |= (byte & 0x7F) << 7 * at
         if byte < 0x80:
-            return at + 4 + size  # behind it: type, compression, encoding
-    return None
+            return begin + at + 4 + size  # between both: type, compression, encoding
+    return 0
 
 
 def _pieces(device: WholeDevice, base: int, ends: Sequence[int]) -> list[Piece]:
