@@ -25,6 +25,7 @@ from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
 from tidemark.load import merge_device
 from tidemark.load.merge_plan import Unit, plan_merge, tasks_of
 from tidemark.load.merge_task import MergeOutcome, MergeTask, run_merge_task
+from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.statistics import describe
 
 WEEK_MS = 604_800_000
@@ -127,6 +128,7 @@ def _in_pool(copies: bool) -> Callable[[Sequence[MergeTask]], list[MergeOutcome]
 def _copy_nothing() -> None:
     """Every chunk is decoded and written anew."""
     merge_device.stored_chunks = lambda file, stretch: None
+    TsFile.whole = lambda file, device, terms: None
 
 
 OURS = ("spark", "children", "pool", "pool-rewrite")

@@ -23,7 +23,9 @@ from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.resource import read_extent
 from tidemark.tsfiles.schema_log import decode_log
 from tidemark.tsfiles.statistics import FileFacts, describe, inspect
+from tidemark.tsfiles.stored_chunks import aligned_stretches, series_stretches, stored_chunks
 from tidemark.tsfiles.structure import check_structure
+from tidemark.tsfiles.whole_devices import Terms
 
 
 def smallest(site: str, part: str = "") -> Path:
@@ -52,7 +54,7 @@ def little_memory() -> Iterator[None]:
 
 def use_all(path: Path) -> None:
     """All that Tidemark does with a file it received; each step may refuse, none may do anything else."""
-    for step in (check_structure, lambda file: describe(file, "works"), _read_all):
+    for step in (check_structure, lambda file: describe(file, "works"), _read_all, _copy_all):
         try:
             step(path)
         except CorruptionError as error:
@@ -82,6 +84,26 @@ def _read_all(path: Path) -> None:
                 assert len(column.times) == len(column.values)
                 assert column.values.dtype == VALUE_DTYPES[column.type]
                 assert bool((column.times[1:] > column.times[:-1]).all())
+
+
+def _copy_all(path: Path) -> None:
+    """What would be copied whole is what the index promises, chunk by chunk, to those who look at each."""
+    with TsFile(path, "works") as tsfile:
+        for device in tsfile.devices():
+            try:
+                whole = tsfile.whole(device, Terms(rows=0, interval=1 << 62))
+                copied = tsfile.copied(whole) if whole else None
+            except CorruptionError:
+                continue
+            if whole is None or copied is None:
+                continue
+            time, series = tsfile.series_of(device)
+            assert {name: one.type for name, one in series.items()} == dict(whole.types)
+            assert sum(one.statistics.count for one in series.values()) == whole.points
+            stretches = [one for name, own in series.items() for one in series_stretches(name, own)]
+            if time is not None:
+                stretches = aligned_stretches(str(path), time, series)
+            assert stretches and all(stored_chunks(tsfile, one) is not None for one in stretches)
 
 
 @EACH_FILE

@@ -8,7 +8,7 @@ value or a type is refused by name, and nothing is written. Source: DESIGN §3 "
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ from pathlib import Path
 
 from tidemark.errors import CorruptionError, NotFoundError, RetryableError, UnsupportedError
 from tidemark.load.check import mods_form, sha256_of
-from tidemark.load.merge_device import DeviceMerge, Holder, Part
+from tidemark.load.merge_device import DeviceMerge, Part
+from tidemark.load.merge_held import Alone, Held, RefusedError, Source, check_types, held_by, tag_columns
 from tidemark.load.overlay import NOTHING, Counts
-from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import Column
-from tidemark.tsfiles.devices import split_nodes, table_segments
+from tidemark.tsfiles.devices import is_table, table_segments
 from tidemark.tsfiles.mods import Deletion, parse_mods
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.tally import tally
@@ -86,15 +86,6 @@ class MergeOutcome:
     refused: tuple[str, str] | None = None
 
 
-@dataclass(frozen=True)
-class _Source:
-    """A source while it is open, and what it holds of the task's devices."""
-
-    file: TsFile
-    deletions: tuple[Deletion, ...]
-    devices: Mapping[str, Holder]
-
-
 @dataclass
 class _Output:
     """A file of one partition while it is written; `device`: the one whose chunks it takes."""
@@ -105,13 +96,23 @@ class _Output:
     device: str = ""
 
 
-class _RefusedError(Exception):
-    """The group cannot be merged as it is: subject and reason."""
+class _Outputs(dict[int, _Output]):
+    """The outputs of a task by partition, each begun when it is first asked for. `unplaced`: points that none has."""
 
-    def __init__(self, subject: str, reason: str) -> None:
-        super().__init__(subject, reason)
-        self.subject = subject
-        self.reason = reason
+    def __init__(self, task: MergeTask, tables: Mapping[str, tuple[str, ...]]) -> None:
+        super().__init__()
+        self._task = task
+        self._tables = tables
+        self.unplaced = NOTHING
+
+    def __missing__(self, partition: int) -> _Output:
+        task = self._task
+        # Of this try alone: a worker that was given up may still write when another has the task.
+        location = f"{task.staging}/{task.group}-{task.number}-{partition}-{uuid.uuid4().hex[:12]}.tsfile"
+        place = Path(task.root, location)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        output = self[partition] = _Output(location, TsFileWriter(place, self._tables))
+        return output
 
 
 def run_merge_task(task: MergeTask) -> MergeOutcome:
@@ -123,14 +124,16 @@ def run_merge_task(task: MergeTask) -> MergeOutcome:
     try:
         with _proving(task) as proof, ExitStack() as opened:
             sources = [_open(task, source, opened) for source in task.sources]
-            return _merge(task, sources, _tables_of(task, sources), proof)
+            tables, held = tag_columns(sources), held_by(sources, task.devices, task.interval)
+            check_types(held, task.database)
+            return _merge(task, held, tables, proof)
     except (NotFoundError, FileNotFoundError) as gone:
         raise RetryableError(
             f"a source of the {task.subject} is gone: {gone}",
             hint="./tidemark merge again; if it stays: ./tidemark verify",
             subject=task.subject,
         ) from gone
-    except _RefusedError as refused:
+    except RefusedError as refused:
         return MergeOutcome(task.group, task.number, refused=(refused.subject, refused.reason))
     except UnsupportedError as unsure:  # a page in an encoding that loses values: its file stays as it came
         return MergeOutcome(task.group, task.number, refused=(unsure.subject, unsure.message))
@@ -160,76 +163,34 @@ def _prove(task: MergeTask) -> None:
             )
 
 
-def _open(task: MergeTask, source: TaskSource, opened: ExitStack) -> _Source:
+def _open(task: MergeTask, source: TaskSource, opened: ExitStack) -> Source:
     file = opened.enter_context(TsFile(Path(task.root, source.location), task.database))
     deletions: tuple[Deletion, ...] = ()
     if source.mods_location:
         data = Path(task.root, source.mods_location).read_bytes()
         deletions = parse_mods(data, mods_form(source.mods_location), source.mods_location)
-    there = set(file.devices())
-    held = {device: Holder(file, deletions, *file.series_of(device)) for device in task.devices if device in there}
-    return _Source(file, deletions, held)
+    return Source(file, deletions)
 
 
-def _tables_of(task: MergeTask, sources: Sequence[_Source]) -> dict[str, tuple[str, ...]]:
-    tables = _tag_columns(sources)
-    _check_types(task, sources)
-    return tables
-
-
-def _tag_columns(sources: Sequence[_Source]) -> dict[str, tuple[str, ...]]:
-    """Table → names of its tag columns, the longest list of all sources: a table gains tags at the end only."""
-    tables: dict[str, tuple[str, ...]] = {}
-    for source in sources:
-        for table, tags in source.file.tag_columns.items():
-            known = tables.get(table, ())
-            longer, shorter = (tags, known) if len(tags) > len(known) else (known, tags)
-            if longer[: len(shorter)] != shorter:
-                raise _RefusedError(table, f"its tag columns are {known} in one file and {tags} in {source.file.path}")
-            tables[table] = longer
-    return tables
-
-
-def _check_types(task: MergeTask, sources: Sequence[_Source]) -> None:
-    """One type a series, and in the table model one type a column: a TsFile holds no more."""
-    types: dict[tuple[str, str], tuple[DataType, str]] = {}
-    for source in sources:
-        for device, holder in source.devices.items():
-            owner = f"{task.database}.{table_segments(device)[0]}" if _of_table(device) else device
-            for measurement, series in holder.series.items():
-                if not series.statistics.count:
-                    continue
-                known, where = types.setdefault((owner, measurement), (series.type, source.file.path))
-                if known != series.type:
-                    reason = f"{known.name} in {Path(where).name}, {series.type.name} in {Path(source.file.path).name}"
-                    raise _RefusedError(f"{device}.{measurement}", reason)
-
-
-def _merge(
-    task: MergeTask, sources: Sequence[_Source], tables: Mapping[str, tuple[str, ...]], proof: Future[None]
-) -> MergeOutcome:
+def _merge(task: MergeTask, held: Held, tables: Mapping[str, tuple[str, ...]], proof: Future[None]) -> MergeOutcome:
     """Nothing of it is whole before `proof` is at its end."""
-    outputs: dict[int, _Output] = {}
-    held = unplaced = NOTHING
+    outputs = _Outputs(task, tables)
+    total = NOTHING
     try:
         for device in sorted(task.devices, key=lambda name: device_order(_segments(name))):
-            holders = [source.devices[device] for source in sources if device in source.devices]
-            held += Counts(sum(series.statistics.count for holder in holders for series in holder.series.values()))
-            merge = DeviceMerge(device, holders, task.interval)
-            for part in merge.parts():
-                if part.partition is None:
-                    unplaced += part.counts
+            here = held[device]
+            if isinstance(here, Alone):
+                total += Counts(here.whole.points)
+                if _copy(outputs, device, here):
                     continue
-                if part.partition not in outputs:
-                    outputs[part.partition] = _output(task, part.partition, tables)
-                _put(outputs[part.partition], merge, part)
-            for output in outputs.values():
-                if output.device == device:
-                    output.writer.end()
-        counted = sum((output.counts for output in outputs.values()), unplaced)
-        if not counted.balanced or counted.points_in != held.points_in:
+                here = [here.source.holder(device)]
+            else:
+                total += Counts(sum(series.statistics.count for holder in here for series in holder.series.values()))
+            _lay(outputs, DeviceMerge(device, here, task.interval))
+        counted = sum((output.counts for output in outputs.values()), outputs.unplaced)
+        if not counted.balanced or counted.points_in != total.points_in:
             raise CorruptionError(
-                f"{task.subject}: the outputs do not account for {held.points_in} points", subject=task.subject
+                f"{task.subject}: the outputs do not account for {total.points_in} points", subject=task.subject
             )
         proof.result()
         staged = tuple(_finish(task, partition, outputs[partition]) for partition in sorted(outputs))
@@ -237,7 +198,30 @@ def _merge(
         for output in outputs.values():
             output.writer.abandon()
         raise
-    return MergeOutcome(task.group, task.number, staged, unplaced)
+    return MergeOutcome(task.group, task.number, staged, outputs.unplaced)
+
+
+def _copy(outputs: _Outputs, device: str, alone: Alone) -> bool:
+    """Copy the device whole; False where its chunks are not as the index says, and those who read every form must look."""
+    copied = alone.source.file.copied(alone.whole)
+    if copied is None:
+        return False
+    output = outputs[alone.whole.partition]
+    output.writer.copy(_segments(device), copied)
+    output.counts += Counts(alone.whole.points, alone.whole.points)
+    return True
+
+
+def _lay(outputs: _Outputs, merge: DeviceMerge) -> None:
+    """The device's parts into the outputs of their partitions."""
+    for part in merge.parts():
+        if part.partition is None:
+            outputs.unplaced += part.counts
+        else:
+            _put(outputs[part.partition], merge, part)
+    for output in outputs.values():
+        if output.device == merge.device:
+            output.writer.end()
 
 
 def _put(output: _Output, merge: DeviceMerge, part: Part) -> None:
@@ -263,14 +247,6 @@ def _put(output: _Output, merge: DeviceMerge, part: Part) -> None:
             writer.put(group)
 
 
-def _output(task: MergeTask, partition: int, tables: Mapping[str, tuple[str, ...]]) -> _Output:
-    # Of this try alone: a worker that was given up may still write when another has the task.
-    location = f"{task.staging}/{task.group}-{task.number}-{partition}-{uuid.uuid4().hex[:12]}.tsfile"
-    place = Path(task.root, location)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    return _Output(location, TsFileWriter(place, tables))
-
-
 def _finish(task: MergeTask, partition: int, output: _Output) -> Staged:
     """Close the output and compare what its own statistics say with what was meant."""
     output.writer.close()
@@ -286,10 +262,6 @@ def _finish(task: MergeTask, partition: int, output: _Output) -> Staged:
     return Staged(output.location, partition, writer.sha256, writer.size, facts.model, facts.points, devices, counts)
 
 
-def _of_table(device: str) -> bool:
-    return split_nodes(device)[0] != "root"
-
-
 @lru_cache(maxsize=4096)
 def _segments(device: str) -> tuple[str | None, ...]:
-    return table_segments(device) if _of_table(device) else tree_segments(device)
+    return table_segments(device) if is_table((device,)) else tree_segments(device)

@@ -1,4 +1,5 @@
-"""The compiled decoders (`kernels.c`) and what writing and merging need (`kernels_write.c`), built where a compiler is.
+"""The compiled decoders (`kernels.c`), what writing and merging need (`kernels_write.c`) and what copying does
+(`kernels_index.c`), built where a compiler is.
 
 They buy speed alone: what numpy cannot do as arrays (GORILLA, CHIMP, varints) is 50 to 100 times quicker, TS_2DIFF and RLE
 three to ten times. Everything works without them, in numpy and Python; `TIDEMARK_PURE=1` asks for that. Built at the first
@@ -8,6 +9,7 @@ page that is coded (a second, once a machine) into the user's cache, under the d
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 from tidemark.machine_code import library
 from tidemark.tsfiles.compression import BadPageError
 
-_SOURCES = ("kernels.c", "kernels_write.c")  # one after another: one library
+_SOURCES = ("kernels.c", "kernels_write.c", "kernels_index.c")  # one after another: one library
 _PROBLEMS = {1: "ends in the middle of a value", 2: "does not hold the values announced", 3: "no writer makes this"}
 
 _PAGE = (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p)
@@ -27,6 +29,9 @@ _RUNS = (*_RUN, *_RUN, ctypes.c_void_p, ctypes.c_void_p)
 _GATHER = (*_RUN, ctypes.c_void_p, *_RUN, ctypes.c_void_p)
 _PRESENT = (*_RUN, *_RUN, ctypes.c_void_p)
 _SUMMARY = (*_RUN, ctypes.c_void_p, ctypes.c_void_p)
+_SERIES = (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64)
+_BYTES_AT = (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_char_p)
+_CHUNKS = (*_BYTES_AT, *_RUN, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_void_p)
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "tm_deltas_32": _PAGE,
     "tm_deltas_64": _PAGE,
@@ -49,8 +54,13 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "tm_summary_int64": _SUMMARY,
     "tm_summary_float32": _SUMMARY,
     "tm_summary_float64": _SUMMARY,
+    "tm_series": _SERIES,
+    "tm_chunks": _CHUNKS,
 }
-_COUNTING = (_ARRAY, _RUNS, _PRESENT)  # these return a number of bytes or values, the others a code of _PROBLEMS
+_COUNTING = (_ARRAY, _RUNS, _PRESENT, _SERIES)  # these return a number of bytes or values, the others a code of _PROBLEMS
+_SHORT = (_SERIES, _CHUNKS)
+_ROW = 9  # numbers in a row of tm_series
+_LEAST_ENTRY = 21  # bytes of a series or chunk in the index
 
 
 class Kernels:
@@ -58,8 +68,9 @@ class Kernels:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._functions = {}
+        short = ctypes.PyDLL(library._name)  # for calls so short that to let go of the interpreter's lock costs more
         for name, arguments in _SIGNATURES.items():
-            function = getattr(library, name)
+            function = getattr(short if arguments in _SHORT else library, name)
             function.argtypes = arguments
             function.restype = ctypes.c_uint64 if arguments in _COUNTING else ctypes.c_int
             self._functions[name] = function
@@ -138,6 +149,22 @@ class Kernels:
         function(values.ctypes.data, len(values), ends.ctypes.data, total.ctypes.data)
         smallest, largest = ends.tolist()
         return smallest, largest, total.item()
+
+    def series(self, entries: bytes) -> list[list[int]]:
+        """Entries of the index as the rows of `tm_series`; none where they are not read here."""
+        most = len(entries) // _LEAST_ENTRY + 1
+        rows = np.empty((most, _ROW), np.int64)
+        found = self._functions["tm_series"](entries, len(entries), rows.ctypes.data, most)
+        return rows[:found].tolist()  # type: ignore[no-any-return]
+
+    def chunks(
+        self, data: bytes, base: int, entries: bytes, rows: Sequence[Sequence[int]], aligned: bool, sound: bytes
+    ) -> list[int]:
+        """Where the chunks of `rows` end in `data`, by `tm_chunks`; none where one is not as its entry says."""
+        table, ends = np.array(rows, np.int64), np.empty(len(rows), np.uint64)
+        where = (data, len(data), base, entries, table.ctypes.data, len(rows))
+        found = self._functions["tm_chunks"](*where, aligned, sound, ends.ctypes.data)
+        return ends.tolist() if found else []
 
     def _with_end(
         self, coding: str, name: str, data: bytes, count: int, dtype: np.dtype[Any]

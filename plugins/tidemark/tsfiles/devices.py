@@ -47,11 +47,15 @@ def tree_device(segments: Sequence[str | None]) -> str:
 
     `segments` as a file has them: one whole path (V3), or the first nodes as one path and then a node each (V4).
     """
-    first, *rest = (segment or "" for segment in segments)
-    nodes = split_nodes(first)
-    for segment in rest:  # a segment is one node: a dot in it does not separate
-        nodes.append(segment)
-    return ".".join(quote(unquote(node)) for node in nodes)
+    first, *rest = segments
+    # a segment is one node: a dot in it does not separate
+    return ".".join((_first_nodes(first or ""), *(quote(unquote(node or "")) for node in rest)))
+
+
+@lru_cache(maxsize=4096)
+def _first_nodes(path: str) -> str:
+    """Devices of one file mostly begin alike."""
+    return ".".join(quote(unquote(node)) for node in split_nodes(path))
 
 
 @lru_cache(maxsize=4096)

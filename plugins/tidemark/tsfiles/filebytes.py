@@ -10,6 +10,7 @@ from tidemark.errors import NotFoundError
 from tidemark.tsfiles.wire import corrupt
 
 _WHOLE = 4 << 20  # bytes that are cheaper read at once than in the many small pieces of an index
+_TAIL = 1 << 20  # of an index that stays in memory while its file is open: a merge has many open at once
 
 
 class FileBytes:
@@ -25,17 +26,23 @@ class FileBytes:
         except FileNotFoundError as error:
             raise NotFoundError(f"{self.path}: no such file", subject=self.path) from error
         self.size = os.fstat(self._descriptor).st_size
-        self._whole: bytes | None = None
-        if all_of_it and 0 < self.size <= _WHOLE:
-            self._whole = os.pread(self._descriptor, self.size, 0)
-            self._whole = self._whole if len(self._whole) == self.size else None  # piece by piece, which says what is wrong
+        self._kept, self._kept_from = b"", self.size
+        if all_of_it:
+            self.keep(0, _WHOLE)
+
+    def keep(self, start: int, most: int = _TAIL) -> None:
+        """Read all from byte `start` on at once, where that is not more than `most`: many small pieces will be asked for."""
+        if 0 < self.size - start <= most:
+            kept = os.pread(self._descriptor, self.size - start, start)
+            if len(kept) == self.size - start:  # else piece by piece, which says what is wrong
+                self._kept, self._kept_from = kept, start
 
     def read(self, offset: int, length: int) -> bytes:
         """`length` bytes from `offset`; CorruptionError where the file does not have them."""
         if offset < 0 or length < 0 or offset + length > self.size:
             raise corrupt(self.path, f"{length} bytes wanted from byte {offset} of a file of {self.size} bytes")
-        if self._whole is not None:
-            return self._whole[offset : offset + length]
+        if offset >= self._kept_from:
+            return self._kept[offset - self._kept_from : offset - self._kept_from + length]
         pieces = []
         while length > 0:
             piece = os.pread(self._descriptor, length, offset)

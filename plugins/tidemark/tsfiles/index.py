@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tidemark.tsfiles.filebytes import FileBytes
 from tidemark.tsfiles.wire import Cursor, corrupt
@@ -20,8 +20,7 @@ _DEEPEST = 48
 Segments = tuple[str | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Child:
+class Child(NamedTuple):
     """A range of the file that a node points to, named by the first thing in it."""
 
     name: Segments
@@ -29,8 +28,7 @@ class Child:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
     kind: int
     children: tuple[Child, ...]
 
@@ -49,13 +47,12 @@ def parse_node(cursor: Cursor, version: int, of_devices: bool) -> Node:
         raise cursor.fail(f"an index node of type {kind} is out of place")
     if any(low >= high for low, high in itertools.pairwise(offsets)) or offsets[0] < 0 or offsets[-1] > begin:
         raise cursor.fail("the offsets of an index node are out of order", begin - cursor.base)
-    children = tuple(Child(name, offsets[i], offsets[i + 1]) for i, name in enumerate(names))
-    return Node(kind, children)
+    return Node(kind, tuple(map(Child, names, offsets, offsets[1:])))
 
 
 def device_name(cursor: Cursor) -> Segments:
     """The segments of a device in a V4 file."""
-    return tuple(cursor.var_string() for _ in range(cursor.count(1))) or ("",)
+    return tuple([cursor.var_string() for _ in range(cursor.count(1))]) or ("",)
 
 
 class IndexWalk:

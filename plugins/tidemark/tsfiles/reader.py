@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, KeysView, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +22,7 @@ from tidemark.tsfiles.index import Child, IndexWalk
 from tidemark.tsfiles.mods import Deletion, deleted
 from tidemark.tsfiles.pages import ChunkReader, Span, Times
 from tidemark.tsfiles.series import ChunkPlace, Series, Statistics, parse_series, twice
+from tidemark.tsfiles.whole_devices import CopiedDevice, Terms, WholeDevice, copied_device, whole_device
 from tidemark.tsfiles.wire import corrupt
 
 
@@ -50,6 +51,7 @@ class TsFile:
         self._file = FileBytes(path)
         try:
             metadata = read_footer(self._file)
+            self._file.keep(metadata.chunks_end)
             walk = IndexWalk(self._file, metadata.version, metadata.chunks_end)
             self._places: dict[str, list[Child]] = {}
             for root in metadata.roots:
@@ -69,6 +71,10 @@ class TsFile:
     def devices(self) -> list[str]:
         """The devices of the file, ordered by name."""
         return sorted(self._places)
+
+    def names(self) -> KeysView[str]:
+        """The devices of the file, in no order."""
+        return self._places.keys()
 
     def measurements(self, device: str) -> list[str]:
         """The measurements of a device, ordered by name."""
@@ -94,6 +100,16 @@ class TsFile:
     def stored(self, parts: Sequence[tuple[Series, ChunkPlace]]) -> list[tuple[ChunkHeader, bytes]]:
         """Chunks as they stand in the file: of each its header, and all its bytes from the header on."""
         return stored(self._file, parts, self._chunks_end)
+
+    def whole(self, device: str, terms: Terms) -> WholeDevice | None:
+        """What the index says of a device, where it can be copied whole by these terms."""
+        (place, *others), walk = self._places[device], IndexWalk(self._file, self.version, self._chunks_end)
+        parts = [] if others else list(walk.series_ranges(place))
+        return whole_device(walk.read(parts[0]).data, is_table(place.name), terms) if len(parts) == 1 else None
+
+    def copied(self, device: WholeDevice) -> CopiedDevice | None:
+        """The bytes of such a device; None where they are not as the index says, or apart."""
+        return copied_device(self._file, device, self._chunks_end)
 
     def column(
         self,

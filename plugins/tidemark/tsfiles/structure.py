@@ -39,11 +39,16 @@ def check_structure(path: Path | str) -> int:
 
 def walk_devices(file: FileBytes, metadata: FileMetadata) -> Iterator[tuple[Segments, Iterator[Series]]]:
     """The segments of every device of the file with its series, in the order of the index. One may come several times."""
+    for device, parts in walk_entries(file, metadata):
+        yield device, (series for part in parts for series in parse_series(part))
+
+
+def walk_entries(file: FileBytes, metadata: FileMetadata) -> Iterator[tuple[Segments, Iterator[Cursor]]]:
+    """The same with the entries of the series in the index, as they stand there, some at a time."""
     walk = IndexWalk(file, metadata.version, metadata.chunks_end)
     for root in metadata.roots:
         for device in walk.devices(root):
-            parts = walk.series_ranges(device)
-            yield device.name, (series for part in parts for series in parse_series(walk.read(part)))
+            yield device.name, map(walk.read, walk.series_ranges(device))
 
 
 def walk_series(file: FileBytes, metadata: FileMetadata) -> Iterator[tuple[Segments, Series]]:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidemark.tsfiles.codes import DataType
+from tidemark.tsfiles.compiled import kernels
 from tidemark.tsfiles.devices import file_device, is_table
 from tidemark.tsfiles.filebytes import FileBytes
 from tidemark.tsfiles.footer import read_footer
-from tidemark.tsfiles.series import Statistics
-from tidemark.tsfiles.structure import walk_devices
+from tidemark.tsfiles.series import parse_series
+from tidemark.tsfiles.structure import walk_entries
+from tidemark.tsfiles.wire import Cursor
+
+_Extent = tuple[int, int, int]  # points, first and last time
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +35,32 @@ def tally(path: Path | str, database: str = "") -> Tally:
 
     Intervals of an aligned device are those of its time column. A device without points is left out.
     """
-    found: dict[str, tuple[list[Statistics], list[Statistics]]] = {}
+    found: dict[str, tuple[list[_Extent], list[_Extent]]] = {}
     models = set()
     with FileBytes(path, all_of_it=True) as file:
-        for segments, of_device in walk_devices(file, read_footer(file)):
+        metadata = read_footer(file)
+        file.keep(metadata.chunks_end)
+        for segments, parts in walk_entries(file, metadata):
             models.add("table" if is_table(segments) else "tree")
             times, values = found.setdefault(file_device(segments, database), ([], []))
-            for series in of_device:
-                (times if series.is_time else values).append(series.statistics)
+            for part in parts:
+                for is_time, extent in _extents(part):
+                    (times if is_time else values).append(extent)
     devices = []
     for device, (times, values) in sorted(found.items()):
-        spans = [one for one in times if one.count] or [one for one in values if one.count]
-        points = sum(one.count for one in values)
+        spans = [one for one in times if one[0]] or [one for one in values if one[0]]
+        points = sum(count for count, _, _ in values)
         if spans:
-            devices.append((device, min(one.start for one in spans), max(one.end for one in spans), points))
+            devices.append((device, min(start for _, start, _ in spans), max(end for _, _, end in spans), points))
     return Tally("mixed" if len(models) == 2 else models.pop(), tuple(devices))
+
+
+def _extents(entries: Cursor) -> Iterator[tuple[bool, _Extent]]:
+    """Of each series: whether it is a column of times, its points and both ends."""
+    compiled = kernels()
+    rows = compiled.series(entries.data) if compiled is not None else []
+    for of_type, flags, _, _, count, start, end, _, _ in rows:
+        if flags >= 0:
+            yield of_type == DataType.VECTOR, (count, start, end)
+    for series in () if rows else parse_series(entries):
+        yield series.is_time, (series.statistics.count, series.statistics.start, series.statistics.end)

@@ -55,7 +55,9 @@ class Cursor:
         return value
 
     def i64(self) -> int:
-        value: int = _I64.unpack(self.take(8))[0]
+        start = self.position
+        self.skip(8)
+        value: int = _I64.unpack_from(self.data, start)[0]
         return value
 
     def i64_pair(self) -> tuple[int, int]:
@@ -88,6 +90,12 @@ class Cursor:
 
     def var_string(self) -> str | None:
         """A string with its length as varint, -1 for null."""
+        start = self.position + 1
+        if start <= self.end and not (twice := self.data[start - 1]) & 0x81:  # a short one, as most are
+            end = start + (twice >> 1)
+            if end <= self.end and (text := self.data[start:end]).isascii():
+                self.position = end
+                return text.decode("ascii")
         length = self.varint()
         return None if length == -1 else self._text(length)
 

@@ -12,6 +12,7 @@ import hashlib
 import os
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 
@@ -21,6 +22,7 @@ from tidemark.tsfiles.devices import is_table, split_nodes
 from tidemark.tsfiles.footer import MAGIC, SEPARATOR
 from tidemark.tsfiles.index import Segments
 from tidemark.tsfiles.series import TIME_COLUMN
+from tidemark.tsfiles.whole_devices import CopiedDevice, moved
 from tidemark.tsfiles.writer_index import DeviceEntry, SeriesEntry, device_id, encode_index
 from tidemark.tsfiles.writer_pages import Chunk, aligned_chunks, row_times, series_chunks
 from tidemark.tsfiles.writer_values import ENCODINGS, uvarint, var_string, varint
@@ -73,6 +75,23 @@ class TsFileWriter:
                 self.put(series_chunks(name, column, self.compression), same_group=True)
         self.end()
 
+    def copy(self, segments: Segments, copied: CopiedDevice) -> None:
+        """One device as another file has it. Errors as of `write`."""
+        self.begin(segments)
+        head = bytes((_GROUP,)) + device_id(segments)
+        data, starts = memoryview(copied.data), []
+        for begin, end, heads in copied.pieces:
+            if heads:
+                self._put(head)
+            starts.append(self._position)
+            self._put(data[begin:end])
+        for name, of_type in copied.device.types:
+            self._declare(segments, name, of_type)
+        self.points += copied.device.points
+        first = "" if copied.device.aligned else copied.device.types[0][0]
+        self._devices.append(DeviceEntry(segments, copied=moved(copied, starts), first=first))
+        self._open = None
+
     def begin(self, segments: Segments) -> None:
         """Begin a device whose chunks, coded by `writer_pages` or copied, `put` brings until `end`. Errors as of `write`."""
         if self._devices and device_order(segments) <= device_order(self._devices[-1].segments):
@@ -98,7 +117,7 @@ class TsFileWriter:
             entry.chunks.append((self._position, chunk.statistics))
             self._put(chunk.data)
             if chunk.column != TIME_COLUMN and chunk.statistics.count:
-                self._declare(device.segments, chunk)
+                self._declare(device.segments, chunk.name, chunk.type)
                 self.points += chunk.statistics.count
 
     def end(self) -> None:
@@ -152,7 +171,7 @@ class TsFileWriter:
         else:
             self.abandon()
 
-    def _put(self, data: bytes) -> None:
+    def _put(self, data: bytes | memoryview) -> None:
         self._file.write(data)
         self._digest.update(data)
         self._position += len(data)
@@ -164,12 +183,12 @@ class TsFileWriter:
         if len(segments) - 1 > len(self.tables[table]):
             raise ValueError(f"device {segments} has more tags than table {table!r}: {self.tables[table]}")
 
-    def _declare(self, segments: Segments, chunk: Chunk) -> None:
+    def _declare(self, segments: Segments, name: str, of_type: DataType) -> None:
         if is_table(segments):
             table = segments[0] or ""
-            known = self._fields[table].setdefault(chunk.name, chunk.type)
-            if known != chunk.type:
-                raise ValueError(f"column {chunk.name!r} of table {table!r} is {known.name} and {chunk.type.name}")
+            known = self._fields[table].setdefault(name, of_type)
+            if known != of_type:
+                raise ValueError(f"column {name!r} of table {table!r} is {known.name} and {of_type.name}")
 
     def _put_metadata(self) -> None:
         chunks_end = self._position
@@ -207,6 +226,7 @@ def tree_segments(device: str) -> Segments:
     return (".".join(nodes[:head]), *nodes[head:])
 
 
+@lru_cache(maxsize=4096)
 def device_order(segments: Segments) -> tuple[tuple[bool, bytes], ...]:
     """The order of devices in the index: segment by segment, null first, as Java compares strings (UTF-16)."""
     return tuple((segment is not None, _utf16(segment or "")) for segment in segments)

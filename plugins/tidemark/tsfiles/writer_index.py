@@ -48,10 +48,15 @@ class SeriesEntry:
 
 @dataclass
 class DeviceEntry:
-    """A device as the index knows it; its series in the order they are found by (the time column first)."""
+    """A device as the index knows it; its series in the order they are found by (the time column first).
+
+    `copied`: the entries of all of them (of FAN_OUT at most), as they are to stand there; `first`: the name of the first.
+    """
 
     segments: Segments
     series: dict[str, SeriesEntry] = field(default_factory=dict)
+    copied: bytes = b""
+    first: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,12 @@ def device_id(segments: Segments) -> bytes:
 
 def _measurement_root(device: DeviceEntry, out: bytearray, start: int) -> _Node:
     """The series of a device and all nodes above them but the last, which the device's node will point to."""
+    if device.copied:
+        begin = start + len(out)
+        out += device.copied
+        return _Node(
+            device_id(device.segments), _node([(var_string(device.first), begin)], start + len(out), LEAF_MEASUREMENT)
+        )
     series = list(device.series.values())
     leaves = []
     for group in _groups(series, FAN_OUT * FAN_OUT):

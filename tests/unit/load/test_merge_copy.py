@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,13 +13,15 @@ import numpy as np
 import pytest
 
 from tests.unit.load.test_merge_task import Case
+from tidemark.errors import CorruptionError
 from tidemark.load import merge_device, merge_pieces
 from tidemark.load.merge_task import Staged, run_merge_task
-from tidemark.tsfiles import writer_pages
+from tidemark.tsfiles import tally, whole_devices, writer_pages
 from tidemark.tsfiles.codes import BINARY_TYPES, DataType
 from tidemark.tsfiles.column import VALUE_DTYPES, Column
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.structure import check_structure
+from tidemark.tsfiles.whole_devices import CopiedDevice, WholeDevice
 
 Segments = tuple[str | None, ...]
 D1: Segments = ("root.db.a", "d1")
@@ -62,8 +65,22 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         seen.extend(chunk.data for chunk in chunks or ())
         return chunks
 
+    whole = TsFile.copied
+
+    def watched_whole(file: TsFile, device: WholeDevice) -> CopiedDevice | None:
+        copied = whole(file, device)
+        seen.extend(_chunks(copied) if copied else ())
+        return copied
+
     monkeypatch.setattr(merge_device, "stored_chunks", watched)
+    monkeypatch.setattr(TsFile, "copied", watched_whole)
     return seen
+
+
+def _chunks(copied: CopiedDevice) -> Iterator[bytes]:
+    for begin, end, _ in copied.pieces:
+        places = [row.offset - copied.base for row in copied.device.chunks if begin <= row.offset - copied.base < end]
+        yield from (copied.data[a:b] for a, b in itertools.pairwise([*places, end]))
 
 
 def merged(case: Case) -> list[Staged]:
@@ -144,3 +161,55 @@ def test_a_device_that_becomes_aligned_is_written_anew(case: Case, copied: list[
         assert file.column("root.db.a.d1", "int64").times.tolist() == list(range(100))
         assert file.column("root.db.a.d1", "double").times.tolist() == list(range(100, 150))
     assert len(copied) == 2  # of the newer file: the times and `double`; `int64` gets its mark
+
+
+def spread(start: int, rows: int, sparse: str) -> dict[str, Column]:
+    """A column of each type; every third row of one of them alone, and nothing of it in the rows 50 to 99."""
+    found = columns(start, rows)
+    own = found[sparse]
+    there = (np.arange(rows) % 3 == 0) & ((np.arange(rows) < 50) | (np.arange(rows) >= 100))
+    return found | {sparse: Column(own.type, own.times[there], own.values[there])}
+
+
+@pytest.mark.parametrize(("segments", "aligned"), [(D2, False), (D2, True), (TABLE, True)])
+@pytest.mark.parametrize("sparse", ["", "double", "text"])
+def test_a_device_copied_whole_is_what_its_stretches_make(
+    case: Case, segments: Segments, aligned: bool, sparse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = {"t": ["tag"]} if segments is TABLE else None
+    other: Segments = ("t", "a") if segments is TABLE else D1
+    case.add(
+        {other: columns(0, 60, "int64"), segments: spread(0, 200, sparse) if sparse else columns(0, 200)}, aligned, tables
+    )
+    case.add({other: columns(50, 60, "int64")}, aligned, tables)
+    outputs = merged(case)
+    found = list(points(case, outputs))
+    monkeypatch.setattr(TsFile, "whole", lambda file, device, terms: None)
+    parts = merged(case)
+    assert found == list(points(case, parts)) and len(found) == 1 + len(VALUE_DTYPES)
+    assert [(s.counts, s.devices, s.points) for s in outputs] == [(s.counts, s.devices, s.points) for s in parts]
+    if not sparse:
+        assert [s.sha256 for s in outputs] == [s.sha256 for s in parts]  # as this writer makes them: byte for byte
+
+
+def test_a_header_that_is_not_as_the_index_says_is_found(case: Case) -> None:
+    place = case.add({D1: columns(0, 10, "int64"), D2: columns(0, 100, "int64")})
+    case.add({D1: columns(5, 10, "int64")})
+    with TsFile(place) as file:
+        offset = file.series_of("root.db.a.d2")[1]["int64"].chunks[1].offset
+    data = bytearray(place.read_bytes())
+    data[offset + 2] ^= 1  # the first letter of its name
+    place.write_bytes(data)
+    with pytest.raises(CorruptionError, match=r"0\.tsfile: a chunk of 'hnt64'"):
+        run_merge_task(case.task)
+
+
+def test_without_a_compiler_the_same_points_are_copied(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    case.add({D1: columns(0, 60), D2: columns(0, 200)}, aligned=True)
+    case.add({D1: columns(50, 60)}, aligned=True)
+    outputs = merged(case)
+    monkeypatch.setattr(whole_devices, "kernels", lambda: None)
+    monkeypatch.setattr(tally, "kernels", lambda: None)
+    plain = merged(case)
+    assert [s.sha256 for s in outputs] == [s.sha256 for s in plain]
+    assert [(s.counts, s.devices) for s in outputs] == [(s.counts, s.devices) for s in plain]

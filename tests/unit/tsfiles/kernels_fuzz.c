@@ -1,6 +1,7 @@
-/* Random pages through every function of kernels.c, compiled with sanitizers: no byte beyond a page, no undefined step.
- * What encodes is decoded again. Included by path: cc -DKERNELS='"…/kernels.c"'. */
+/* Random pages through every function of kernels.c, and entries and chunks through those of kernels_index.c, compiled with sanitizers: no byte beyond a page, no undefined step.
+ * What encodes is decoded again. Included by path: cc -DKERNELS='"…/kernels.c"' -DINDEX='"…/kernels_index.c"'. */
 #include KERNELS
+#include INDEX
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,10 +59,58 @@ static void decode_garbage(void) {
 THERE_AND_BACK(longs, uint64_t, tm_encode_deltas_64, tm_deltas_64)
 THERE_AND_BACK(ints, uint32_t, tm_encode_deltas_32, tm_deltas_32)
 
+/* Entries of one or more series that are sound, a byte or two of them changed, and the chunks that they tell of. */
+static void index_garbage(void) {
+    uint8_t entries[1200], *exact, *data;
+    uint64_t size = 0, n = 1 + next(4), bytes = 40 + next(200), ends[64];
+    uint8_t sound[TYPES * 256];
+    memset(sound, 1, sizeof sound);
+    for (uint64_t series = 0; series < n; series++) {
+        const uint8_t of_type = (uint8_t)next(TYPES);
+        const int more = STATISTICS[of_type], length = more < 0 ? 4 * (more + 10) : more, chunks = (int)next(4);
+        uint8_t *at = entries + size;
+        memset(at, 0, 200);
+        at[0] = chunks > 1;
+        at[1] = 2;
+        at[2] = 's';
+        at[3] = of_type;
+        at[4] = (uint8_t)(chunks > 1 ? chunks * (25 + length) : 8);
+        at[5] = (uint8_t)next(128);
+        size += 22 + (uint64_t)length;
+        if (at[4] >= 0x80) { /* two bytes: left to chance */
+            at[4] = 8;
+            at[0] = 0;
+        }
+        entries[size + 7] = (uint8_t)next(bytes);
+        size += at[4];
+    }
+    for (uint64_t flips = next(3); flips; flips--) entries[next(size)] ^= (uint8_t)(1 << next(8));
+    size = next(4) ? size : next(size);
+    exact = malloc(size + !size);
+    memcpy(exact, entries, size);
+    int64_t *rows = malloc((size / 21 + 1) * ROW * sizeof *rows);
+    const uint64_t found = tm_series(exact, size, rows, size / 21 + 1);
+    data = malloc(bytes);
+    for (uint64_t i = 0; i < bytes; i++) data[i] = (uint8_t)(next(3) ? next(4) : next(256));
+    if (found && (uint64_t)rows[OFFSET] + 12 < bytes) { /* a header that is nearly sound */
+        uint8_t *at = data + rows[OFFSET];
+        at[0] = 5;
+        at[1] = 2;
+        at[2] = 's';
+        at[3] = (uint8_t)next(bytes);
+        at[4] = (uint8_t)rows[OF_TYPE];
+    }
+    if (found && found <= 64) tm_chunks(data, bytes, 0, exact, rows, found, (uint32_t)next(2), sound, ends);
+    free(data);
+    free(rows);
+    free(exact);
+}
+
 int main(int count, char **words) {
     const long rounds = count > 1 ? atol(words[1]) : 1000;
     for (long i = 0; i < rounds; i++) {
         decode_garbage();
+        index_garbage();
         if (!longs() || !ints()) return 1;
     }
     printf("%ld rounds\n", rounds);
