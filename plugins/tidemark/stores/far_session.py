@@ -183,7 +183,7 @@ class FarPool:
         self._root = root
         self._idle = [first]
         self._lock = threading.Lock()
-        self._ending: threading.Thread | None = None
+        self._ending: list[threading.Thread] = []
 
     @contextmanager
     def session(self) -> Iterator[FarSession]:
@@ -209,14 +209,18 @@ class FarPool:
 
     def ending(self, giving_back: threading.Thread) -> None:
         """Starts the thread, which gives sessions back that are still at their last words."""
-        self._ending = giving_back
-        giving_back.start()
+        with self._lock:  # nobody waits for one that has not begun
+            giving_back.start()
+            self._ending.append(giving_back)
 
     def settle(self) -> None:
         """All have been given back."""
-        if self._ending is not None:
-            self._ending.join()
-            self._ending = None
+        with self._lock:
+            ending = list(self._ending)
+        for giving_back in ending:
+            giving_back.join()
+        with self._lock:
+            self._ending = [giving_back for giving_back in self._ending if giving_back not in ending]
 
     def take(self) -> FarSession:
         """For one's own, until `give`."""

@@ -1,11 +1,14 @@
-"""What a far end says of itself when it is asked what it can run."""
+"""What a far end says of itself when it is asked what it can run; sessions that several threads take and give back."""
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 from tidemark.errors import UnreachableError
-from tidemark.stores.far_session import start_far_end
+from tidemark.stores.far_session import FarPool, start_far_end
 
 
 class Answered:
@@ -39,3 +42,32 @@ def test_a_shell_that_answered_and_ended_before_we_wrote_is_heard() -> None:
     for python in (True, False):
         session, tools = start_far_end(far, "/", python=python)
         assert session is None and "sha256sum" in tools
+
+
+class SlowToBegin(threading.Thread):
+    """A thread of a busy machine: others run before it does."""
+
+    def __init__(self, others: threading.Event, **more: Any) -> None:
+        super().__init__(**more)
+        self.others = others
+
+    def start(self) -> None:
+        self.others.set()
+        threading.Event().wait(0.2)
+        super().start()
+
+
+def test_who_takes_a_session_waits_for_those_that_are_being_given_back() -> None:
+    connection: Any = None
+    first: Any = SimpleNamespace(open=True)
+    second: Any = SimpleNamespace(open=True)
+    pool = FarPool(connection, "/", first)
+    assert pool.take() is first
+    others = threading.Event()
+    with ThreadPoolExecutor(3) as workers:
+        ending = workers.submit(pool.ending, SlowToBegin(others, target=pool.give, args=(second,)))
+        others.wait(10)
+        taken = workers.submit(pool.take)
+        settled = workers.submit(pool.settle)
+        assert taken.result(10) is second
+        assert (ending.result(10), settled.result(10)) == (None, None)
