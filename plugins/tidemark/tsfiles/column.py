@@ -64,7 +64,7 @@ class Column:
         """How many points come before a time, also one that no point can have: numpy would compare it as a float."""
         if not _FIRST_TIME <= time <= _LAST_TIME:
             return 0 if time < _FIRST_TIME else len(self)
-        return int(np.searchsorted(self.times, time, "left"))
+        return int(self.times.searchsorted(time))
 
 
 def overlay(columns: Sequence[Column]) -> Column:

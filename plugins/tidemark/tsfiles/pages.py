@@ -134,6 +134,8 @@ def _times(data: bytes, encoding: Encoding, statistics: Statistics) -> Times:
     """
     if statistics.count > _MOST_POINTS:
         raise BadPageError(f"a page of {statistics.count} points")
+    if encoding == Encoding.TS_2DIFF and _is_one_time(data, statistics):
+        return np.array([statistics.start], np.int64)
     if encoding == Encoding.TS_2DIFF and len(data) == 8 * statistics.count:
         plain = decode(DataType.INT64, Encoding.PLAIN, data, statistics.count)
         if len(plain) and plain[0] == statistics.start and plain[-1] == statistics.end:
@@ -144,6 +146,16 @@ def _times(data: bytes, encoding: Encoding, statistics: Statistics) -> Times:
     if bool((times[1:] <= times[:-1]).any()):
         raise BadPageError("the times do not ascend")
     return times
+
+
+def _is_one_time(data: bytes, statistics: Statistics) -> bool:
+    """Whether this is just the one time of the statistics: late points come in hundreds of thousands of such pages.
+
+    TS_2DIFF of one value: no differences, no bits, a smallest difference that is of none, the value.
+    """
+    if statistics.count != 1 or statistics.start != statistics.end or len(data) != 24:
+        return False
+    return data[:8] == bytes(8) and data[16:] == statistics.start.to_bytes(8, "big", signed=True)
 
 
 def _values(header: ChunkHeader, coded: bytes, count: int, statistics: Statistics, label: str) -> NDArray[Any]:

@@ -84,15 +84,16 @@ def whole_device(entries: bytes, of_table: bool, terms: Terms) -> WholeDevice | 
         return None
     aligned = found[0][0].of_type == DataType.VECTOR
     types = _types(entries, [rows[0] for rows in found], of_table, aligned)
-    leading = [found[0][-_chunks(found[0]) :]] if aligned else [rows[-_chunks(rows) :] for rows in found]
+    columns = [rows[1:] or rows for rows in found]  # the chunks of each: a single one is in the row of its series
+    leading = columns[:1] if aligned else columns
     if types is None or not all(_one_after_another(chunks, terms.rows) for chunks in leading):
         return None
-    if aligned and not _side_by_side([rows[-_chunks(rows) :] for rows in found]):
+    if aligned and not _side_by_side(columns):
         return None
     partition = min(chunks[0].first for chunks in leading) // terms.interval
     if max(chunks[-1].last for chunks in leading) // terms.interval != partition:
         return None
-    chunks = sorted((row for rows in found for row in rows[-_chunks(rows) :]), key=attrgetter("offset"))
+    chunks = sorted(itertools.chain.from_iterable(columns), key=attrgetter("offset"))
     points = sum(rows[0].points for rows in found[aligned:])
     return WholeDevice(entries, chunks, types, aligned, points, partition)
 
@@ -123,11 +124,6 @@ def _by_series(rows: Sequence[Row]) -> list[list[Row]]:
         else:
             found.append([row])
     return found
-
-
-def _chunks(rows: Sequence[Row]) -> int:
-    """How many of the rows of a series, from behind, are those of its chunks."""
-    return len(rows) - 1 or 1
 
 
 def _adds_up(rows: Sequence[Row]) -> bool:

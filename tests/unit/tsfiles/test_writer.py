@@ -241,3 +241,15 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
         writer.write(("t", "z", "z"), one, True)
     writer.abandon()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("aligned", [False, True])
+def test_pages_of_one_point_each(tmp_path: Path, aligned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_pages, "PAGE_ROWS", 1)
+    times, values = [I64.min, -1, 0, 7, I64.max], [I64.max, 0, -1, 5, I64.min]
+    with TsFileWriter(tmp_path / "a.tsfile") as writer:
+        writer.write(("root.db.a", "d1"), {"s": column(DataType.INT64, times, values)}, aligned)
+    with TsFile(tmp_path / "a.tsfile") as file:
+        read = file.column("root.db.a.d1", "s")
+        assert read.times.tolist() == times and read.values.tolist() == values
+        assert file.column("root.db.a.d1", "s", 0, 8).times.tolist() == [0, 7]
