@@ -66,10 +66,11 @@ def jars() -> Path:
     return found
 
 
-def start(folder: Path) -> Server:
-    """A server on `folder`/data, empty or as a server left it."""
+def start(folder: Path, port: int = 0) -> Server:
+    """A server on `folder`/data, empty or as a server left it. `port`: for sessions; 0: any free one."""
     lib = jars()
-    port, sync_port, mqtt, metrics, rest = (free_port() for _ in range(5))
+    port = port or free_port()
+    sync_port, mqtt, metrics, rest = (free_port() for _ in range(4))
     _configure(
         folder,
         {"rpc_port": port, "sync_server_port": sync_port, "mqtt_port": mqtt, "metrics_port": metrics, "rest_port": rest},

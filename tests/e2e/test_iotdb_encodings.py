@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.every_value import SEEDS, START, literal, values_of
 from tests.printed import same
 from tests.services.iotdb import IoTDB
 from tidemark.errors import UnsupportedError
@@ -20,8 +21,6 @@ from tidemark.tsfiles.reader import TsFile
 
 pytestmark = [pytest.mark.full, pytest.mark.real("iotdb")]
 ROWS = 130
-START = 1_700_000_000_000
-SEEDS = {"calm": 7, "wild": 11}
 
 
 @pytest.fixture(scope="module")
@@ -44,43 +43,6 @@ def takes(node: IoTDB, kind: DataType, encoding: Encoding, compression: Compress
         assert "nsupported" in str(refused) or "does not support" in str(refused), refused
         return False
     return True
-
-
-def values_of(kind: DataType, mood: str, random: np.random.Generator) -> list[Any]:
-    """Walks, repeats and small numbers (`calm`), or anything the type can hold (`wild`)."""
-    wild = mood == "wild"
-    match kind:
-        case DataType.BOOLEAN:
-            return [bool(v) for v in random.random(ROWS) < 0.5]
-        case DataType.INT32:
-            values = random.integers(-(2**31), 2**31, ROWS) if wild else random.integers(-5, 6, ROWS).cumsum() // 3
-        case DataType.INT64:
-            values = random.integers(-(2**62), 2**62, ROWS) if wild else random.integers(-900, 1000, ROWS).cumsum() // 400
-        case DataType.TIMESTAMP:
-            values = START + (random.integers(-(2**50), 2**50, ROWS) if wild else random.integers(0, 1000, ROWS).cumsum())
-        case DataType.FLOAT:
-            values = random.normal(0, 1e20 if wild else 9, ROWS).astype(np.float32)
-            return [float(str(v)) for v in (values if wild else values.round(1))]
-        case DataType.DOUBLE:
-            return [float(v) for v in (random.normal(0, 1e200, ROWS) if wild else random.normal(0, 9, ROWS).round(2))]
-        case DataType.DATE:
-            days = random.integers(0, 60_000 if wild else 40, ROWS)
-            return [str(day) for day in np.datetime64("1950-01-01") + np.sort(days)]
-        case DataType.BLOB:
-            return [random.bytes(int(size)).hex() for size in random.integers(1, 40 if wild else 4, ROWS)]
-        case _:
-            words = ["ok", "warn", "Grüße 温度", "x" * 40]
-            return [
-                words[int(n)] if not wild else f"{words[int(n)]}{random.integers(10**6)}"
-                for n in random.integers(0, 4, ROWS)
-            ]
-    return [int(v) for v in values]
-
-
-def literal(kind: DataType, value: Any) -> str:
-    if kind in (DataType.DATE, DataType.TEXT, DataType.STRING):
-        return f"'{value}'"
-    return f"X'{value}'" if kind == DataType.BLOB else str(value).lower() if kind == DataType.BOOLEAN else repr(value)
 
 
 def write(
@@ -138,7 +100,7 @@ def test_values_are_the_servers_or_refused(
                 node.run(
                     f"create timeseries {device}.{name} with datatype={kind.name}, encoding={e.name}, compressor={c.name}"
                 )
-        columns = [values_of(kind, mood, random) for _ in series]
+        columns = [values_of(kind, mood, random, ROWS) for _ in series]
         cells = [[None if aligned and random.random() < 0.2 else column[row] for column in columns] for row in range(ROWS)]
         write(node, device, list(series), kind, cells, aligned)
         told = answers(node, device, list(series))

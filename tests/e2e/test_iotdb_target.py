@@ -1,6 +1,6 @@
 """Real IoTDBs beside the catalog: after a load they hold the points that its readers see, each file LOADed once.
 
-2.0.1-beta and 0.12.0 are the versions whose jars can be had (tests/services/iotdb.py, bench/sync_tool.py).
+2.0.1-beta here; the versions before 2.0 that can be had are those of test_iotdb_before_2.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import sync_tool
 from tests.centre import Centre, Row, d1, inline_centre, rows
 from tests.expected import SITES, RealSite
 from tests.landing_maker import companions, tsfiles_below
@@ -191,36 +190,6 @@ def test_a_server_killed_in_the_middle_has_it_all_after_the_next_load(
         assert centre.sql("SELECT DISTINCT state FROM iotdb_file") == [("given",)]
     finally:
         node.close()
-
-
-def test_an_old_server_takes_what_it_can_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """0.12.0: V3 files point for point; files of 2.x are held with the reason, the catalog has them all the same."""
-    place = tmp_path / "server"
-    place.mkdir()
-    try:
-        server = sync_tool.start(place)
-    except PartMissing as missing:
-        pytest.skip(str(missing))
-    try:
-        centre = inline_centre(tmp_path, monkeypatch)
-        target(centre, server.port)
-        site = SITES["0.12.0"]
-        paths = tsfiles_below(site.root, site.data)
-        sender = centre.sender(data=(*site.data, "data/sequence"))
-        sender.land({path: companions(site.root, path) for path in paths})
-        centre.load()
-        assert give(centre).troubles == ()
-        assert asked(server.port, site.rows()) == site.rows()
-        sender.land({source(1): d1((1, 10))})
-        centre.load()
-        (held,) = [t for t in give(centre).troubles if t.path == source(1)]
-        assert "TsFiles up to version 3" in held.reason
-        assert centre.files("data"), "LOAD moves what it is given away: never the catalog's own"
-        assert centre.rows() == sorted(
-            [*site.rows(), *rows((1, 10))], key=lambda row: (row[0].encode(), row[1].encode(), row[2])
-        )
-    finally:
-        server.close()
 
 
 def test_words_of_the_client_are_those_of_the_server(node: IoTDB) -> None:

@@ -24,6 +24,7 @@ CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 1_800.0  # a LOAD of many files answers when it is done
 _ROWS = 5_000  # of one answer; 0.12 lets a question name the fewer series the more rows it asks for
 _PROTOCOL_V3 = 2
+_CLIENT = b"V_0_13"  # the newest that 0.13 and 1.0 know: they break over another; later ones treat it as their own
 _DONE = (200, 400)  # 400: would better be asked elsewhere next time, which is no failure
 _LOGIN_REFUSED = (600, 601, 602, 603, 800, 801, 803)  # 0.12 and 2.x number them differently
 _STORED = {
@@ -149,7 +150,7 @@ class Session:
         words = [Field(1, I32, _PROTOCOL_V3), Field(2, STRING, b"UTC")]
         words += [Field(3, STRING, server.user.encode()), Field(4, STRING, server.password.encode())]
         dialect = b"table" if table else b"tree"
-        words.append(Field(5, MAP, {b"version": b"V_1_0", b"sql_dialect": dialect}))
+        words.append(Field(5, MAP, {b"version": _CLIENT, b"sql_dialect": dialect}))
         try:
             session: int = self.ask("openSession", words, "login")[3]
         except RefusedError as refused:
