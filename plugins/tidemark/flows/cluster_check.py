@@ -6,7 +6,6 @@ the first reading explains is none. Every copy's digest is made where it lies, b
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from tidemark.cluster.partition_table import PartitionTable
 from tidemark.cluster.table_paper import decode
 from tidemark.errors import DIFFERENCES_FOUND, CorruptionError, NotFoundError, TidemarkError
 from tidemark.flows.app import App
-from tidemark.flows.cluster_late import late_members
+from tidemark.flows.cluster_late import late_members, schema_digest
 from tidemark.flows.cluster_lost_table import find_lost
 from tidemark.flows.cluster_nodes import NodeStores, cluster_settings
 from tidemark.ledger import cluster_rows, copy_rows, group_rows, move_rows
@@ -202,7 +201,7 @@ def ask(stores: NodeStores, row: NodeRow, identity: str, recorded: Recorded, bea
         held = {loc: copy for loc, copy in recorded.copies[row.node].items() if copy.state == "held"}
         listed = tuple(folder.left_over(recorded.copies[row.node]))
         late = {one.subject for one in recorded.late.get(row.node, ()) if one.kind.endswith("_database")}
-        schemas = {database: _schema_digest(folder, database) for database in sorted(late)}
+        schemas = {database: schema_digest(folder, database) for database in sorted(late)}
         found = Found(row.node, digests=_digests(folder, held, beats), listed=listed, schemas=schemas)
         return _with_table(folder, found)
     except TidemarkError as trouble:
@@ -214,15 +213,6 @@ def _with_table(folder: NodeFolder, found: Found) -> Found:
         return replace(found, table=folder.table())
     except CorruptionError as torn:
         return replace(found, wrong=torn.message)
-
-
-def _schema_digest(folder: NodeFolder, database: str) -> str:
-    """'' where it has none, or a torn one."""
-    try:
-        paper = folder.schema(database)
-    except CorruptionError:
-        return ""
-    return "" if paper is None else hashlib.sha256(paper).hexdigest()
 
 
 def _digests(folder: NodeFolder, held: Mapping[str, CopyRow], beats: _Beats) -> dict[str, str | None]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster_world import Asked, ClusterWorld, last_json
+from tidemark.cluster.schema_paper import paper_of
 from tidemark.ledger import group_rows, move_rows
 
 
@@ -31,6 +32,21 @@ def test_a_node_that_lacks_operations(world: ClusterWorld, ask: Asked) -> None:
     assert answer["state"] == "behind" and answer["next"] == "./tidemark load" and not answer["final"]
     cluster = ask("status")[1]["cluster"]
     assert cluster["state"] == "behind" and cluster["behind"] == sorted(world.table.group_of(0))
+
+
+def test_a_node_that_has_the_schema_is_not_behind_whatever_is_noted(world: ClusterWorld, ask: Asked) -> None:
+    """A delivery that died before it could write down that it came."""
+    route = world.table.route_schema("root.sg")
+    with world.app.ledger.write() as connection:
+        told = group_rows.OperationRow("centre", route.header, 1, route.slot, "create_database", "root.sg")
+        group_rows.set_operation_state(connection, group_rows.propose(connection, [told]), "committed", 1.0)
+        paper = paper_of(connection, "centre", "root.sg")
+    has, lacks, *_ = route.members
+    world.node(has).put_schema("root.sg", paper)
+    assert ask("why", f"node:{has}")[1]["state"] == "serving"
+    assert ask("why", f"node:{lacks}")[1]["state"] == "behind"
+    told_of = {problem["node"] for problem in ask("cluster", "check")[1]["problems"] if "schema" in problem["problem"]}
+    assert told_of == set(route.members) - {has}
 
 
 def test_a_slot_says_what_its_move_waits_for(world: ClusterWorld, ask: Asked) -> None:
