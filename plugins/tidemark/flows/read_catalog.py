@@ -6,7 +6,7 @@ loads and merges go on. Source: CONTRACT §1 `read`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from tidemark.flows.cluster_feed import Feed, feeding, through
 from tidemark.flows.cluster_nodes import opened
 from tidemark.flows.point_files import PointFile, check_ending
 from tidemark.ledger import catalog_rows, landing_rows, owner_rows
+from tidemark.ledger.catalog_rows import CatalogDevice
 from tidemark.load.view import CatalogReader, SeenDevice, points, seen_devices
 from tidemark.progress import Progress, Tick, silent
 from tidemark.settings import ReceiverSettings
@@ -89,6 +90,11 @@ class _Bounds:
     start: Mapping[str, int | None]
     end: Mapping[str, int | None]
 
+    def within(self, site: str, devices: Iterable[CatalogDevice]) -> tuple[CatalogDevice, ...]:
+        """Those that may have points between the bounds: files of none of these need not be opened, nor fetched."""
+        start, end = self.start[site], self.end[site]
+        return tuple(d for d in devices if (start is None or d.end >= start) and (end is None or d.start < end))
+
 
 def read(app: App, receiver: ReceiverSettings, query: Query, out: Path, progress: Progress = silent) -> ReadResult:
     """Write what readers see to `out` (`.parquet` or `.csv`).
@@ -111,6 +117,8 @@ def read(app: App, receiver: ReceiverSettings, query: Query, out: Path, progress
         {s: moment(query.start, row.time_unit) for s, row in sites.items()},
         {s: moment(query.end, row.time_unit) for s, row in sites.items()},
     )
+    if query.tall:  # a wide table has a column for every measurement, whenever it has points
+        held = {file.file_id: bounds.within(file.site_id, held.get(file.file_id, ())) for file in files}
     devices = [d for d in seen_devices(files, held, owners, widths) if matches(query.device, d.name)]
     with opened(app, receiver) as cluster, feeding(cluster, root) as feed, CatalogReader(root, feed) as reader:
         shape = _Tall() if query.tall else _Wide.of(reader, devices, feed, progress)

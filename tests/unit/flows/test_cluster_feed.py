@@ -68,6 +68,11 @@ def test_files_come_as_the_reading_goes(centre: Clustered) -> None:
     assert set(watched.aside) == {0}
 
 
+def test_files_without_points_between_the_bounds_stay_where_they_are(centre: Clustered) -> None:
+    assert [row[2:] for row in centre.rows(Query(tall=True, start="2", end="5"))] == [(2, "INT64", "0")] * 6
+    assert len(centre.files("data")) == 8, "of each device the second file, and one whose deletion was at 5"
+
+
 @pytest.mark.parametrize("tall", [True, False])
 def test_what_the_cache_has_no_room_for_stays_while_it_is_read(centre: Clustered, tall: bool) -> None:
     expected = centre.rows()
