@@ -94,9 +94,18 @@ def test_doctor_looks_at_every_node(world: ClusterWorld, ask: Asked) -> None:
     (world.folder / "n3" / ".tidemark/node.json").write_bytes((world.folder / "n1" / ".tidemark/node.json").read_bytes())
     _, answer = ask("doctor")
     checks = {one["name"]: one for one in answer["checks"]}
+    assert checks["cluster"]["ok"] and "2 copies, 12 slots" in checks["cluster"]["detail"]
     assert checks["node n1: folder"]["ok"] and checks["node n1: table"]["ok"] and checks["node n1: space"]["ok"]
     assert not checks["node n2: table"]["ok"] and "epoch 0" in checks["node n2: table"]["detail"]
     assert not checks["node n3: folder"]["ok"] and "node n1" in checks["node n3: folder"]["detail"]
+
+
+def test_doctor_names_settings_that_the_table_has_otherwise(world: ClusterWorld, ask: Asked) -> None:
+    config = world.folder / "tidemark.toml"
+    config.write_text(config.read_text().replace("replicas = 2", "replicas = 3").replace("slots = 12", "slots = 24"))
+    checks = {one["name"]: one for one in ask("doctor")[1]["checks"]}
+    assert not checks["cluster"]["ok"]
+    assert "replicas = 3, the table has 2; slots = 24, the table has 12" in checks["cluster"]["detail"]
 
 
 def test_doctor_before_init(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
