@@ -68,6 +68,13 @@ def restore(cluster: Cluster | None, location: str, sha256: str) -> bool:
     return True
 
 
+def give_back(store: Store, fetched: set[str]) -> None:
+    """Files that the caller fetched, has used up and does not count on any more; `fetched` is empty then. `store`: the
+    receiver's. Nodes hold them: a reader who still wants one fetches it again."""
+    store.remove(sorted(fetched))
+    fetched.clear()
+
+
 def fetcher(cluster: Cluster | None) -> Callable[[CatalogFile], None] | None:
     """What a reader calls that finds a file gone; None without a cluster."""
 

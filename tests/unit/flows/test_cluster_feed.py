@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.centre import InlineEngine
-from tests.clustered import Clustered
+from tests.clustered import Clustered, everything_is_held
 from tests.small_files import deletion, sealed, source
 from tidemark.errors import RetryableError
-from tidemark.flows import admitting, cluster_feed
+from tidemark.flows import admitting, cluster_feed, merge_catalog
 from tidemark.flows.cluster_cache import FOLDER
 from tidemark.flows.read_catalog import Query, ReadResult, read
 from tidemark.ledger import catalog_rows
@@ -124,6 +124,36 @@ def test_a_file_of_its_own_that_was_swept_is_fetched_again(centre: Clustered) ->
         folder = feed(kept)
         assert folder is not None and (folder / kept.location).is_file()
     assert centre.rows() == expected
+
+
+@pytest.mark.parametrize("room", [0, 1])
+def test_a_merge_of_more_than_the_cache_goes_by_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    """Without a bound all files stay; else those of what was merged make room for the next."""
+    monkeypatch.setattr(admitting, "choose_engine", lambda *_: InlineEngine())
+    monkeypatch.setattr(merge_catalog, "choose_engine", lambda *_: InlineEngine())
+    centre = Clustered(tmp_path)
+    centre.begin("n1", "n2", "n3")
+    files = {}
+    for database in ("root.a", "root.b", "root.c"):
+        for version in (1, 2):
+            files[source(version, database=database)] = sealed({f"{database}.d": {"s": [(1, version), (version + 1, 0)]}})
+    centre.sender().land(files)
+    centre.load()
+    expected = centre.rows()
+    centre.empty_cache()
+    centre.cache_bytes = room
+    centre.reopen()
+    at_hand: list[int] = []
+
+    result = merge_catalog.merge(
+        centre.app, centre.receiver, progress=lambda _tick: at_hand.append(len(centre.files("data")))
+    )
+
+    assert (result.groups, result.failed) == (3, ())
+    assert max(at_hand) == (6 + 2 if room == 0 else 2 + 2), "sources of what is merged at a time, and what was made before"
+    assert centre.rows() == expected
+    assert len(centre.files("data")) == (9 if room == 0 else 3)
+    everything_is_held(centre)
 
 
 def _files(centre: Clustered) -> list[CatalogFile]:
