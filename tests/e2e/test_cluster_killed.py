@@ -52,6 +52,7 @@ class Life:
                 if self.killer.chance.random() < 0.5:
                     loading.kill()
                 loading.communicate()
+            self.look()
         if not self.is_done(kind, node):
             self.deployed.run(*command)
         assert self.is_done(kind, node)
@@ -64,6 +65,13 @@ class Life:
             return False
         there = {one["name"] for one in shown["nodes"] if one["state"] == "serving"}
         return there >= set(FIRST) if kind == "init" else (node in there) == (kind == "add")
+
+    def look(self) -> None:
+        """Whatever was just killed, at every node there is what the ledger says, and every point is read. Before `init` is
+        in force there is no table."""
+        seen = self.deployed.run("cluster", "check", expect=(0, 3))
+        assert seen["kind"] == 3 if "error" in seen else seen["problems"] == []
+        assert self.deployed.run("verify", "--deep")["differences"] == []
 
     def rest(self) -> None:
         """Nothing is under way: all copies are there and nothing else, each way of reading gives the same. A load brings
