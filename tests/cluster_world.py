@@ -21,6 +21,7 @@ from tidemark.cluster.node_folder import NodeFolder
 from tidemark.cluster.partition_table import PartitionTable
 from tidemark.cluster.ring import identifier_of
 from tidemark.cluster.routing import home_slot, members_of
+from tidemark.cluster.schema_paper import paper_of
 from tidemark.cluster.slot_hash import SlotHash
 from tidemark.flows.app import App, open_app
 from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, move_rows
@@ -149,6 +150,9 @@ class ClusterWorld:
         with self.app.ledger.write() as connection:
             catalog_rows.add_file(connection, file, [])
             copy_rows.put_copies(connection, rows)
+            paper = paper_of(connection, "centre", database)
+        for name in self.table.route_schema(database).members:
+            self.node(name).put_schema(database, paper)
         return file
 
     def members(self, file: CatalogFile) -> tuple[str, ...]:

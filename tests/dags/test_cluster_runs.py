@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.dags.conftest import Centre
@@ -15,6 +17,8 @@ from tidemark.errors import NotFoundError, UsageError
 from tidemark.flows.cluster_change import Wanted, change, init
 from tidemark.flows.cluster_check import check
 from tidemark.flows.cluster_show import show
+from tidemark.flows.java import java_home
+from tidemark.flows.spark_session import close_sessions
 from tidemark.flows.sync_link import Options, run_sync
 from tidemark.orchestration import cluster_tasks
 
@@ -120,10 +124,11 @@ def test_many_batches_are_few_tasks() -> None:
     assert sorted(slots) == list(range(1000)) and cluster_tasks.batches_of([]) == []
 
 
-@pytest.mark.full
-@pytest.mark.usefixtures("airflow_database")
-def test_whole_runs_of_the_dag(nodes: Centre, dagbag: Callable[[], Any]) -> None:
-    def go(**conf: Any) -> dict[str, list[str]]:
+@pytest.fixture
+def go(dagbag: Callable[[], Any], airflow_database: None) -> Callable[..., dict[str, list[str]]]:
+    """Run the DAG to its end; {task id: [state a map index]} with the run's own state as "run"."""
+
+    def run(**conf: Any) -> dict[str, list[str]]:
         dag = dagbag().dags[DAG_ID]
         for task in dag.tasks:  # dag.test() really waits
             if task.is_mapped:
@@ -136,6 +141,11 @@ def test_whole_runs_of_the_dag(nodes: Centre, dagbag: Callable[[], Any]) -> None
             states.setdefault(instance.task_id, []).append(str(instance.state))
         return states
 
+    return run
+
+
+@pytest.mark.full
+def test_whole_runs_of_the_dag(nodes: Centre, go: Callable[..., dict[str, list[str]]]) -> None:
     dry = go(kind="add", node="n4", url=url(nodes, "n4"))
     assert dry["plan"] == ["success"] and dry["approval"] == ["skipped"] and dry["run"] == ["success"]
     assert dry["phase_one"] == ["skipped"] and dry["finish"] == ["skipped"] and looked(nodes).epoch == 1
@@ -146,3 +156,32 @@ def test_whole_runs_of_the_dag(nodes: Centre, dagbag: Callable[[], Any]) -> None
 
     left = go(kind="remove", node="n1", dry_run=False, approval=False)
     assert left["run"] == ["success"] and looked(nodes).epoch == 3 and sound(nodes)
+
+
+@pytest.fixture
+def java() -> Iterator[Path]:
+    try:
+        yield java_home()
+    except UsageError as missing:
+        pytest.skip(missing.message)
+    close_sessions()
+
+
+@pytest.mark.full
+@pytest.mark.real("spark")
+@pytest.mark.timeout(400)
+def test_a_run_whose_files_spark_carries(nodes: Centre, go: Callable[..., dict[str, list[str]]], java: Path) -> None:
+    nodes.config.write_text(nodes.config.read_text().replace('engine = "pool"', 'engine = "spark"\nmaster = "local[2]"'))
+    assert slot_migrations() == 0
+
+    done = go(kind="add", node="n4", url=url(nodes, "n4"), dry_run=False, approval=False)
+
+    assert done["run"] == ["success"] and set(done["migrate"]) == {"success"} and done["finish"] == ["success"]
+    assert slot_migrations() == 1, "one session carried all batches"
+    assert list((nodes.root / "n4" / "data").rglob("*.tsfile")) and sound(nodes)
+    assert looked(nodes).epoch == 2 and not looked(nodes).moving
+
+
+def slot_migrations() -> int:
+    """Drivers of the Spark job that this process started and that still live."""
+    return sum(any("slot_migrate.py" in word for word in one.cmdline()) for one in psutil.Process().children(recursive=True))

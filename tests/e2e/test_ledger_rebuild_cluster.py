@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.centre import InlineEngine
-from tests.rebuild_world import World
+from tests.rebuild_world import PLANT1, World
+from tidemark.cluster import schema_paper
 from tidemark.cluster.node_folder import NodeFolder
 from tidemark.errors import PermanentError, UnreachableError
 from tidemark.flows import admitting, merge_catalog, rebuild_receiver
@@ -20,7 +21,8 @@ from tidemark.flows.cluster_migrate import migrate
 from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.rebuild_nodes import named_digest
 from tidemark.flows.rebuild_result import RebuildResult
-from tidemark.ledger import cluster_rows
+from tidemark.ledger import cluster_rows, schema_rows
+from tidemark.ledger.schema_rows import SeriesRow
 from tidemark.settings import ClusterSettings, NodeSettings
 from tidemark.stores.local import LocalStore
 
@@ -168,6 +170,42 @@ def test_a_node_that_was_leaving_gives_what_only_it_has(world: World) -> None:
     assert node(world, "n1").sizes() == {}
     assert world.rows() == rows
     assert check(world.app, world.receiver).problems == ()
+
+
+def series(world: World) -> list[tuple[object, ...]]:
+    return sorted(world.sql("SELECT series, site_id, database_name, type, encoding, aligned, state FROM schema_series"))
+
+
+def with_a_series_on_no_paper(world: World) -> SeriesRow:
+    """Its nodes have it; of what declared it, a log or a file, the receiver has nothing any more."""
+    row = SeriesRow("centre", PLANT1, "root.plant1.gone.s", "root.plant1", "INT32", "PLAIN", "LZ4", False, "a log")
+    with world.app.ledger.write() as connection:
+        schema_rows.put_series(connection, [row])
+    with world.app.ledger.read() as connection:
+        paper = schema_paper.paper_of(connection, "centre", row.database_name)
+    for name in now(world).table.route_schema(row.database_name).members:
+        node(world, name).put_schema(row.database_name, paper)
+    return row
+
+
+def test_series_that_the_receiver_has_on_no_paper_come_from_the_nodes(world: World) -> None:
+    row, before = with_a_series_on_no_paper(world), series(world)
+    late, *_ = now(world).table.route_schema(row.database_name).members
+    node(world, late).put_schema(row.database_name, schema_paper.encode(row.database_name, [replace(row, series="root.x")]))
+    world.lose_ledger()
+    sound(world.rebuild())
+    assert series(world) == before, "the paper of a node that was away when the last series came is passed over"
+
+
+def test_a_torn_schema_paper_is_told_and_another_node_has_it(world: World) -> None:
+    row, before = with_a_series_on_no_paper(world), series(world)
+    torn, *_ = now(world).table.route_schema(row.database_name).members
+    paper = next((world.folder / "nodes" / torn / ".tidemark" / "schema").glob(f"{row.database_name}.schema"))
+    paper.write_bytes(paper.read_bytes()[:-1])
+    world.lose_ledger()
+    (told,) = world.rebuild().findings.troubles
+    assert f"node {torn}" in told and paper.name in told
+    assert series(world) == before
 
 
 def test_nodes_of_two_clusters_are_not_mixed(world: World) -> None:

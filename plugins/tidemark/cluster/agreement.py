@@ -30,7 +30,8 @@ _PART = re.compile(r"\.part(\.[^/]*)?$")
 @dataclass(frozen=True)
 class Problem:
     """`next`: the command that mends it. `slot` None and '' where it is not of one slot, node or file. `kind`: copy (not
-    there or not right) | stranger (a copy that nobody wants) | left_over (a file without a record) | table | other."""
+    there or not right) | stranger (a copy that nobody wants) | left_over (a file without a record) | schema (of the database
+    that `location` names) | table | other."""
 
     problem: str
     node: str = ""
@@ -71,6 +72,7 @@ class Recorded:
     proposed: Sequence[OperationRow]
     withdrawn: Set[str]  # locations that were being brought to nodes, and will not come: housekeeping takes what lies there
     late: Mapping[str, Sequence[OperationRow]]  # node → operations of its groups that it lacks, by the ledger
+    databases: Mapping[str, int]  # of live files → slot of its schema
     at: float
     grace: float  # seconds that a copy nobody needs stays
 
@@ -90,7 +92,7 @@ class Found:
     table: tuple[int, bytes] | None = None
     digests: Mapping[str, str | None] = field(default_factory=dict)
     listed: Sequence[str] = ()  # files below data/ that had no row when they were listed
-    schemas: Mapping[str, str] = field(default_factory=dict)  # database → digest of its schema there, '' for none
+    schemas: Mapping[str, str] = field(default_factory=dict)  # database → digest of its schema there; torn ones left out
 
 
 def expected_of(
@@ -223,11 +225,16 @@ def _digest(node: str, row: CopyRow, known: Expected | None, found: str | None) 
 
 
 def _schemas(recorded: Recorded, answer: Found) -> Iterator[Problem]:
-    """Databases it was told of late, by what lies in its folder."""
-    for row in recorded.late.get(answer.node, ()):
+    """Databases it was told of late, by what lies in its folder; and papers that went, or rotted, since."""
+    late = recorded.late.get(answer.node, ())
+    for row in late:
         if row.kind.endswith("_database") and answer.schemas.get(row.subject, "") != row.sha256:
             what = "it lacks the schema" if row.kind == "create_database" else "it still has the schema"
             yield Problem(f"{what} of {row.subject}", answer.node, row.slot, next=LOAD)
+    told = {row.subject for row in late} | set(answer.schemas)
+    for database, slot in recorded.databases.items():
+        if database not in told and slot not in recorded.moves and answer.node in recorded.table.group_of(slot):
+            yield Problem(f"the schema of {database} is gone or torn", answer.node, slot, database, MEND, "schema")
 
 
 def _left_over(recorded: Recorded, answer: Found) -> Iterator[Problem]:

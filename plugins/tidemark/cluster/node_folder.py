@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from urllib.parse import quote
@@ -33,6 +33,7 @@ TABLES = ".tidemark/table"
 SCHEMAS = ".tidemark/schema"
 SNAPSHOTS = ".tidemark/snapshot"
 
+_SCHEMA = ".schema"
 _KEPT_TABLES = 2  # the one before too: a change that is rolled back takes the newest away again
 _LONGEST = 200  # bytes of a file's name; file systems allow 255
 
@@ -179,6 +180,16 @@ class NodeFolder:
             raise CorruptionError(f"{self._place(path)} is the schema of {kept.about}", subject=self.name)
         return kept.body
 
+    def schemas(self) -> Iterator[KeptPaper | CorruptionError]:
+        """Every schema that is kept here; of a torn one what is wrong with it."""
+        paths = [f"{SCHEMAS}/{name}" for name in self.store.list_folder(SCHEMAS) if name.endswith(_SCHEMA)]
+        for path, data in self.store.read_many(paths):
+            try:
+                if data is not None:
+                    yield decode_kept(data, "schema", self._place(path))
+            except CorruptionError as torn:
+                yield torn
+
     def drop_schema(self, database: str) -> None:
         """The database is gone, or its schema is another group's."""
         self.store.remove([_schema_path(database)])
@@ -277,7 +288,7 @@ def _schema_path(database: str) -> str:
     encoded = quote(database, safe="") or "%"
     if len(encoded) > _LONGEST:
         encoded = f"{encoded[:_LONGEST]}~{hashlib.sha256(database.encode()).hexdigest()[:16]}"
-    return f"{SCHEMAS}/{encoded}.schema"
+    return f"{SCHEMAS}/{encoded}{_SCHEMA}"
 
 
 def _snapshot_folder(label: str) -> str:

@@ -86,7 +86,7 @@ class PartitionTable:
         if len(self.ring) <= self.replicas:
             raise UsageError(
                 f"{len(self.ring)} nodes hold {self.replicas} copies of everything: none of them can leave",
-                hint="add a node first, or set fewer replicas",
+                hint="add a node first",
                 subject=name,
             )
         return self._next(self.ring.left(name), balance)

@@ -7,6 +7,8 @@ JSON lines: a head with the database, then a series a line, by site and name; eq
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from sqlalchemy.engine import Connection
 
@@ -30,13 +32,19 @@ def encode(database: str, rows: list[SeriesRow]) -> bytes:
     return "".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines).encode()
 
 
-def decode(data: bytes) -> tuple[str, list[dict[str, object]]]:
-    """(database, its series). CorruptionError for what is no such paper, SchemaTooNewError for one of a later form."""
+def decode(data: bytes, receiver: str, source: str) -> list[SeriesRow]:
+    """Its series as the receiver's rows, declared by `source`: the paper does not say by what. CorruptionError for what is
+    no such paper, SchemaTooNewError for one of a later form."""
     try:
-        head, *series = [json.loads(line) for line in data.splitlines()]
+        head, *series = [json.loads(line) for line in data.decode().split("\n")[:-1]]
         form, database = int(head["form"]), str(head["database"])
-    except (ValueError, KeyError, TypeError, UnicodeDecodeError) as torn:
+        if form <= FORM:
+            return [SeriesRow(receiver, database_name=database, source=source, **_kept(line)) for line in series]
+    except (ValueError, KeyError, TypeError) as torn:
         raise CorruptionError(f"a schema paper is damaged: {torn}", hint="./tidemark cluster check") from torn
-    if form > FORM:
-        raise SchemaTooNewError("a schema paper was written by a newer Tidemark", hint="use that version, or a newer one")
-    return database, series
+    raise SchemaTooNewError("a schema paper was written by a newer Tidemark", hint="use that version, or a newer one")
+
+
+def _kept(line: Mapping[str, Any]) -> dict[str, Any]:
+    """What a line says of its series; keys that this version does not know are passed over."""
+    return {name: line[name] for name in _KEPT}

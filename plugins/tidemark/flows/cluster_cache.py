@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from tidemark.cluster import deliveries
 from tidemark.cluster.deliveries import Cached
@@ -38,7 +39,7 @@ def recall(cluster: Cluster | None, files: Iterable[CatalogFile], if_any: bool =
     if cluster is None:
         return ()
     root = cluster.app.receiver_root(cluster.receiver)
-    wanted = {at: digest for file in files for at, digest in _places(file)}
+    wanted = {at: digest for file in files for at, digest in places_of(file)}
     if root is None or not wanted:
         return ()
     _note(cluster, wanted)
@@ -46,6 +47,14 @@ def recall(cluster: Cluster | None, files: Iterable[CatalogFile], if_any: bool =
     if missing:
         _fetch(cluster, {location: wanted[location] for location in missing}, if_any)
     return tuple(missing)
+
+
+def fetch_aside(cluster: Cluster, files: Iterable[CatalogFile], folder: str) -> None:
+    """Files with their mods below `folder` of the receiver, for one reading alone; errors as `recall`. The caller removes
+    them."""
+    wanted = {at: digest for file in files for at, digest in places_of(file)}
+    with cluster.app.receiver_store(cluster.receiver) as store:
+        _fetch_in_turns(_Way(cluster, store, folder, aside=True), _holders(cluster, wanted, if_any=False))
 
 
 def restore(cluster: Cluster | None, location: str, sha256: str) -> bool:
@@ -59,9 +68,20 @@ def restore(cluster: Cluster | None, location: str, sha256: str) -> bool:
     return True
 
 
-def fetcher(cluster: Cluster | None) -> Callable[[CatalogFile], object] | None:
+def give_back(store: Store, fetched: set[str]) -> None:
+    """Files that the caller fetched, has used up and does not count on any more; `fetched` is empty then. `store`: the
+    receiver's. Nodes hold them: a reader who still wants one fetches it again."""
+    store.remove(sorted(fetched))
+    fetched.clear()
+
+
+def fetcher(cluster: Cluster | None) -> Callable[[CatalogFile], None] | None:
     """What a reader calls that finds a file gone; None without a cluster."""
-    return None if cluster is None else lambda file: recall(cluster, [file])
+
+    def fetch(file: CatalogFile) -> None:
+        recall(cluster, [file])
+
+    return None if cluster is None else fetch
 
 
 def evict(cluster: Cluster | None, store: Store, keep_bytes: int) -> tuple[int, int]:
@@ -78,7 +98,7 @@ def evict(cluster: Cluster | None, store: Store, keep_bytes: int) -> tuple[int, 
         uses = cache_rows.uses(connection, receiver)
         pieces = deliveries.pieces_of(cluster.table, files)
         held = deliveries.held_of(copy_rows.copies_of(connection, receiver, [piece.location for piece in pieces]))
-    came = {location: file.created for file in files for location, _ in _places(file)}
+    came = {location: file.created for file in files for location, _ in places_of(file)}
     here = {entry.path: entry.size for entry in store.stat_many([piece.location for piece in pieces]) if entry}
     cached = [Cached(at, size, max(came[at], uses.get(at, 0.0))) for at, size in here.items()]
     unsafe = {piece.location for mine in deliveries.lacking(cluster.table, pieces, held).values() for piece in mine}
@@ -101,7 +121,7 @@ def sweep(store: Store, before: float) -> None:
             store.remove_tree(place)
 
 
-def _places(file: CatalogFile) -> list[tuple[str, str]]:
+def places_of(file: CatalogFile) -> list[tuple[str, str]]:
     """(location, digest) of the TsFile and of its mods."""
     places = [(file.location, file.sha256)]
     return [*places, (file.mods_location, file.mods_sha256)] if file.mods_location else places
@@ -118,8 +138,35 @@ def _note(cluster: Cluster, locations: Collection[str]) -> None:
             cache_rows.put_uses(connection, receiver, late, at)
 
 
+@dataclass(frozen=True)
+class _Way:
+    """Files go to `folder` of the receiver's store, and on to their own places unless they are to stay `aside`."""
+
+    cluster: Cluster
+    store: Store
+    folder: str
+    aside: bool = False
+
+
 def _fetch(cluster: Cluster, wanted: Mapping[str, str], if_any: bool) -> None:
     """`wanted`: location → digest."""
+    holders = _holders(cluster, wanted, if_any)
+    place = new_place()
+    with cluster.app.receiver_store(cluster.receiver) as store:
+        try:
+            # CRASH WINDOW: a part in a place that nobody else uses: housekeeping sweeps it.
+            _fetch_in_turns(_Way(cluster, store, place), holders)
+        finally:
+            store.remove_tree(place)
+
+
+def new_place() -> str:
+    """A folder below the receiver's root that nobody else uses."""
+    return f"{FOLDER}/{uuid.uuid4().hex[:12]}"
+
+
+def _holders(cluster: Cluster, wanted: Mapping[str, str], if_any: bool) -> dict[str, list[CopyRow]]:
+    """Who is to be asked for what; NotFoundError where nobody is to be, or without it with `if_any`."""
     with cluster.app.ledger.read() as connection:
         copies = copy_rows.copies_of(connection, cluster.receiver.name, wanted)
     holders = {
@@ -135,16 +182,10 @@ def _fetch(cluster: Cluster, wanted: Mapping[str, str], if_any: bool) -> None:
             hint="./tidemark verify --repair fetches what the site still has",
             subject=nowhere[0],
         )
-    place = f"{FOLDER}/{uuid.uuid4().hex[:12]}"
-    with cluster.app.receiver_store(cluster.receiver) as store:
-        try:
-            # CRASH WINDOW: a part in a place that nobody else uses: housekeeping sweeps it.
-            _fetch_in_turns(cluster, store, place, holders)
-        finally:
-            store.remove_tree(place)
+    return holders
 
 
-def _fetch_in_turns(cluster: Cluster, store: Store, place: str, holders: Mapping[str, Sequence[CopyRow]]) -> None:
+def _fetch_in_turns(way: _Way, holders: Mapping[str, Sequence[CopyRow]]) -> None:
     """Every file from one of its holders, from the next one where that fails."""
     left = dict(holders)
     failed: dict[str, list[str]] = {}
@@ -156,7 +197,7 @@ def _fetch_in_turns(cluster: Cluster, store: Store, place: str, holders: Mapping
                 row = rows[(turn + number) % len(rows)]
                 asked.setdefault(row.node, []).append(row)
         for node, rows in sorted(asked.items()):
-            for row, error in _ask(cluster, store, place, node, rows):
+            for row, error in _ask(way, node, rows):
                 if error is None:
                     del left[row.location]
                 elif isinstance(error, DiskFullError):
@@ -166,26 +207,24 @@ def _fetch_in_turns(cluster: Cluster, store: Store, place: str, holders: Mapping
     if left:
         location = min(left)
         raise RetryableError(
-            f"{location} is not at receiver {cluster.receiver.name}, and no node that has it gives it: "
+            f"{location} is not at receiver {way.cluster.receiver.name}, and no node that has it gives it: "
             + "; ".join(failed.get(location, [])),
             hint="./tidemark cluster check names what is wrong with the nodes; then run it again",
             subject=location,
         )
 
 
-def _ask(
-    cluster: Cluster, store: Store, place: str, node: str, rows: Sequence[CopyRow]
-) -> Iterator[tuple[CopyRow, TidemarkError | None]]:
+def _ask(way: _Way, node: str, rows: Sequence[CopyRow]) -> Iterator[tuple[CopyRow, TidemarkError | None]]:
     """What a node gives of these, in place; or the reason."""
-    by_path = {f"{place}/{row.location}": row for row in rows}
+    by_path = {f"{way.folder}/{row.location}": row for row in rows}
     items = [SendItem(row.location, path, row.size, row.sha256) for path, row in by_path.items()]
     try:
-        outcomes = list(transfer.send(cluster.store(node), store, items, _OPTIONS))
+        outcomes = list(transfer.send(way.cluster.store(node), way.store, items, _OPTIONS))
     except TidemarkError as error:
         yield from ((row, error) for row in rows)
         return
-    sent = [outcome.item for outcome in outcomes if isinstance(outcome, Sent)]
-    store.make_folders(sorted({item.source_path.rpartition("/")[0] for item in sent}))
-    store.seal_parts([(item.target_path, item.source_path) for item in sent])
+    sent = [] if way.aside else [outcome.item for outcome in outcomes if isinstance(outcome, Sent)]
+    way.store.make_folders(sorted({item.source_path.rpartition("/")[0] for item in sent}))
+    way.store.seal_parts([(item.target_path, item.source_path) for item in sent])
     for outcome in outcomes:
         yield by_path[outcome.item.target_path], None if isinstance(outcome, Sent) else outcome.error

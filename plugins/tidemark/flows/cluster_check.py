@@ -18,13 +18,14 @@ from sqlalchemy.engine import Connection
 from tidemark.cluster.agreement import MEND, Expected, Found, Problem, Recorded, expected_of, problems_of, unsure
 from tidemark.cluster.node_folder import NodeFolder
 from tidemark.cluster.partition_table import PartitionTable
+from tidemark.cluster.slot_hash import schema_slot
 from tidemark.cluster.table_paper import decode
 from tidemark.errors import DIFFERENCES_FOUND, CorruptionError, NotFoundError, TidemarkError
 from tidemark.flows.app import App
 from tidemark.flows.cluster_late import late_members
 from tidemark.flows.cluster_lost_table import find_lost
 from tidemark.flows.cluster_nodes import NodeStores, cluster_settings
-from tidemark.ledger import cluster_rows, copy_rows, group_rows, move_rows
+from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, group_rows, move_rows
 from tidemark.ledger.cluster_rows import NodeRow
 from tidemark.ledger.copy_rows import CopyRow
 from tidemark.ledger.database import now
@@ -133,6 +134,7 @@ def read_recorded(app: App, receiver: ReceiverSettings) -> Recorded:
             proposed=group_rows.proposed(connection, name),
             withdrawn=group_rows.withdrawn_puts(connection, name),
             late=late_members(connection, name, table),
+            databases={one: schema_slot(one, table.slots, table.hash) for one in _databases(connection, name)},
             at=now(connection),
             grace=3600.0 * settings.grace_hours if settings is not None else 0.0,
         )
@@ -160,6 +162,12 @@ def _expected(
     for row in connection.execute(sa.text(sql), {"r": receiver}):
         file = _CatalogRow(row[0], int(row[1]), int(row[2]), row[3], row[4] or "")
         yield from expected_of(table, file, (row[5], row[6] or ""), row[7] == "live", acknowledged)
+
+
+def _databases(connection: Connection, receiver: str) -> frozenset[str]:
+    """Of live files: those that were told to nodes."""
+    named = catalog_rows.databases(connection, receiver)
+    return catalog_rows.known_databases(connection, receiver, named)
 
 
 def _by_location(rows: Sequence[CopyRow]) -> dict[str, CopyRow]:
@@ -201,8 +209,8 @@ def ask(stores: NodeStores, row: NodeRow, identity: str, recorded: Recorded, bea
         folder.require(identity)
         held = {loc: copy for loc, copy in recorded.copies[row.node].items() if copy.state == "held"}
         listed = tuple(folder.left_over(recorded.copies[row.node]))
-        late = {one.subject for one in recorded.late.get(row.node, ()) if one.kind.endswith("_database")}
-        schemas = {database: _schema_digest(folder, database) for database in sorted(late)}
+        kept = (one for one in folder.schemas() if not isinstance(one, CorruptionError))
+        schemas = {one.about: hashlib.sha256(one.body).hexdigest() for one in kept}
         found = Found(row.node, digests=_digests(folder, held, beats), listed=listed, schemas=schemas)
         return _with_table(folder, found)
     except TidemarkError as trouble:
@@ -214,15 +222,6 @@ def _with_table(folder: NodeFolder, found: Found) -> Found:
         return replace(found, table=folder.table())
     except CorruptionError as torn:
         return replace(found, wrong=torn.message)
-
-
-def _schema_digest(folder: NodeFolder, database: str) -> str:
-    """'' where it has none, or a torn one."""
-    try:
-        paper = folder.schema(database)
-    except CorruptionError:
-        return ""
-    return "" if paper is None else hashlib.sha256(paper).hexdigest()
 
 
 def _digests(folder: NodeFolder, held: Mapping[str, CopyRow], beats: _Beats) -> dict[str, str | None]:

@@ -5,12 +5,17 @@ A member that got its slots by moving has their files before anybody notes how f
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
+from dataclasses import replace
 
 from sqlalchemy.engine import Connection
 
 from tidemark.cluster.deliveries import due
+from tidemark.cluster.node_folder import NodeFolder
 from tidemark.cluster.partition_table import PartitionTable
+from tidemark.cluster.schema_paper import paper_of
+from tidemark.errors import CorruptionError
 from tidemark.ledger import catalog_rows, copy_rows, group_rows, move_rows
 from tidemark.ledger.group_rows import OperationRow
 
@@ -18,7 +23,8 @@ from tidemark.ledger.group_rows import OperationRow
 def late_members(connection: Connection, receiver: str, table: PartitionTable) -> dict[str, list[OperationRow]]:
     """Node → committed operations that it lacks: files it has no proved copy of, databases it was not told of.
 
-    What a slot's move still brings is not late. Of a database only the node's folder says for sure (`cluster check` asks).
+    What a slot's move still brings is not late. Of a database only the node's folder says for sure: `sha256` is what its
+    schema's paper has to be there now, '' for none (`schema_digest`).
     """
     newest, applied = group_rows.committed_versions(connection, receiver), group_rows.applied(connection, receiver)
     states = None
@@ -46,4 +52,22 @@ def _missing(connection: Connection, receiver: str, node: str, operations: list[
             return operation.subject in known and (node, "held", operation.sha256) not in proved
         return operation.kind.endswith("_database")
 
-    return [operation for operation in operations if lacks(operation)]
+    return [_as_now(connection, operation) for operation in operations if lacks(operation)]
+
+
+def _as_now(connection: Connection, operation: OperationRow) -> OperationRow:
+    """Series may have come since the operation was written down."""
+    if operation.kind == "put":
+        return operation
+    gone = operation.kind == "drop_database"
+    sha256 = "" if gone else hashlib.sha256(paper_of(connection, operation.receiver, operation.subject)).hexdigest()
+    return replace(operation, sha256=sha256)
+
+
+def schema_digest(folder: NodeFolder, database: str) -> str:
+    """Of what lies at the node; '' where it has none, or a torn one."""
+    try:
+        paper = folder.schema(database)
+    except CorruptionError:
+        return ""
+    return "" if paper is None else hashlib.sha256(paper).hexdigest()

@@ -23,12 +23,11 @@ from tidemark.flows.cluster_deliver import advance
 from tidemark.flows.cluster_going import sweep
 from tidemark.flows.cluster_moves import Moving, drop_snapshots, pull
 from tidemark.flows.cluster_nodes import Cluster, opened
-from tidemark.flows.cluster_schemas import drop_schemas, put_schemas
+from tidemark.flows.cluster_schemas import drop_schemas, put_schemas, tell_databases
 from tidemark.flows.cluster_stock import Stock, read_stock
 from tidemark.ledger import cluster_rows, copy_rows, group_rows, move_rows
 from tidemark.ledger.database import now
 from tidemark.ledger.events import record
-from tidemark.ledger.group_rows import OperationRow
 from tidemark.ledger.leases import Lease, Leases, check_in
 from tidemark.ledger.move_rows import MoveRow
 from tidemark.progress import Progress, silent
@@ -80,6 +79,7 @@ def migrate(
             work.engine = engine
             failed = _move(work, None if slots is None else frozenset(slots))
             drop_snapshots(work)
+            tell_databases(work)
             state, left = _end(work, change.change_id)
         if not failed:
             sweep(cluster, lease)
@@ -165,9 +165,10 @@ def _move_batch(work: Moving, batch: Batch) -> list[TidemarkError]:
         if all(member in told.get(slot, ()) for slot in batch.slots):
             continue
         try:
-            carried = put_schemas(work, batch, member) if member in batch.gaining else []
+            if member in batch.gaining:
+                put_schemas(work, batch, member)
             pull(work, batch, member)
-            _acknowledge(work, batch, member, carried)
+            _acknowledge(work, batch, member)
         except StaleEpochError:
             raise
         except RetryableError as away:
@@ -178,7 +179,7 @@ def _move_batch(work: Moving, batch: Batch) -> list[TidemarkError]:
     return troubles
 
 
-def _acknowledge(work: Moving, batch: Batch, member: str, carried: Collection[OperationRow]) -> None:
+def _acknowledge(work: Moving, batch: Batch, member: str) -> None:
     """The member has all of it, by name and at this epoch, and with it what operations of its group brought before."""
     with work.app.ledger.write() as connection:
         check_in(connection, work.lease)
@@ -186,7 +187,7 @@ def _acknowledge(work: Moving, batch: Batch, member: str, carried: Collection[Op
         move_rows.acknowledge(connection, work.receiver, batch.epoch, batch.slots, member, now(connection))
         if member in batch.gaining:
             _step(connection, work, batch, [member], SlotEvent.FILES_LOADED)
-        advance(connection, work.cluster, member, carried)
+        advance(connection, work.cluster, member)
 
 
 def _let_go(work: Moving, batch: Batch) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from tidemark.cluster.agreement import Problem, whole_name
 from tidemark.cluster.deliveries import Piece, pieces_of
 from tidemark.cluster.node_folder import NodeFolder
+from tidemark.cluster.schema_paper import paper_of
 from tidemark.errors import CorruptionError, TidemarkError
 from tidemark.flows.app import App
 from tidemark.flows.cluster_cache import recall
@@ -72,6 +73,7 @@ def _mend(work: _Work, problems: Sequence[Problem]) -> None:
         counts = {kind: len(found) for kind, found in by_kind.items()}
         audit.record(connection, "cluster.repair", work.receiver.name, **counts)
     _tables(work, {one.node for one in by_kind["table"]})
+    _schemas(work, by_kind["schema"])
     _copies(work, by_kind["copy"])
     _strangers(work, by_kind["stranger"])
     _left_over(work, by_kind["left_over"])
@@ -87,6 +89,15 @@ def _tables(work: _Work, nodes: Iterable[str]) -> None:
             continue  # the check that follows says what is the matter with it
         with work.app.ledger.write() as connection:
             cluster_rows.note_node(connection, work.receiver.name, node, cluster.epoch)
+
+
+def _schemas(work: _Work, problems: Sequence[Problem]) -> None:
+    """The schemas of databases as they are now."""
+    for problem in problems:
+        with work.app.ledger.read() as connection:
+            paper = paper_of(connection, work.receiver.name, problem.location)
+        with suppress(TidemarkError):  # the check that follows says what is the matter with it
+            work.cluster.folder(problem.node).put_schema(problem.location, paper)
 
 
 def _put_table(folder: NodeFolder, cluster: Cluster) -> None:

@@ -8,11 +8,12 @@ from sqlalchemy.engine import Connection
 
 from tidemark.errors import NotFoundError, TidemarkError
 from tidemark.flows.app import App
-from tidemark.flows.cluster_late import late_members
+from tidemark.flows.cluster_late import late_members, schema_digest
 from tidemark.flows.cluster_nodes import NodeStores, cluster_settings
 from tidemark.flows.cluster_show import table_of, view_of
 from tidemark.ledger import cluster_rows, copy_rows, move_rows
 from tidemark.ledger.cluster_rows import NodeRow
+from tidemark.ledger.group_rows import OperationRow
 from tidemark.proof.explanation import Explanation
 from tidemark.proof.why_cluster import NodeFacts, SlotFacts, explain_node, explain_slot
 from tidemark.settings import ReceiverSettings
@@ -38,7 +39,8 @@ def _node(app: App, receiver: ReceiverSettings, name: str) -> Explanation:
         going = [row for row in copy_rows.copies_at(connection, receiver.name, name) if row.state == "going"]
         late = late_members(connection, receiver.name, table_of(connection, receiver.name))
         row = next(row for row in cluster_rows.nodes(connection, receiver.name) if row.node == name)
-    away, free = ("", None) if row.state == "left" else _asked(app, receiver, row)
+    behind = late.get(name, [])
+    away, free, behind = ("", None, behind) if row.state == "left" else _asked(app, receiver, row, behind)
     return explain_node(
         NodeFacts(
             node=shown,
@@ -47,14 +49,16 @@ def _node(app: App, receiver: ReceiverSettings, name: str) -> Explanation:
             away=away,
             states=Counter(state for state, _ in states.values()),
             going=(len(going), sum(row.size for row in going)),
-            behind=[f"{row.kind.replace('_', ' ')} {row.subject}" for row in late.get(name, ())],
+            behind=[f"{row.kind.replace('_', ' ')} {row.subject}" for row in behind],
             free=free,
         )
     )
 
 
-def _asked(app: App, receiver: ReceiverSettings, row: NodeRow) -> tuple[str, int | None]:
-    """Why it cannot be worked with, and its free bytes."""
+def _asked(
+    app: App, receiver: ReceiverSettings, row: NodeRow, late: list[OperationRow]
+) -> tuple[str, int | None, list[OperationRow]]:
+    """Why it cannot be worked with, its free bytes, and which of these operations it lacks: of schemas its folder says."""
     with app.ledger.read() as connection:
         identity = cluster_rows.cluster_identity(connection, receiver.name)
     with NodeStores(app, [row]) as stores:
@@ -62,9 +66,10 @@ def _asked(app: App, receiver: ReceiverSettings, row: NodeRow) -> tuple[str, int
             folder = stores.folder(row.node)
             if row.state != "joining":
                 folder.require(identity)
-            return "", folder.free_bytes()
+            lacks = [o for o in late if o.kind == "put" or schema_digest(folder, o.subject) != o.sha256]
+            return "", folder.free_bytes(), lacks
         except TidemarkError as trouble:
-            return trouble.message, None
+            return trouble.message, None, late
 
 
 def _slot(app: App, receiver: ReceiverSettings, name: str) -> Explanation:

@@ -85,12 +85,14 @@ def _nodes(
         return
     from sqlalchemy.exc import ArgumentError
 
-    from tidemark.flows.doctor_nodes import KnownCluster, check_node, known_cluster, node_addresses
+    from tidemark.flows.doctor_nodes import KnownCluster, check_cluster, check_node, known_cluster, node_addresses
 
     try:
         known = known_cluster(settings)
     except (TidemarkError, ArgumentError, ImportError):
         known = KnownCluster()
+    cluster = settings.cluster
+    yield lambda: check_cluster(cluster, known)
     for name, address in sorted(node_addresses(settings, known).items()):
         yield lambda name=name, address=address: check_node(name, address, known, opener, clock)  # type: ignore[misc]
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlalchemy import make_url
 
 from tidemark.cluster.node_folder import NodeFolder
-from tidemark.errors import RetryableError, TidemarkError
+from tidemark.cluster.partition_table import PartitionTable
+from tidemark.cluster.table_paper import decode
+from tidemark.errors import CorruptionError, RetryableError, TidemarkError, UsageError
 from tidemark.flows.doctor_stores import Clock, Opener, looked_at, written_to
 from tidemark.flows.findings import Check, bad, good
 from tidemark.ledger import cluster_rows
 from tidemark.ledger.cluster_rows import NodeRow
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.migrations import known_migrations, schema_version
-from tidemark.settings import Settings
+from tidemark.settings import ClusterSettings, Settings
 from tidemark.stores.opening import StoreAddress
 from tidemark.stores.protocol import Store
 
@@ -27,6 +30,7 @@ class KnownCluster:
     identity: str = ""
     epoch: int = 0
     rows: Mapping[str, NodeRow] = field(default_factory=dict)
+    table: PartitionTable | None = None  # None where it is damaged, too: `cluster check` tells of that
 
 
 def known_cluster(settings: Settings) -> KnownCluster:
@@ -44,9 +48,30 @@ def known_cluster(settings: Settings) -> KnownCluster:
         with ledger.read() as connection:
             rows = {row.node: row for row in cluster_rows.nodes(connection, receiver) if row.state != "left"}
             identity = cluster_rows.cluster_identity(connection, receiver)
+            with contextlib.suppress(CorruptionError):
+                table = cluster_rows.current_table(connection, receiver)
+                decoded = decode(table.paper) if table is not None else None
+                return KnownCluster(identity, table.epoch if table is not None else 0, rows, decoded)
             return KnownCluster(identity, cluster_rows.current_epoch(connection, receiver), rows)
     finally:
         ledger.close()
+
+
+def check_cluster(settings: ClusterSettings, known: KnownCluster) -> list[Check]:
+    """What the settings say and the table has otherwise: it was begun so, and nothing changes it."""
+    table = known.table
+    if table is None:
+        return []
+    pairs = {
+        "replicas": (settings.replicas, table.replicas),
+        "slots": (settings.slots, table.slots),
+        "hash": (settings.hash, table.hash.value),
+    }
+    apart = [f"{key} = {said}, the table has {has}" for key, (said, has) in pairs.items() if said != has]
+    if not apart:
+        return [good("cluster", f"{table.replicas} copies, {table.slots:,} slots, epoch {table.epoch}")]
+    told = UsageError(f"[cluster] {'; '.join(apart)}: that is for the life of a cluster")
+    return [bad("cluster", told, "write what the table has into the settings: nothing else is in force")]
 
 
 def node_addresses(settings: Settings, known: KnownCluster) -> dict[str, StoreAddress]:

@@ -25,6 +25,7 @@ from tidemark.flows.rebuild_links import rebuild_link
 from tidemark.flows.rebuild_nodes import surviving
 from tidemark.flows.rebuild_receiver import rebuild_receiver
 from tidemark.flows.rebuild_result import Findings, Lost, RebuildResult
+from tidemark.flows.rebuild_schemas import write_schemas
 from tidemark.ledger import audit, events, rebuild_rows
 from tidemark.ledger.backup import back_up, copy_rows, used_tables
 from tidemark.ledger.database import Ledger
@@ -193,6 +194,7 @@ def _build_receiver(app: App, receiver: ReceiverSettings, root: Path, findings: 
         # CRASH WINDOW: files of the nodes are in the receiver's cache, the ledger is as it was: it is run again.
         rebuild_receiver(app, receiver, root, findings, progress)
         if nodes is not None:
+            write_schemas(app, receiver, nodes)
             write_cluster(app, receiver, nodes, progress)
 
 

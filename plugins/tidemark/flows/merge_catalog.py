@@ -10,6 +10,7 @@ cleaned up by the next one of the same database. Source: DESIGN §3 "Sources and
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 import uuid
@@ -28,7 +29,7 @@ from tidemark.errors import (
 )
 from tidemark.flows.admitting import local_root
 from tidemark.flows.app import App
-from tidemark.flows.cluster_cache import recall
+from tidemark.flows.cluster_cache import give_back, recall
 from tidemark.flows.cluster_catch_up import remove_everywhere
 from tidemark.flows.cluster_forward import make_visible, withdraw_left
 from tidemark.flows.cluster_nodes import Cluster, opened
@@ -171,7 +172,8 @@ def _clean_up_batch(work: _Work, staged: str) -> None:
 
 
 def _merge_in_rounds(work: _Work) -> None:
-    for number in range(_ROUNDS):
+    turns = itertools.count()
+    for _ in range(_ROUNDS):
         plan = _plan(work)
         places = [Place.of(group) for group in (*plan.groups, *(group for group, *_ in plan.kept))]
         if _take_leases(work, places):
@@ -181,14 +183,34 @@ def _merge_in_rounds(work: _Work) -> None:
             if Place.of(group) in work.leases.held:
                 _keep(work, group, subject, reason)
         work.tally.waiting = plan.waiting
-        groups = _ours(work, plan)
-        if not groups or not _run(work, groups, f"{work.batch}-{number}"):
+        portions = _portions(work, _ours(work, plan))
+        moved = False
+        for portion in portions:
+            moved |= _run(work, portion, f"{work.batch}-{next(turns)}")
+            if len(portions) > 1:
+                give_back(work.store, work.tally.fetched)
+        if not moved:
             return
     work.tally.moved += len(_ours(work, _plan(work)))
 
 
 def _ours(work: _Work, plan: Plan) -> list[Group]:
     return [group for group in plan.groups if Place.of(group) in work.leases.held]
+
+
+def _portions(work: _Work, groups: Sequence[Group]) -> list[list[Group]]:
+    """What is merged before more of it is fetched from nodes: as much as the cache may have, a group at least."""
+    most = work.cluster.settings.cache_bytes if work.cluster is not None else 0
+    portions: list[list[Group]] = []
+    left = 0
+    for group in groups:
+        size = sum(unit.file.size for unit in group.units)
+        if not portions or (most and size > left):
+            portions.append([])
+            left = most
+        portions[-1].append(group)
+        left -= size
+    return portions
 
 
 def _plan(work: _Work) -> Plan:
@@ -231,7 +253,7 @@ def _run(work: _Work, groups: Sequence[Group], batch: str) -> bool:
 def _at_hand(work: _Work, group: Group) -> bool:
     """Whether all files of a group are at the receiver, or came back from its nodes; if not, it is tried again later."""
     try:
-        recall(work.cluster, [unit.file for unit in group.units])
+        work.tally.fetched.update(recall(work.cluster, [unit.file for unit in group.units]))
     except TidemarkError as away:
         _fail(work, group, away)
         return False

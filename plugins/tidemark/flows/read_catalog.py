@@ -6,7 +6,7 @@ loads and merges go on. Source: CONTRACT §1 `read`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from tidemark.errors import PartialError
 from tidemark.flows.admitting import local_root, site_of
 from tidemark.flows.app import App
-from tidemark.flows.cluster_cache import fetcher, recall
+from tidemark.flows.cluster_feed import Feed, feeding, through
 from tidemark.flows.cluster_nodes import opened
 from tidemark.flows.point_files import PointFile, check_ending
 from tidemark.ledger import catalog_rows, landing_rows, owner_rows
+from tidemark.ledger.catalog_rows import CatalogDevice
 from tidemark.load.view import CatalogReader, SeenDevice, points, seen_devices
 from tidemark.progress import Progress, Tick, silent
 from tidemark.settings import ReceiverSettings
@@ -89,6 +90,11 @@ class _Bounds:
     start: Mapping[str, int | None]
     end: Mapping[str, int | None]
 
+    def within(self, site: str, devices: Iterable[CatalogDevice]) -> tuple[CatalogDevice, ...]:
+        """Those that may have points between the bounds: files of none of these need not be opened, nor fetched."""
+        start, end = self.start[site], self.end[site]
+        return tuple(d for d in devices if (start is None or d.end >= start) and (end is None or d.start < end))
+
 
 def read(app: App, receiver: ReceiverSettings, query: Query, out: Path, progress: Progress = silent) -> ReadResult:
     """Write what readers see to `out` (`.parquet` or `.csv`).
@@ -111,18 +117,23 @@ def read(app: App, receiver: ReceiverSettings, query: Query, out: Path, progress
         {s: moment(query.start, row.time_unit) for s, row in sites.items()},
         {s: moment(query.end, row.time_unit) for s, row in sites.items()},
     )
+    if query.tall:  # a wide table has a column for every measurement, whenever it has points
+        held = {file.file_id: bounds.within(file.site_id, held.get(file.file_id, ())) for file in files}
     devices = [d for d in seen_devices(files, held, owners, widths) if matches(query.device, d.name)]
-    with opened(app, receiver) as cluster, CatalogReader(root, fetcher(cluster)) as reader:
-        recall(cluster, (layer.file for device in devices for layer in device.layers))
-        shape = _Tall() if query.tall else _Wide.of(reader, devices, progress)
+    with opened(app, receiver) as cluster, feeding(cluster, root) as feed, CatalogReader(root, feed) as reader:
+        shape = _Tall() if query.tall else _Wide.of(reader, devices, feed, progress)
         seen = 0
         with PointFile(out, shape.schema) as target:
-            for number, device in enumerate(devices, 1):
+            for number, device in enumerate(_at_hand(feed, devices), 1):
                 before = target.rows
                 shape.write(target, reader, device, bounds)
                 seen += target.rows > before
                 progress(Tick("read", done=number, total=len(devices)))
         return ReadResult(target.rows, seen, dict(sorted(reader.unread.found.items())))
+
+
+def _at_hand(feed: Feed | None, devices: Sequence[SeenDevice]) -> Iterator[SeenDevice]:
+    return through(feed, ((device, [layer.file for layer in device.layers]) for device in devices))
 
 
 class _Tall:
@@ -157,9 +168,9 @@ class _Wide:
         return pa.schema(fields + [(n, _ARROW[t] if t in _ARROW else pa.string()) for n, t in names])
 
     @staticmethod
-    def of(reader: CatalogReader, devices: Sequence[SeenDevice], progress: Progress) -> _Wide:
+    def of(reader: CatalogReader, devices: Sequence[SeenDevice], feed: Feed | None, progress: Progress) -> _Wide:
         types: dict[str, set[DataType]] = {}
-        for number, device in enumerate(devices, 1):
+        for number, device in enumerate(_at_hand(feed, devices), 1):
             for measurement, found in reader.series_types(device).items():
                 types.setdefault(measurement, set()).update(found)
             progress(Tick("columns", done=number, total=len(devices)))

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from tidemark.errors import HostKeyError, PermissionDeniedError, UnreachableError
 from tidemark.flows.app import App
-from tidemark.flows.cluster_cache import fetcher, recall, restore
+from tidemark.flows.cluster_cache import restore
+from tidemark.flows.cluster_feed import feeding, through
 from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.cluster_verify import verify_nodes
 from tidemark.flows.known_sites import site_names, sites_of
@@ -298,15 +299,16 @@ def _compare_points(work: _Work, root: Path, store: Store, source: SourceChecked
             loose[r["device"]].append((int(r["start_time"]), int(r["end_time"])))
     seen = {device.name: device for device in seen_devices(files, held, owners, {})}
     bounds = {f.site_id: None for f in files}
-    recall(work.cluster, (layer.file for device in seen.values() for layer in device.layers))
     mine = {path: source.same[path] for path in present}
     with (
         tempfile.TemporaryDirectory(prefix="tidemark-verify-") as scratch,
-        CatalogReader(root, fetcher(work.cluster)) as reader,
+        feeding(work.cluster, root) as feed,
+        CatalogReader(root, feed) as reader,
     ):
         with SitePoints(store, mine, Path(scratch)) as points:
             devices = points.devices()
-            for number, device in enumerate(devices, 1):
+            steps = ((d, [layer.file for layer in seen[d].layers] if d in seen else []) for d in devices)
+            for number, device in enumerate(through(feed, steps), 1):
                 work.progress(Tick(f"points of {work.site.name}", done=number, total=len(devices)))
                 at_site = points.columns(device)
                 layers = seen[device].layers if device in seen else ()

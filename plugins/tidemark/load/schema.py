@@ -95,8 +95,12 @@ def write_schema(connection: Connection, origin: Origin, logs: Sequence[KeptLog]
 
 def write_observed(connection: Connection, row: CatalogFile, facts: FileFacts) -> None:
     """Record the series of a catalog file where nobody declared them before."""
-    observed = list(_series_of(row, facts, row.path or row.location, {}))
-    before = schema_rows.series_of(connection, row.receiver, [one.series for one in observed])
+    write_unknown(connection, row.receiver, list(_series_of(row, facts, row.path or row.location, {})))
+
+
+def write_unknown(connection: Connection, receiver: str, observed: Sequence[SeriesRow]) -> None:
+    """Record those of these series that nobody declared before."""
+    before = schema_rows.series_of(connection, receiver, [one.series for one in observed])
     schema_rows.put_series(connection, merge_series(before, (), observed)[0])
 
 

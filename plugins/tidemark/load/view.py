@@ -93,8 +93,9 @@ def _shown(name: str, layers: Sequence[Layer], widths: Mapping[tuple[str, str, s
 class CatalogReader:
     """Reads series from the files of a receiver; a context manager. Keeps the files it used last open."""
 
-    def __init__(self, root: Path, fetch: Callable[[CatalogFile], object] | None = None) -> None:
-        """`fetch`: brings a file back that the receiver gave up, or raises why not."""
+    def __init__(self, root: Path, fetch: Callable[[CatalogFile], Path | None] | None = None) -> None:
+        """`fetch`: brings a file back that the receiver gave up, or raises why not; the folder that it lies below now, None
+        for `root`."""
         self._root = root
         self._fetch = fetch
         self._open: OrderedDict[int, tuple[TsFile, tuple[Deletion, ...]]] = OrderedDict()
@@ -172,17 +173,19 @@ class CatalogReader:
 
     def _opened(self, file: CatalogFile) -> tuple[TsFile, tuple[Deletion, ...]]:
         try:
-            deletions = _deletions(self._root, file)
-            return TsFile(self._root / file.location, file.database), deletions
+            return _open(self._root, file)
         except (NotFoundError, FileNotFoundError):
             if self._fetch is None:
                 raise
-        self._fetch(file)
-        deletions = _deletions(self._root, file)
-        return TsFile(self._root / file.location, file.database), deletions
+        return _open(self._fetch(file) or self._root, file)
 
     def _name(self, subject: str, error: CorruptionError) -> None:
         self.unread.found.setdefault(subject, error.message)
+
+
+def _open(root: Path, file: CatalogFile) -> tuple[TsFile, tuple[Deletion, ...]]:
+    deletions = _deletions(root, file)
+    return TsFile(root / file.location, file.database), deletions
 
 
 def _deletions(root: Path, file: CatalogFile) -> tuple[Deletion, ...]:

@@ -64,7 +64,7 @@ files = ""                                 # "sftp://user@host:22/" (with host_k
 # ── several nodes for the catalog: take away the # of these, then ./tidemark cluster init ────────────────────────
 # [cluster]
 # receiver = "centre"                      # whose data they hold; may be left out where there is one receiver
-# replicas = 3                             # nodes that hold each file
+# replicas = 3                             # nodes that hold each file; for the cluster's life
 # quorum = 2                               # of them that must have a file before readers see it
 # slots = 10000                            # (database, time partition) is hashed to one of so many; for the cluster's life
 # hash = "full"                            # "compat": the hash of the original; for the cluster's life

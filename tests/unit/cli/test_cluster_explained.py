@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster_world import Asked, ClusterWorld, last_json
+from tidemark.cluster.schema_paper import paper_of
 from tidemark.ledger import group_rows, move_rows
 
 
@@ -31,6 +32,21 @@ def test_a_node_that_lacks_operations(world: ClusterWorld, ask: Asked) -> None:
     assert answer["state"] == "behind" and answer["next"] == "./tidemark load" and not answer["final"]
     cluster = ask("status")[1]["cluster"]
     assert cluster["state"] == "behind" and cluster["behind"] == sorted(world.table.group_of(0))
+
+
+def test_a_node_that_has_the_schema_is_not_behind_whatever_is_noted(world: ClusterWorld, ask: Asked) -> None:
+    """A delivery that died before it could write down that it came."""
+    route = world.table.route_schema("root.sg")
+    with world.app.ledger.write() as connection:
+        told = group_rows.OperationRow("centre", route.header, 1, route.slot, "create_database", "root.sg")
+        group_rows.set_operation_state(connection, group_rows.propose(connection, [told]), "committed", 1.0)
+        paper = paper_of(connection, "centre", "root.sg")
+    has, lacks, *_ = route.members
+    world.node(has).put_schema("root.sg", paper)
+    assert ask("why", f"node:{has}")[1]["state"] == "serving"
+    assert ask("why", f"node:{lacks}")[1]["state"] == "behind"
+    told_of = {problem["node"] for problem in ask("cluster", "check")[1]["problems"] if "schema" in problem["problem"]}
+    assert told_of == set(route.members) - {has}
 
 
 def test_a_slot_says_what_its_move_waits_for(world: ClusterWorld, ask: Asked) -> None:
@@ -78,9 +94,18 @@ def test_doctor_looks_at_every_node(world: ClusterWorld, ask: Asked) -> None:
     (world.folder / "n3" / ".tidemark/node.json").write_bytes((world.folder / "n1" / ".tidemark/node.json").read_bytes())
     _, answer = ask("doctor")
     checks = {one["name"]: one for one in answer["checks"]}
+    assert checks["cluster"]["ok"] and "2 copies, 12 slots" in checks["cluster"]["detail"]
     assert checks["node n1: folder"]["ok"] and checks["node n1: table"]["ok"] and checks["node n1: space"]["ok"]
     assert not checks["node n2: table"]["ok"] and "epoch 0" in checks["node n2: table"]["detail"]
     assert not checks["node n3: folder"]["ok"] and "node n1" in checks["node n3: folder"]["detail"]
+
+
+def test_doctor_names_settings_that_the_table_has_otherwise(world: ClusterWorld, ask: Asked) -> None:
+    config = world.folder / "tidemark.toml"
+    config.write_text(config.read_text().replace("replicas = 2", "replicas = 3").replace("slots = 12", "slots = 24"))
+    checks = {one["name"]: one for one in ask("doctor")[1]["checks"]}
+    assert not checks["cluster"]["ok"]
+    assert "replicas = 3, the table has 2; slots = 24, the table has 12" in checks["cluster"]["detail"]
 
 
 def test_doctor_before_init(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cluster_world import Asked, ClusterWorld, last_json
+from tidemark.cluster.schema_paper import paper_of
 from tidemark.ledger import cluster_rows, copy_rows, group_rows
 
 
@@ -177,12 +177,12 @@ def test_a_member_that_acknowledged_and_lacks_a_file_is_a_problem(world: Cluster
 
 def test_states_and_members_that_lead_nowhere_are_named(world: ClusterWorld, ask: Asked) -> None:
     world.sql("INSERT INTO cluster_slot (receiver, node, slot, state, epoch) VALUES ('centre', 'n1', 3, 'pulling', 1)")
-    digest = hashlib.sha256(b"schema").hexdigest()
     with world.app.ledger.write() as connection:
-        told = group_rows.OperationRow("centre", world.table.owners[0], 1, 0, "create_database", "root.sg", digest)
+        told = group_rows.OperationRow("centre", world.table.owners[0], 1, 0, "create_database", "root.sg")
         group_rows.set_operation_state(connection, group_rows.propose(connection, [told]), "committed", 1.0)
+        paper = paper_of(connection, "centre", "root.sg")
     first, *others = world.table.group_of(0)
-    world.node(first).put_schema("root.sg", b"schema")  # it has it, and nobody noted how far it has come
+    world.node(first).put_schema("root.sg", paper)  # it has it, and nobody noted how far it has come
     code, answer = ask("cluster", "check")
     assert code == 20
     assert ("n1", "the slot is pulling by epoch 1, and does not move") in problems(answer)

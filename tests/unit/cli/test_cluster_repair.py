@@ -36,6 +36,20 @@ def test_what_nobody_has_any_more_stays_a_problem(world: ClusterWorld, ask: Aske
     assert len(answer["problems"]) == 2 and answer["repaired"] == 1
 
 
+def test_schemas_are_written_again(world: ClusterWorld, ask: Asked) -> None:
+    """One that is gone and one that is torn."""
+    world.put("root.sg", 0)
+    gone, torn, *_ = world.table.route_schema("root.sg").members
+    (world.folder / gone / ".tidemark/schema/root.sg.schema").unlink()
+    (world.folder / torn / ".tidemark/schema/root.sg.schema").write_bytes(b"torn")
+    code, answer = ask("cluster", "check")
+    assert code == 20 and {one["node"] for one in answer["problems"]} == {gone, torn}
+    assert {one["problem"] for one in answer["problems"]} == {"the schema of root.sg is gone or torn"}
+    code, answer = ask("cluster", "check", "--repair")
+    assert (code, answer["problems"], answer["repaired"]) == (0, [], 2)
+    assert world.node(gone).schema("root.sg") == world.node(torn).schema("root.sg") is not None
+
+
 def test_tables_are_written_again(world: ClusterWorld, ask: Asked) -> None:
     (world.folder / "n1/.tidemark/table/1").write_bytes(b"torn")
     (world.folder / "n2/.tidemark/table/1").unlink()

@@ -196,6 +196,15 @@ class NodeFolderConformance:
         folder.put_schema("x" * 301, b"two")
         assert (folder.schema("x" * 300), folder.schema("x" * 301)) == (b"one", b"two")
 
+    def test_all_that_are_kept_are_found_again(self, folder: NodeFolder, place: Place) -> None:
+        assert list(folder.schemas()) == []
+        for database in ("root.a", "root.b", "x" * 300):
+            folder.put_schema(database, database.encode())
+        place.put(".tidemark/schema/root.b.schema", b"torn")
+        *whole, torn = sorted(folder.schemas(), key=lambda kept: isinstance(kept, CorruptionError))
+        assert {(kept.about, kept.body) for kept in whole} == {("root.a", b"root.a"), ("x" * 300, b"x" * 300)}  # type: ignore[union-attr]
+        assert isinstance(torn, CorruptionError) and "root.b.schema" in torn.message
+
     def test_a_torn_or_exchanged_schema_is_told(self, folder: NodeFolder, place: Place) -> None:
         folder.put_schema("root.a", b"series")
         whole = place.get(".tidemark/schema/root.a.schema") or b""

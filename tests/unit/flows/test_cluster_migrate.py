@@ -12,12 +12,14 @@ import sqlalchemy as sa
 from tests.moving_world import RECEIVER, MovingWorld
 from tidemark.cluster.migration_plan import Batch
 from tidemark.errors import LeaseLostError, RetryableError, StaleEpochError, UnreachableError
+from tidemark.flows.cluster_catch_up import catch_up
 from tidemark.flows.cluster_change import Wanted, change, init
 from tidemark.flows.cluster_migrate import MigrateResult, migrate, open_batches
 from tidemark.flows.cluster_moves import Moving, pull
 from tidemark.flows.cluster_nodes import Cluster
+from tidemark.flows.cluster_show import status_of
 from tidemark.flows.cluster_stock import read_stock
-from tidemark.ledger import catalog_rows, copy_rows, move_rows
+from tidemark.ledger import catalog_rows, copy_rows, group_rows, move_rows
 from tidemark.ledger.leases import Leases
 from tidemark.progress import Tick, silent
 from tidemark.settings import ClusterSettings
@@ -276,3 +278,29 @@ def test_the_schema_of_a_slot_comes_to_its_members_and_goes_with_it(swapped: Mov
             for name in ("n1", "n2", "n3", "n4"):
                 paper = cluster.folder(name).schema(database)
                 assert (paper is not None) == (name in members), (database, name)
+
+
+def test_databases_that_were_told_in_another_order_than_their_slots_moved_leave_nobody_behind(tmp_path: Path) -> None:
+    """What the member was told with the first slots counts once the others are there: by number those came before."""
+    world = MovingWorld(tmp_path, cluster=ClusterSettings(replicas=1, quorum=1, slots=40, grace_hours=0, cache_bytes=0))
+    with world.app(nodes=world.names) as app:
+        init(app, world.receiver)
+    for number in range(12):
+        world.put(f"root.d{number}", 0)
+    with world.app() as app:
+        change(app, world.receiver, ADD, wait=False)
+    for number in range(12):  # more series: each database is told again, in the order of their names
+        world.put(f"root.d{number}", 1)
+    with world.app() as app, Cluster.open(app, world.receiver) as cluster:  # type: ignore[union-attr]
+        catch_up(cluster, world.stores[RECEIVER], most=0)  # as a load ends
+        slots = [cluster.table.route_schema(f"root.d{number}").slot for number in range(12)]
+        mine = [slot for slot in slots if cluster.table.owners[slot] == "n4"]
+    assert len(set(mine)) > 1
+    for slot in reversed(mine):
+        moved(world, [slot])
+    moved(world)
+    with world.app() as app, app.ledger.read() as connection:
+        status = status_of(connection, RECEIVER)
+        assert status is not None and status.behind == ()
+        applied, newest = group_rows.applied(connection, RECEIVER), group_rows.committed_versions(connection, RECEIVER)
+    assert applied["n4", "n4"] == newest["n4"]

@@ -1,0 +1,49 @@
+"""Series in a rebuilt ledger that only the data nodes still know: of schema logs and files that the receiver has no more.
+
+What the receiver's own papers told stands: a node's paper may be of before. Source: docs/decisions/0015.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tidemark.cluster.schema_paper import decode
+from tidemark.errors import CorruptionError
+from tidemark.flows.app import App
+from tidemark.flows.rebuild_nodes import Survivors
+from tidemark.ledger import schema_rows
+from tidemark.load.schema import write_unknown
+from tidemark.settings import ReceiverSettings
+
+
+def write_schemas(app: App, receiver: ReceiverSettings, nodes: Survivors) -> None:
+    """After the receiver's papers were replayed. A torn paper goes to the findings."""
+    for database, kept in sorted(_papers(nodes).items()):
+        try:
+            told = [decode(paper, receiver.name, f"node {node}") for paper, node in kept.items()]
+        except CorruptionError as odd:
+            nodes.findings.troubles.append(f"the schema of {database} at node {next(iter(kept.values()))}: {odd.message}")
+            continue
+        # Rows of series never go: a paper of before has fewer. Where two have as many, the one that most nodes have.
+        rows = max(told, key=len)
+        with app.ledger.write() as connection:
+            known = schema_rows.series_of(connection, receiver.name, [row.series for row in rows])
+            keys = {(row.site_id, row.series) for row in known}
+            write_unknown(connection, receiver.name, [row for row in rows if (row.site_id, row.series) not in keys])
+
+
+def _papers(nodes: Survivors) -> dict[str, dict[bytes, str]]:
+    """Database → its papers, those that most nodes have first → a node that has it."""
+    count: Counter[tuple[str, bytes]] = Counter()
+    where: dict[bytes, str] = {}
+    for name in sorted(nodes.rows):
+        for kept in nodes.stores.folder(name).schemas():
+            if isinstance(kept, CorruptionError):
+                nodes.findings.troubles.append(f"node {name}: {kept.message}")
+                continue
+            count[kept.about, kept.body] += 1
+            where.setdefault(kept.body, name)
+    found: dict[str, dict[bytes, str]] = {}
+    for (database, paper), _ in count.most_common():
+        found.setdefault(database, {})[paper] = where[paper]
+    return found
