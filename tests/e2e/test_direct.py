@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.store_ends import MAC_ROOM, QUICK, address
+from tests.e2e.store_ends import IMPATIENT, MAC_ROOM, QUICK, address
 from tests.e2e.test_relay import assert_whole, fill
+from tests.services.processes import descendants, wait_until
 from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
 from tidemark.errors import DiskFullError, HostKeyError
 from tidemark.stores import direct
 from tidemark.stores.block_journal import journal_of, part_of
+from tidemark.stores.login import Limits
 from tidemark.stores.protocol import Store
 from tidemark.stores.python_store import PythonStore
 from tidemark.stores.road import road_between
@@ -42,9 +44,9 @@ class Nodes:
     end: Path
 
     @contextmanager
-    def opened(self, near: int = 0, far: int = 0) -> Iterator[tuple[Store, Store]]:
-        source = open_sftp(address(self.first, self.begin, near), limits=QUICK)
-        target = open_sftp(address(self.second, self.end, far), limits=QUICK)
+    def opened(self, near: int = 0, far: int = 0, limits: Limits = QUICK) -> Iterator[tuple[Store, Store]]:
+        source = open_sftp(address(self.first, self.begin, near), limits=limits)
+        target = open_sftp(address(self.second, self.end, far), limits=limits)
         with closing(source), closing(target):
             yield source, target
 
@@ -140,6 +142,30 @@ def test_a_killed_server_at_either_end_is_gone_on_from(nodes: Nodes) -> None:
 
     assert_whole(items, nodes.begin, nodes.end, outcomes)
     assert outcomes[0].wire_bytes <= 24 * MB + 2 * OPTIONS.block_bytes
+    assert not leftovers()
+
+
+def test_a_line_between_the_nodes_that_stalls_is_given_up(nodes: Nodes) -> None:
+    items = nodes.large()
+    with Wire(nodes.second.port, upwards=True) as line, nodes.opened(far=line.port, limits=IMPATIENT) as (source, target):
+        line.stall_after(5 * MB)
+
+        outcomes = list(send(source, target, items, OPTIONS))
+
+    assert_whole(items, nodes.begin, nodes.end, outcomes)
+    assert roads(outcomes) == {"direct"}
+    assert outcomes[0].wire_bytes <= 12 * MB + OPTIONS.block_bytes
+
+
+def test_nothing_runs_on_at_either_node(nodes: Nodes) -> None:
+    """Not even where this process stops listening in the middle."""
+    items = [*nodes.large(40 * MB), *fill(nodes.begin)]
+    with nodes.opened() as (source, target):
+        going = send(source, target, items, OPTIONS)
+        next(going)
+        going.close()  # type: ignore[attr-defined]
+    for server in (nodes.first, nodes.second):
+        wait_until(lambda server=server: not descendants(server.pid), server.process, 20, "the sessions' end")  # type: ignore[misc]
     assert not leftovers()
 
 

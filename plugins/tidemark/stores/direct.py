@@ -37,15 +37,18 @@ class NoRoad(Exception):
 
 
 class Direct(Push):
-    def __init__(self, wire: Wire, road: Road, target: PythonStore, items: Sequence[SendItem]) -> None:
+    def __init__(self, wire: Wire, road: Road, items: Sequence[SendItem]) -> None:
         self._road = road
-        super().__init__(wire, road, target, items)
+        source, target = wire.source, wire.target
+        assert isinstance(source, PythonStore) and isinstance(target, PythonStore)
+        super().__init__(wire, source, target, items)
 
     def _line(self, feed: Feed) -> Line:
         return Line(self._road, self.schedule, self.asking, self.wire, lambda *what: DirectCarrier(feed, *what), sends=True)
 
     def _editions_of(self, paths: list[str]) -> Sequence[int | None]:
-        return self._road.editions(paths)
+        assert isinstance(self.source, PythonStore)
+        return self.source.editions(paths)
 
     def _records(self, frame: Frame) -> Iterator[tuple[int, int, int, int, int, int, bytes]]:
         for record in super()._records(frame):

@@ -181,13 +181,7 @@ class Server:
         buffer = memoryview(bytearray(frame))
         receiver = self.writing().Receiver(self.disk, send, self.resumed, reserve)
         try:
-            while True:
-                head = self.source.read(HEAD.size)
-                if len(head) < HEAD.size:
-                    raise Stopped
-                kind, words, size = HEAD.unpack(head)
-                if kind != DATA:
-                    return
+            for words, size in self.coming():
                 text, data = self.source.read(words), buffer[:size]
                 if len(text) < words or self.source.readinto(data) < size:  # type: ignore[attr-defined]
                     raise Stopped
@@ -220,8 +214,8 @@ class Server:
 
         self.forward.run(Sending(self.disk, say, frame, digest, reserve), self.incoming_words())
 
-    def incoming_words(self) -> Iterator[bytes]:
-        """Of DATA whose words are no JSON."""
+    def coming(self) -> Iterator[tuple[int, int]]:
+        """Bytes of the words and of the data of each DATA frame, which the caller reads."""
         while True:
             head = self.source.read(HEAD.size)
             if len(head) < HEAD.size:
@@ -229,6 +223,11 @@ class Server:
             kind, words, size = HEAD.unpack(head)
             if kind != DATA:
                 return
+            yield words, size
+
+    def incoming_words(self) -> Iterator[bytes]:
+        """Of DATA whose words are no JSON."""
+        for words, size in self.coming():
             text = self.source.read(words + size)[:words]
             if len(text) < words:
                 raise Stopped

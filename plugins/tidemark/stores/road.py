@@ -28,7 +28,7 @@ def round_between(wire: Wire, items: Sequence[SendItem]) -> Round:
         wire.road = RELAYED + road
         return Relay(wire, items)
     wire.road = DIRECT
-    return Direct(wire, road, target, items)
+    return Direct(wire, road, items)
 
 
 def road_between(source: PythonStore, target: PythonStore) -> Road | str:
