@@ -84,6 +84,20 @@ def test_files_go_from_node_to_node_and_not_through_this_process(nodes: Nodes) -
     assert not leftovers()
 
 
+def test_an_rsa_key_is_lent_too(nodes: Nodes) -> None:
+    """It signs by another name than its own, and by SHA-2 alone."""
+    items, key = fill(nodes.begin), nodes.second.folder / "rsa_key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "rsa", "-N", "", "-f", str(key)], check=True)
+    with (nodes.second.folder / "authorized_keys").open("a") as keys:
+        keys.write(key.with_suffix(".pub").read_text())
+    source = open_sftp(address(nodes.first, nodes.begin), limits=QUICK)
+    target = open_sftp(address(nodes.second, nodes.end, key=str(key)), limits=QUICK)
+    with closing(source), closing(target):
+        outcomes = list(send(source, target, items, OPTIONS))
+    assert_whole(items, nodes.begin, nodes.end, outcomes)
+    assert roads(outcomes) == {"direct"}
+
+
 def test_what_is_there_is_not_sent_again_and_a_line_serves_many_sendings(nodes: Nodes) -> None:
     items = fill(nodes.begin)
     with nodes.opened() as (source, target):
@@ -206,6 +220,23 @@ def test_a_source_that_changes_during_the_sending_is_never_mixed(nodes: Nodes, s
     assert there == new or size == 20_000  # a small one was there whole before
 
 
+def test_a_source_whose_mtime_is_set_back_after_a_change_is_never_mixed(nodes: Nodes) -> None:
+    items, came, size = nodes.large(), [0], 12 * MB
+    with nodes.opened() as (source, target):
+
+        def change(count: int) -> None:
+            before, came[0] = came[0], came[0] + count
+            if before < 4 * MB <= came[0]:
+                with (nodes.begin / "large.tsfile").open("r+b") as there:
+                    there.write(b"B" * size)
+                os.utime(nodes.begin / "large.tsfile", (OLD, OLD))
+
+        (sent,) = send(source, target, items, OPTIONS, change)
+
+    assert isinstance(sent, Sent) and sent.wire_bytes > size
+    assert (nodes.end / "l" / "large.tsfile").read_bytes() == b"B" * size
+
+
 def test_a_file_that_is_gone_or_shorter_fails_alone(nodes: Nodes) -> None:
     items = fill(nodes.begin)
     (nodes.begin / items[0].source_path).unlink()
@@ -300,6 +331,24 @@ def test_a_target_that_the_source_does_not_reach_is_relayed(nodes: Nodes, monkey
 def test_a_key_that_the_source_may_not_log_in_with_is_relayed(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidemark.stores.lent_keys.Asked._is_login", lambda *_: False)
     assert_relayed(nodes, "Permission denied")
+
+
+def test_a_line_that_is_lost_for_good_is_relayed_from_where_it_was(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    items, came = nodes.large(), [0]
+    with nodes.opened() as (source, target):
+
+        def lose(count: int) -> None:
+            before, came[0] = came[0], came[0] + count
+            if before < 5 * MB <= came[0]:
+                monkeypatch.setattr(direct, "ssh_command", lambda *_: ["false"])
+                nodes.second.drop_connections()
+
+        outcomes = list(send(source, target, items, OPTIONS, lose))
+
+    assert_whole(items, nodes.begin, nodes.end, outcomes)
+    (road,) = roads(outcomes)
+    assert road.startswith("relayed: ")
+    assert outcomes[0].wire_bytes <= 12 * MB + OPTIONS.block_bytes
 
 
 def test_another_host_key_seen_by_the_source_is_an_error_and_no_reason_to_relay(
