@@ -28,6 +28,7 @@ from tidemark.stores.far_stream import NOTHING, PREFIX, RECORD, Ranges, widen, w
 READ = 6  # kind of a record beside `far_receive.SOURCE`: read here and on its way; its note is the edition
 READY = b"tidemark python3 ready"
 GREETING_LINES = 200  # of a login script
+ENDING_SECONDS = 60.0  # for the other end's last word, once nothing more is asked
 
 
 class NoRoad(Exception):
@@ -114,8 +115,11 @@ class Forward:
             raise
         finally:
             asked.put(None)
+            over = threading.Timer(ENDING_SECONDS, self.child.kill)  # nobody reads on what would tell that we are given up
+            over.start()
             for thread in threads:
                 thread.join()
+            over.cancel()
 
     # the thread that reads and sends
 
