@@ -8,6 +8,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,18 +79,22 @@ def other(start_sshd: Callable[..., Sshd]) -> Sshd:
         pytest.param(Tier.SFTP, Tier.PYTHON, marks=pytest.mark.full),
     ],
 )
-def test_files_go_from_one_server_to_another(sshd: Sshd, other: Sshd, first: Tier, second: Tier) -> None:
+@pytest.mark.parametrize("direct", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_files_go_from_one_server_to_another(sshd: Sshd, other: Sshd, first: Tier, second: Tier, direct: bool) -> None:
+    options = replace(OPTIONS, direct=direct)
     begin, end = sshd.new_folder("site"), other.new_folder("centre")
     items = fill(begin)
     source, target = open_store(address(sshd, begin), first), open_store(address(other, end), second)
 
-    outcomes = list(send(source, target, items, OPTIONS))
+    outcomes = list(send(source, target, items, options))
 
     assert_whole(items, begin, end, outcomes)
+    direct_road = direct and first is second is Tier.PYTHON
+    assert {one.road for one in outcomes if isinstance(one, Sent)} == {"direct" if direct_road else ""}
     proof = "target" if first is Tier.SFTP else "source"
     assert {one.verified for one in outcomes if isinstance(one, Sent)} == {proof}
     known = [SendItem(i.source_path, i.target_path, i.size, one.sha256) for i, one in by_item(outcomes)]
-    assert [one.wire_bytes for one in send(source, target, known, OPTIONS)] == [0] * len(items)
+    assert [one.wire_bytes for one in send(source, target, known, options)] == [0] * len(items)
     source.close()
     target.close()
 

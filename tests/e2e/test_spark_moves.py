@@ -139,7 +139,8 @@ def test_a_task_that_is_killed_is_done_again(world: Callable[[str], World], java
     first = session_at("slot_migrate", "local[2]", java)
     assert any("slot_migrate.py" in word for word in psutil.Process(first.pid).cmdline()), "the first move started it"
     sent = strike(moving, lambda: [p for p in descendants(first.pid) if sends(p)])
-    assert moving.add().state == "done"
+    done = moving.add()
+    assert (done.state, {road.road for road in done.roads}) == ("done", {"direct"}), "an executor's nodes send, too"
     before, after = sent(), moving.whole()
     assert 2 <= len(before) < len(after) and before == {at: after[at] for at in before}, "nothing was sent again"
     moving.sound()

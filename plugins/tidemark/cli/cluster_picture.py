@@ -37,6 +37,8 @@ def show(screen: Screen, view: ClusterView) -> None:
     if coming:
         screen.line("  ▒ its files are on the way; readers ask the old group, too")
     _moving(screen, view)
+    for road in view.roads:
+        screen.line(f"  {road.source} to {road.node}: {road.road}")
     if view.change is not None:
         screen.line(f"  {view.change.said} is {view.change.state}; ./tidemark cluster {verb_of(view)} goes on with it")
 

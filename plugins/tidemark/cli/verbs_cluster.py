@@ -163,6 +163,8 @@ def _changed(call: Call, act: Callable[[Progress], ChangeResult]) -> Answer:
 def _show_changed(screen: Screen, found: Mapping[str, Any]) -> None:
     moved = f"{found['moved_slots']:,} slots and {size(found['moved_bytes'])} have moved"
     screen.line(f"epoch {found['epoch']}: {found['state']}; {moved}")
+    for road in found["roads"]:
+        screen.line(f"  {road['from']} to {road['to']}: {road['road']}")
     if found["state"] not in ("done", "rolled_back"):
         screen.tell("  ./tidemark cluster show tells how far it is")
 

@@ -42,7 +42,7 @@ def carry(
     way: Way, source: Store, target: Store, items: Sequence[SendItem], on_bytes: Callable[[int], None]
 ) -> Iterator[Sent | Failed]:
     """As `transfer.send`, by whatever the settings say. CarrierLostError where the engine itself fails."""
-    options = SendOptions(bandwidth=way.cluster.settings.bandwidth, retries=2)  # then another member is asked
+    options = SendOptions(bandwidth=way.cluster.settings.bandwidth, retries=2, direct=True)  # then another member is asked
     engine = _engine(way, sum(item.size for item in items)) if items else None
     if engine is None:
         yield from send(source, target, items, options, on_bytes)

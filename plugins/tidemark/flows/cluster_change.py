@@ -25,6 +25,7 @@ from tidemark.flows.cluster_migrate import migrate
 from tidemark.flows.cluster_nodes import NodeStores
 from tidemark.flows.cluster_phases import PhaseOne
 from tidemark.flows.cluster_plan import PlanReport, plan_change, planned
+from tidemark.flows.cluster_show import roads_of
 from tidemark.flows.cluster_stock import read_stock
 from tidemark.flows.cluster_wanted import Wanted, joining_row, require_cluster, require_settings
 from tidemark.ledger import audit, cluster_rows, copy_rows, move_rows
@@ -32,6 +33,7 @@ from tidemark.ledger.cluster_rows import ChangeRow
 from tidemark.ledger.database import now
 from tidemark.ledger.leases import Lease, Leases, check_in
 from tidemark.progress import Progress, silent
+from tidemark.proof.cluster_view import RoadView
 from tidemark.settings import ReceiverSettings
 
 __all__ = ["ChangeResult", "PlanReport", "Wanted", "change", "init", "plan_change", "roll_back"]
@@ -41,15 +43,19 @@ _MANY = 10_000  # changes that are looked at
 
 @dataclass(frozen=True)
 class ChangeResult:
-    """`moved_slots`, `moved_bytes`: come to their new groups so far. `state`: swapped | migrating | done | rolled_back."""
+    """`moved_slots`, `moved_bytes`: come to their new groups so far. `state`: swapped | migrating | done | rolled_back.
+
+    `roads`: which way files went from node to node.
+    """
 
     epoch: int
     moved_slots: int
     moved_bytes: int
     state: str
+    roads: tuple[RoadView, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        return {"ok": True, **asdict(self)}
+        return {"ok": True, **asdict(self), "roads": [road.as_json() for road in self.roads]}
 
 
 def init(app: App, receiver: ReceiverSettings, progress: Progress = silent) -> ChangeResult:
@@ -224,5 +230,6 @@ def _result(app: App, receiver: ReceiverSettings, change_id: str) -> ChangeResul
         assert change is not None  # written down by this very call, or asked for by its id
         epoch = change.from_epoch + (change.state != "rolled_back")
         moves = move_rows.moves(connection, receiver.name, epoch) if change.state != "rolled_back" else []
+        roads = roads_of(connection, receiver.name, epoch)
     moved = [move for move in moves if move.state != "moving" and set(move.old) != set(move.new)]
-    return ChangeResult(epoch, len(moved), sum(move.bytes_done for move in moves), change.state)
+    return ChangeResult(epoch, len(moved), sum(move.bytes_done for move in moves), change.state, roads)

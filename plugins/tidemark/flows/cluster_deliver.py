@@ -26,7 +26,9 @@ from tidemark.stores.protocol import Entry, Range, Store
 from tidemark.stores.transfer import SendItem, SendOptions, Sent
 
 MACHINES = 8  # that are sent to at once, at most
-_OPTIONS = SendOptions(retries=3)  # a member that stays away catches up later; the others do not wait long for it
+_OPTIONS = SendOptions(
+    retries=3, direct=True
+)  # a member that stays away catches up later; the others do not wait long for it
 
 
 @dataclass(frozen=True)

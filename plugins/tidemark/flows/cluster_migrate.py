@@ -31,22 +31,24 @@ from tidemark.ledger.events import record
 from tidemark.ledger.leases import Lease, Leases, check_in
 from tidemark.ledger.move_rows import MoveRow
 from tidemark.progress import Progress, silent
+from tidemark.proof.cluster_view import RoadView
 from tidemark.settings import ReceiverSettings
 
 
 @dataclass(frozen=True)
 class MigrateResult:
     """`slots`, `bytes`: of this call; `left`: slots that still move. `state`: of the change: migrating | done, "" where
-    none was open."""
+    none was open. `roads`: which way files went in this call."""
 
     epoch: int
     slots: int
     bytes: int
     left: int
     state: str
+    roads: tuple[RoadView, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        return {"ok": True, **asdict(self)}
+        return {"ok": True, **asdict(self), "roads": [road.as_json() for road in self.roads]}
 
 
 def migrate(
@@ -85,7 +87,8 @@ def migrate(
             sweep(cluster, lease)
     if failed:
         raise _trouble(failed, left)
-    return MigrateResult(work.cluster.epoch, work.slots_done, work.moved, left, state)
+    roads = tuple(RoadView(source or "the receiver", node, road) for (source, node), road in sorted(work.roads.items()))
+    return MigrateResult(work.cluster.epoch, work.slots_done, work.moved, left, state, roads)
 
 
 def open_batches(app: App, receiver: ReceiverSettings) -> list[Batch]:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tidemark.cluster.migration_plan import Batch
 from tidemark.errors import (
@@ -62,6 +63,7 @@ class Moving:
     slots_done: int = 0
     moved: int = 0  # bytes recorded by this call
     engine: str = "pool"  # what sends (`cluster_carry`); the settings may say otherwise
+    roads: dict[tuple[str, str], str] = field(default_factory=dict)  # source, member: `Sent.road` of what came last
 
     def beat(self, on_wire: int = 0) -> None:
         shown = min(self.total, self.done + on_wire)
@@ -151,6 +153,7 @@ def _fetch(
             for outcome in carry(_way(work, batch, source, member), store, target, items, _Counter(work)):
                 if isinstance(outcome, Sent):
                     recorded.append(_copy(work, member, outcome))
+                    _note_road(work, source, member, outcome.road)
                 else:
                     wrong = failed[outcome.item.target_path] = outcome.error
                 if len(recorded) >= _RECORDED:
@@ -170,6 +173,16 @@ def _fetch(
             check_in(connection, work.lease)
             record(connection, "cluster.source_failed", node=source or "the receiver", error=wrong.message)
     return came
+
+
+def _note_road(work: Moving, source: str, member: str, road: str) -> None:
+    if not road or work.roads.get((source, member)) == road:
+        return
+    work.roads[source, member] = road
+    with work.app.ledger.write() as connection:
+        check_in(connection, work.lease)
+        told: dict[str, Any] = {"source": source or "the receiver", "node": member, "epoch": work.cluster.epoch}
+        record(connection, "cluster.road", path=work.receiver, road=road, **told)
 
 
 def _copy(work: Moving, member: str, sent: Sent) -> CopyRow:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -25,6 +26,7 @@ from tidemark.proof.cluster_view import (
     GroupView,
     MovingView,
     NodeView,
+    RoadView,
     RouteView,
     spans_of,
 )
@@ -56,6 +58,7 @@ def view_of(connection: Connection, receiver: str, at: float, with_left: bool = 
         moving=_moving(moves, copy_rows.bytes_by_slot(connection, receiver)),
         change=_change(change),
         made=at,
+        roads=roads_of(connection, receiver, table.epoch),
     )
 
 
@@ -149,6 +152,14 @@ def _moving(moves: Iterable[MoveRow], sizes: Mapping[int, int]) -> tuple[MovingV
         done = whole if state == "acknowledged" else came
         found.append(MovingView(spans_of(row.slot for row in rows), old, new, state, whole, done))
     return tuple(sorted(found, key=lambda one: one.spans))
+
+
+def roads_of(connection: Connection, receiver: str, epoch: int) -> tuple[RoadView, ...]:
+    """Which way files went from node to node in a change: the last word on each."""
+    sql = "SELECT detail FROM event WHERE path = :r AND kind = 'cluster.road' ORDER BY event_id"
+    said = [json.loads(row[0]) for row in connection.execute(sa.text(sql), {"r": receiver})]
+    roads = {(one["source"], one["node"]): one["road"] for one in said if one["epoch"] == epoch}
+    return tuple(RoadView(source, node, road) for (source, node), road in sorted(roads.items()))
 
 
 def _change(row: ChangeRow | None) -> ChangeView | None:

@@ -80,6 +80,7 @@ KINDS: Mapping[str, str] = {
     "cluster.swapped": "A new partition table is in force; detail: epoch, change, node, slots.",
     "cluster.moved": "Everything of a change lies with its new nodes; detail: epoch, slots, bytes.",
     "cluster.left": "A node left the cluster: its data is safe elsewhere; detail: node, epoch.",
+    "cluster.road": "Which way files go between nodes, told when it changes; path: receiver; detail: source, node, road.",
     "cluster.source_failed": "A node could not give a file, another was asked; detail: node, error.",
     # proof and care
     "verify.difference": "verify found a difference; detail: what, expected, found.",

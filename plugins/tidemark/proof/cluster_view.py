@@ -81,6 +81,18 @@ class MovingView:
 
 
 @dataclass(frozen=True)
+class RoadView:
+    """Which way files go from a node to another. `road`: "direct", or "relayed: …" through this process and why."""
+
+    source: str
+    node: str
+    road: str
+
+    def as_json(self) -> dict[str, Any]:
+        return {"from": self.source, "to": self.node, "road": self.road}
+
+
+@dataclass(frozen=True)
 class ChangeView:
     """The change that is not at its end."""
 
@@ -112,6 +124,7 @@ class ClusterView:
     moving: tuple[MovingView, ...]
     change: ChangeView | None
     made: float
+    roads: tuple[RoadView, ...] = ()  # of the table in force, as far as something went by one
 
     @property
     def slots(self) -> int:
@@ -139,6 +152,7 @@ class ClusterView:
             "groups": [one.as_json() for one in self.groups],
             "moving": [one.as_json() for one in self.moving],
             "change": self.change.as_json() if self.change else None,
+            "roads": [one.as_json() for one in self.roads],
         }
 
 

@@ -105,6 +105,11 @@ class Carrier:
         """Whether it may be silent for longer than the stall limit."""
         return False
 
+    @property
+    def last_words(self) -> str:
+        """What its far end had to say before it was gone."""
+        return self.session.pipe.last_words()
+
     def give_back(self, frame: Frame) -> None:
         """Nothing of the frame's bytes is needed any more."""
         if self._sink is not None and frame.slab:

@@ -40,6 +40,7 @@ class Server:
         self.disk = Disk(root)
         self.load = load  # what only writing needs
         self.resumed: dict[str, Any] = {}  # what `begin` found in parts, by path
+        self.forward: Any = None  # far_forward.Forward, once another node was reached
         self.source = source
         self.sink = sink
         self.beaten = 0.0
@@ -180,13 +181,7 @@ class Server:
         buffer = memoryview(bytearray(frame))
         receiver = self.writing().Receiver(self.disk, send, self.resumed, reserve)
         try:
-            while True:
-                head = self.source.read(HEAD.size)
-                if len(head) < HEAD.size:
-                    raise Stopped
-                kind, words, size = HEAD.unpack(head)
-                if kind != DATA:
-                    return
+            for words, size in self.coming():
                 text, data = self.source.read(words), buffer[:size]
                 if len(text) < words or self.source.readinto(data) < size:  # type: ignore[attr-defined]
                     raise Stopped
@@ -194,6 +189,49 @@ class Server:
         finally:
             receiver.finish()
             self.resumed.clear()
+
+    def do_reach(self, command: list[str], known: str, seconds: float) -> str:
+        """What comes is the program for the other node (`far_forward`); the answer why it is not reached, or ""."""
+        program = b"".join(self.incoming())
+        self.writing()
+        from tidemark.stores import far_forward
+
+        try:
+            self.forward = far_forward.Forward(command, known, program, seconds)
+        except far_forward.NoRoad as why:
+            return str(why)
+        return ""
+
+    def do_forward(self, frame: int, digest: bool, reserve: int) -> None:
+        """DATA of `far_forward` words; what they ask goes to the node that was reached; RECORDs answer."""
+        from tidemark.stores.far_forward import Sending
+
+        sink = self.sink.fileno()
+        self.sink.flush()
+
+        def say(kind: int, words: bytes) -> None:
+            write_all(sink, [HEAD.pack(kind, len(words), 0), words])
+
+        self.forward.run(Sending(self.disk, say, frame, digest, reserve), self.incoming_words())
+
+    def coming(self) -> Iterator[tuple[int, int]]:
+        """Bytes of the words and of the data of each DATA frame, which the caller reads."""
+        while True:
+            head = self.source.read(HEAD.size)
+            if len(head) < HEAD.size:
+                raise Stopped
+            kind, words, size = HEAD.unpack(head)
+            if kind != DATA:
+                return
+            yield words, size
+
+    def incoming_words(self) -> Iterator[bytes]:
+        """Of DATA whose words are no JSON."""
+        for words, size in self.coming():
+            text = self.source.read(words + size)[:words]
+            if len(text) < words:
+                raise Stopped
+            yield text
 
     def do_digests(self, ranges: list[list[Any]]) -> list[str | None]:
         with self.disk.telling(self.beat):
@@ -265,4 +303,9 @@ def serve(root: str, load: Callable[[bytes], None] | None = None) -> None:
     sys.stdout.buffer.flush()
     source = sys.stdin.buffer
     rest = source.read(int(source.readline() or 0)) if load else b""
-    Server(root, source, sys.stdout.buffer, lambda: load(rest) if load else None).serve()
+    server = Server(root, source, sys.stdout.buffer, lambda: load(rest) if load else None)
+    try:
+        server.serve()
+    finally:
+        if server.forward is not None:
+            server.forward.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,8 +22,12 @@ GREETING = b"tidemark "
 _WRITE = 1 << 18  # bytes a DATA frame towards the far end
 
 
-def start_far_end(connection: SshConnection, root: str, python: bool = True) -> tuple[FarSession | None, tuple[str, ...]]:
+def start_far_end(
+    connection: SshConnection, root: str, python: bool = True, agent: Callable[[Any], None] | None = None
+) -> tuple[FarSession | None, tuple[str, ...]]:
     """A session with python3 at the far end, or None and the POSIX tools there are; neither: no shell at all.
+
+    `agent` serves what asks there for an SSH agent (`lent_keys`).
 
     Text that a login script prints before is skipped. An SFTP-only server takes our first bytes for a bad packet and hangs
     up at once, so no time is lost there. Only an answer tells a tier: an end that is silent or gone raises UnreachableError.
@@ -31,7 +35,7 @@ def start_far_end(connection: SshConnection, root: str, python: bool = True) -> 
     if python:
         begin_making()
     for with_python in (True, False) if python else (False,):
-        pipe = connection.open_pipe(command(with_python, connection.nice))
+        pipe = connection.open_pipe(command(with_python, connection.nice), agent=agent)
         try:
             with suppress(UnreachableError):  # a shell without python3 has answered, and may be gone already
                 for piece in program(root) if with_python else (b"tidemark\n",):
@@ -231,6 +235,9 @@ class FarPool:
                 if session.open:
                     return session
                 session.close()
+        return self._start()
+
+    def _start(self) -> FarSession:
         session_or_none, _ = start_far_end(self._connection, self._root)
         if session_or_none is None:
             raise UnreachableError(f"{self._connection.login.name} does not start python3 any more", hint="run again")

@@ -16,7 +16,7 @@ from importlib import resources
 from typing import NamedTuple
 
 READING = ("durable", "disk_rows", "disk", "far_stream", "far_program")
-WRITING = ("head_room", "block_journal", "part_lease", "part_file", "resuming", "far_sealing", "far_receive")
+WRITING = ("head_room", "block_journal", "part_lease", "part_file", "resuming", "far_sealing", "far_receive", "far_forward")
 MODULES = READING + WRITING
 """What reading needs goes first and is as much as may cross at once before anything is acknowledged: it is up a round trip
 sooner. What only writing needs is behind it on the way, and made into modules when something is to be written."""

@@ -171,7 +171,7 @@ class Line:
     def lost(self, carrier: Carrier) -> None:
         """Give a connection up; what it was asked for waits again."""
         carrier.ended = True
-        self._last_words = carrier.session.pipe.last_words() or self._last_words
+        self._last_words = carrier.last_words or self._last_words
         carrier.close()
         if carrier in self.carriers:
             self.carriers.remove(carrier)

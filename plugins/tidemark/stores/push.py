@@ -1,7 +1,8 @@
 """Send files of a disk of this machine to a far end that has python3, as fast as the wire.
 
 The hand (`transfer_round`) says what is sent over which connection (`push_carrier`); the far end checks, keeps and answers
-each piece (`far_receive`). Files that are whole there are told to take their names, companions first.
+each piece (`far_receive`). Files that are whole there are told to take their names, companions first. Who reads may be
+another node instead (`direct`).
 """
 
 from __future__ import annotations
@@ -60,13 +61,13 @@ class _Sealing:
 
 
 class Push(Round):
-    def __init__(self, wire: Wire, source: LocalStore, target: PythonStore, items: Sequence[SendItem]) -> None:
+    def __init__(self, wire: Wire, source: LocalStore | PythonStore, target: PythonStore, items: Sequence[SendItem]) -> None:
         super().__init__(wire, items, source.where, target.where)
         self.source = source
         self.target = target
         root, reserve = source.where.root, wire.options.reserve
         feed = Feed(root, reserve, self._describe, self._read, self._asked, self._edge.passes, self._crossed, self._broke)
-        self.line = Line(target, self.schedule, self.asking, wire, lambda *what: PushCarrier(feed, *what), sends=True)
+        self.line = self._line(feed)
         self._large: dict[int, _Pieces] = {}  # all of the round
         self._first: dict[int, int] = {}  # small file: the connection that was asked for it first
         self._editions: dict[int, int] = {}  # of large files, when they were looked at or first read
@@ -105,6 +106,15 @@ class Push(Round):
         if self.wire.litter and not isinstance(self.error, UnreachableError):
             self.target.remove(self.wire.litter)
             self.wire.litter.clear()
+
+    # who reads
+
+    def _line(self, feed: Feed) -> Line:
+        return Line(self.target, self.schedule, self.asking, self.wire, lambda *what: PushCarrier(feed, *what), sends=True)
+
+    def _editions_of(self, paths: list[str]) -> Sequence[int | None]:
+        assert isinstance(self.source, LocalStore)
+        return editions(self.source.disk, paths)
 
     # for the threads that send
 
@@ -269,7 +279,7 @@ class Push(Round):
     def look_at(self, files: dict[int, Entry]) -> dict[int, list[tuple[int, int]]]:
         started = time.time()
         known = {number: identity(self._files[number], entry) for number, entry in files.items()}
-        seen = editions(self.source.disk, [self._files[number].source_path for number in files])
+        seen = self._editions_of([self._files[number].source_path for number in files])
         self._editions = {number: edition for number, edition in zip(files, seen, strict=True) if edition is not None}
         kept = self._begin({number: (known[number], True) for number in files})
         stale = {number for number, blocks in list(kept.items()) if not self._still(kept, number, blocks)}

@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tidemark.errors import TidemarkError, UnreachableError
 from tidemark.stores.bulk_sink import Frame
@@ -48,6 +48,14 @@ class Feed(NamedTuple):
     broke: Callable[[BaseException], None]  # what nobody expected
 
 
+class Reader(Protocol):
+    """Who reads the files."""
+
+    def answer(self, asked: bytes) -> None:
+        """RANGEs, each followed by its path."""
+        ...
+
+
 class PushCarrier(Carrier):
     def __init__(self, feed: Feed, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -61,11 +69,15 @@ class PushCarrier(Carrier):
 
     def start(self, frame: int, slabs: int, digest: bool) -> None:
         self._sink = self.session.pipe.take_over(ANSWERS_ROOM, ANSWERS_SLABS, self._deliver)
-        self.session.begin("receive", frame, self._feed.reserve)
+        reader = self._reader(frame, digest)
         if self._sink is None:
             threading.Thread(target=self._read, name=f"tidemark-push-{self.number}", daemon=True).start()
-        ranges = Ranges(Disk(self._feed.root), self._send_pieces, frame, digest)
-        threading.Thread(target=self._run, args=(ranges,), name=f"tidemark-feed-{self.number}", daemon=True).start()
+        threading.Thread(target=self._run, args=(reader,), name=f"tidemark-feed-{self.number}", daemon=True).start()
+
+    def _reader(self, frame: int, digest: bool) -> Reader:
+        """Tells the far end what begins."""
+        self.session.begin("receive", frame, self._feed.reserve)
+        return Ranges(Disk(self._feed.root), self._send_pieces, frame, digest)
 
     def ask(self, spans: Sequence[Span], files: dict[int, Asking]) -> None:
         self.copies.update(self._feed.asked(self.number, spans))
@@ -110,13 +122,13 @@ class PushCarrier(Carrier):
 
     # the thread that sends
 
-    def _run(self, ranges: Ranges) -> None:
+    def _run(self, reader: Reader) -> None:
         try:
             while (job := self._jobs.get()) is not None:
                 if self._closing:
                     return
                 if isinstance(job, bytes):
-                    ranges.answer(job)
+                    reader.answer(job)
                 else:
                     self._send_seals(job)
             if not self._closing:

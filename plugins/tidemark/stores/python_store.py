@@ -30,6 +30,7 @@ class PythonStore:
         self.root = root
         self.pool = FarPool(connection, root, first)
         self.further: list[tuple[SshConnection, FarSession]] = []  # opened by a transfer, idle now
+        self.roads: dict[str, PythonStore | str] = {}  # by target's url: see `road`
         self.where = Where(connection.login.name, root)
 
     def list_files(self, folders: Sequence[str]) -> Listing:
@@ -171,6 +172,9 @@ class PythonStore:
             return int(far.ask("free", check_folder(folder)))
 
     def close(self) -> None:
+        for road in self.roads.values():
+            if isinstance(road, PythonStore):
+                road.close()
         self.pool.close()
         self.connection.drop()
         self.pool.settle()  # which ends with the connection

@@ -11,7 +11,7 @@ import logging
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from tidemark.errors import UnreachableError
@@ -46,8 +46,10 @@ class SshConnection:
         """To the same server, as the same user; not connected yet."""
         return SshConnection(self.login, self.limits, self.nice)
 
-    def open_pipe(self, command: str = "", subsystem: str = "") -> Pipe:
-        """A channel that runs `command`, or the named subsystem."""
+    def open_pipe(
+        self, command: str = "", subsystem: str = "", agent: Callable[[paramiko.Channel], None] | None = None
+    ) -> Pipe:
+        """A channel that runs `command`, or the named subsystem. `agent` serves who asks there for an SSH agent."""
         with self.speaking("opening a session"):
             transport, channel = self._open_session()
             channel.settimeout(self.limits.stall)
@@ -56,6 +58,8 @@ class SshConnection:
                     with self._deadline(transport):
                         channel.invoke_subsystem(subsystem)
                 else:
+                    if agent is not None:
+                        channel.request_forward_agent(agent)
                     transport.execute(channel, command)
             except BaseException:
                 with suppress(EOFError, OSError, paramiko.SSHException):
@@ -63,6 +67,12 @@ class SshConnection:
                 self.close_further(transport)
                 raise
             return Pipe(self, transport, channel)
+
+    def keys(self) -> tuple[paramiko.PKey, paramiko.PKey]:
+        """The server's own key, compared with the settings, and the one that logged in there."""
+        with self.speaking("asking for its keys"):
+            transport = self._connected()
+            return transport.get_remote_server_key(), transport.auth_handler.private_key
 
     def _open_session(self) -> tuple[SshTransport, paramiko.Channel]:
         """MaxSessions counts the sessions of a connection: one too many gets a connection of its own."""

@@ -8,6 +8,7 @@ Source: DESIGN §3 and §5, research/transfer.md §5 and §6.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from tidemark.stores.protocol import Store, Tier
 from tidemark.stores.retrying import plain
@@ -30,6 +31,12 @@ def send(
     rest of the items fail with the same error, at once. Target paths must differ from one another.
     """
     options = options or SendOptions()
+    if options.direct and plain(source).properties.tier is plain(target).properties.tier is Tier.PYTHON:
+        from tidemark.stores.road import round_between
+
+        between = Wire(plain(source), plain(target), replace(options, connections=1), on_bytes)
+        yield from run_rounds(between, items, lambda left: round_between(between, left))
+        return
     wire = Wire(plain(source), plain(target), options, on_bytes)
     if {wire.source.properties.tier, wire.target.properties.tier} == {Tier.PYTHON, Tier.LOCAL}:
         from tidemark.stores.streaming import can_stream, stream

@@ -13,6 +13,7 @@ from tidemark.stores.protocol import Entry, Store, Tier
 
 SMALL = 1 << 20  # files up to here (and up to a block, and a pace of a capped link) travel whole, in bundles
 ALWAYS_SMALL = 1 << 15  # and up to here in any case: the others may have a journal, of a try when the cap was lower
+DIRECT, RELAYED = "direct", "relayed: "
 PIECE = 1 << 18  # bytes of a block handed on at once
 
 
@@ -43,16 +44,21 @@ class SendOptions:
     digest_at_source: bool = True  # False: at the target alone, "not verified at the source"
     slowest: float = 1000.0  # bytes a second of a file that is worth waiting for (`file_deadline`); 0: all are
     reserve: int = 0  # bytes of the target's disk that stay free
+    direct: bool = False  # between two far ends: they send to each other where they can (`road`)
 
 
 @dataclass(frozen=True)
 class Sent:
-    """Durable under its final name. `verified`: where the digest was made: "source" (there, too) or "target" (alone)."""
+    """Durable under its final name. `verified`: where the digest was made: "source" (there, too) or "target" (alone).
+
+    `road`: DIRECT, or RELAYED and why; "" where nobody had the choice.
+    """
 
     item: SendItem
     sha256: str
     wire_bytes: int
     verified: str
+    road: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,7 @@ class Wire:
     deadlines: FileDeadlines = field(init=False)  # by source path
     spent: dict[str, int] = field(default_factory=dict)  # wire bytes by target path, all tries of the item at hand
 
+    road: str = ""  # of the round under way, see `Sent`
     litter: list[str] = field(default_factory=list)  # files at the target that nobody has a use for any more
     _counting: threading.Lock = field(default_factory=threading.Lock)  # who counts is not who tells
 
@@ -126,7 +133,7 @@ class Wire:
 
     def sent(self, item: SendItem, sha256: str) -> Sent:
         verified = "source" if self.proven_at_source and self.options.digest_at_source else "target"
-        return Sent(item, sha256, self._spent(item), verified)
+        return Sent(item, sha256, self._spent(item), verified, self.road)
 
     def failed(self, item: SendItem, error: TidemarkError) -> Failed:
         return Failed(item, error, self._spent(item))
