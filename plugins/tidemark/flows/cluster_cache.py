@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemark.cluster import deliveries
@@ -24,17 +24,18 @@ from tidemark.stores.transfer import SendItem, SendOptions, Sent
 
 FOLDER = "recall"  # below the receiver's root: files on their way here
 GRACE = 86_400.0  # seconds: as long as a reader may take, so long a file that was asked for stays
-_NOTED = 3_600.0  # seconds: whoever asks again within this is not written down again
 _OPTIONS = SendOptions(retries=2)  # another node may have it, too
 _turn = itertools.count()  # the first node that is asked: one after another
 
 
-def recall(cluster: Cluster | None, files: Iterable[CatalogFile], if_any: bool = False) -> tuple[str, ...]:
+def recall(
+    cluster: Cluster | None, files: Iterable[CatalogFile], if_any: bool = False, at: float | None = None
+) -> tuple[str, ...]:
     """Make sure that these files (with their mods) lie below the receiver's root; the locations that were fetched.
 
-    Their use is noted, so that they stay for the grace. Raises NotFoundError where no node has a file, RetryableError where
-    those that do cannot be reached: both name the file and the nodes. `if_any`: what no node has is passed over. Without a
-    cluster nothing is done.
+    Their use is noted (`at`: when; None: now), so that they stay for the grace. Raises NotFoundError where no node has a
+    file, RetryableError where those that do cannot be reached: both name the file and the nodes. `if_any`: what no node has
+    is passed over. Without a cluster nothing is done.
     """
     if cluster is None:
         return ()
@@ -42,7 +43,8 @@ def recall(cluster: Cluster | None, files: Iterable[CatalogFile], if_any: bool =
     wanted = {at: digest for file in files for at, digest in places_of(file)}
     if root is None or not wanted:
         return ()
-    _note(cluster, wanted)
+    with cluster.app.ledger.write() as connection:  # before anybody looks, so that a housekeeping in between leaves them
+        cache_rows.put_uses(connection, cluster.receiver.name, wanted, cluster.app.clock() if at is None else at)
     missing = [location for location in sorted(wanted) if not (root / location).is_file()]
     if missing:
         _fetch(cluster, {location: wanted[location] for location in missing}, if_any)
@@ -68,10 +70,17 @@ def restore(cluster: Cluster | None, location: str, sha256: str) -> bool:
     return True
 
 
-def give_back(store: Store, fetched: set[str]) -> None:
-    """Files that the caller fetched, has used up and does not count on any more; `fetched` is empty then. `store`: the
-    receiver's. Nodes hold them: a reader who still wants one fetches it again."""
-    store.remove(sorted(fetched))
+def give_back(cluster: Cluster, store: Store, fetched: dict[str, float]) -> None:
+    """Files that the caller fetched and has used up, with the times it noted (`recall`); `fetched` is empty then.
+
+    `store`: the receiver's. What somebody asked for since stays, and what no node holds any more.
+    """
+    with cluster.app.ledger.read() as connection:
+        uses = cache_rows.uses(connection, cluster.receiver.name, fetched)
+        copies = copy_rows.copies_of(connection, cluster.receiver.name, fetched)
+    held = {at for at, rows in copies.items() if any(row.state == "held" for row in rows)}
+    # CRASH WINDOW: some are gone: whoever needs them fetches them, housekeeping gives up the rest after the grace.
+    store.remove(sorted(at for at, when in fetched.items() if at in held and uses.get(at, 0.0) <= when))
     fetched.clear()
 
 
@@ -125,17 +134,6 @@ def places_of(file: CatalogFile) -> list[tuple[str, str]]:
     """(location, digest) of the TsFile and of its mods."""
     places = [(file.location, file.sha256)]
     return [*places, (file.mods_location, file.mods_sha256)] if file.mods_location else places
-
-
-def _note(cluster: Cluster, locations: Collection[str]) -> None:
-    """They are being used: before anybody looks whether they are there, so that a housekeeping in between leaves them."""
-    receiver, at = cluster.receiver.name, cluster.app.clock()
-    with cluster.app.ledger.read() as connection:
-        uses = cache_rows.uses(connection, receiver, locations)
-    late = [location for location in locations if uses.get(location, 0.0) < at - _NOTED]
-    if late:
-        with cluster.app.ledger.write() as connection:
-            cache_rows.put_uses(connection, receiver, late, at)
 
 
 @dataclass(frozen=True)

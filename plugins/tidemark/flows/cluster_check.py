@@ -22,7 +22,7 @@ from tidemark.cluster.slot_hash import schema_slot
 from tidemark.cluster.table_paper import decode
 from tidemark.errors import DIFFERENCES_FOUND, CorruptionError, NotFoundError, TidemarkError
 from tidemark.flows.app import App
-from tidemark.flows.cluster_late import late_members
+from tidemark.flows.cluster_late import as_now, late_members
 from tidemark.flows.cluster_lost_table import find_lost
 from tidemark.flows.cluster_nodes import NodeStores, cluster_settings
 from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, group_rows, move_rows
@@ -133,7 +133,7 @@ def read_recorded(app: App, receiver: ReceiverSettings) -> Recorded:
             states=move_rows.slot_states(connection, name),
             proposed=group_rows.proposed(connection, name),
             withdrawn=group_rows.withdrawn_puts(connection, name),
-            late=late_members(connection, name, table),
+            late=as_now(connection, late_members(connection, name, table)),
             databases={one: schema_slot(one, table.slots, table.hash) for one in _databases(connection, name)},
             at=now(connection),
             grace=3600.0 * settings.grace_hours if settings is not None else 0.0,

@@ -26,9 +26,8 @@ from tidemark.stores.protocol import Entry, Range, Store
 from tidemark.stores.transfer import SendItem, SendOptions, Sent
 
 MACHINES = 8  # that are sent to at once, at most
-_OPTIONS = SendOptions(
-    retries=3, direct=True
-)  # a member that stays away catches up later; the others do not wait long for it
+# A member that stays away catches up later; the others do not wait long for it.
+_OPTIONS = SendOptions(retries=3, direct=True)
 
 
 @dataclass(frozen=True)

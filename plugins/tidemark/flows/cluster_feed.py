@@ -38,9 +38,10 @@ class Feed:
         if file.location not in self.own:
             recall(self.cluster, [file])
             return None
-        if not (self.root / self.place / file.location).is_file():  # swept: the reading took longer than the grace
+        own = self.root / self.place
+        if not all((own / at).is_file() for at, _ in places_of(file)):  # swept: the reading took longer than the grace
             fetch_aside(self.cluster, [file], self.place)
-        return self.root / self.place
+        return own
 
     def bring(self, files: Sequence[CatalogFile]) -> None:
         """These are at hand from now on, and what else lies in the reading's own place is not."""
@@ -56,8 +57,8 @@ class Feed:
 
     def _counts(self, file: CatalogFile) -> bool:
         """Whether it is in the cache, or there is room for it."""
-        if self.left is not None:
-            if file.size > self.left and not (self.root / file.location).is_file():
+        if self.left is not None and not (self.root / file.location).is_file():
+            if file.size > self.left:
                 return False
             self.left -= file.size
         self.counted.add(file.location)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sqlalchemy.engine import Connection
@@ -23,8 +24,8 @@ from tidemark.ledger.group_rows import OperationRow
 def late_members(connection: Connection, receiver: str, table: PartitionTable) -> dict[str, list[OperationRow]]:
     """Node → committed operations that it lacks: files it has no proved copy of, databases it was not told of.
 
-    What a slot's move still brings is not late. Of a database only the node's folder says for sure: `sha256` is what its
-    schema's paper has to be there now, '' for none (`schema_digest`).
+    What a slot's move still brings is not late. Of a database only the node's folder says for sure: whoever asks there
+    compares (`as_now`, `schema_digest`).
     """
     newest, applied = group_rows.committed_versions(connection, receiver), group_rows.applied(connection, receiver)
     states = None
@@ -52,16 +53,25 @@ def _missing(connection: Connection, receiver: str, node: str, operations: list[
             return operation.subject in known and (node, "held", operation.sha256) not in proved
         return operation.kind.endswith("_database")
 
-    return [_as_now(connection, operation) for operation in operations if lacks(operation)]
+    return [operation for operation in operations if lacks(operation)]
 
 
-def _as_now(connection: Connection, operation: OperationRow) -> OperationRow:
-    """Series may have come since the operation was written down."""
-    if operation.kind == "put":
-        return operation
-    gone = operation.kind == "drop_database"
-    sha256 = "" if gone else hashlib.sha256(paper_of(connection, operation.receiver, operation.subject)).hexdigest()
-    return replace(operation, sha256=sha256)
+def as_now(connection: Connection, late: Mapping[str, Sequence[OperationRow]]) -> dict[str, list[OperationRow]]:
+    """With `sha256` of an operation on a database what its schema's paper has to be now, '' for none: series may have come
+    since it was written down."""
+    digests: dict[tuple[str, str], str] = {}
+
+    def now(operation: OperationRow) -> OperationRow:
+        if operation.kind == "put":
+            return operation
+        if operation.kind == "drop_database":
+            return replace(operation, sha256="")
+        about = operation.receiver, operation.subject
+        if about not in digests:
+            digests[about] = hashlib.sha256(paper_of(connection, *about)).hexdigest()
+        return replace(operation, sha256=digests[about])
+
+    return {node: [now(operation) for operation in operations] for node, operations in late.items()}
 
 
 def schema_digest(folder: NodeFolder, database: str) -> str:

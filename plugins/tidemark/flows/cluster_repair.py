@@ -21,7 +21,7 @@ from tidemark.cluster.node_folder import NodeFolder
 from tidemark.cluster.schema_paper import paper_of
 from tidemark.errors import CorruptionError, TidemarkError
 from tidemark.flows.app import App
-from tidemark.flows.cluster_cache import recall
+from tidemark.flows.cluster_cache import places_of, recall
 from tidemark.flows.cluster_check import ClusterCheck, check, node_stores
 from tidemark.flows.cluster_deliver import Parcel, deliver_all, write_down
 from tidemark.flows.cluster_lost_table import restore
@@ -141,10 +141,7 @@ def _recalled(work: _Work, files: Sequence[CatalogFile]) -> set[str]:
     gone: set[str] = set()
     with work.app.receiver_store(work.receiver) as store:
         for file in files:
-            places = [
-                (file.location, file.sha256),
-                *([(file.mods_location, file.mods_sha256)] if file.mods_location else []),
-            ]
+            places = places_of(file)
             rotten = [at for at, digest in places if store.stat(at) is not None and store.sha256(at) != digest]
             with work.app.ledger.read() as connection:
                 copies = copy_rows.copies_of(connection, work.receiver.name, rotten)

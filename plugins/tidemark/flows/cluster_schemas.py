@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tidemark.cluster.migration_plan import Batch
 from tidemark.cluster.schema_paper import paper_of
 from tidemark.cluster.slot_states import SlotEvent, SlotState, after
-from tidemark.errors import UnreachableError
+from tidemark.errors import TidemarkError, UnreachableError
 from tidemark.flows.cluster_deliver import advance
 from tidemark.flows.cluster_late import late_members
 from tidemark.flows.cluster_moves import Moving
@@ -48,24 +48,33 @@ def tell_databases(work: Moving) -> None:
         late = late_members(connection, work.receiver, work.cluster.table)
     for node, rows in late.items():
         operations = [row for row in rows if row.kind.endswith("_database")]
-        if operations:
-            with contextlib.suppress(UnreachableError):
-                _tell(work, node, operations)
+        if not operations:
+            continue
+        try:
+            put = _put(work, node, operations)
+        except TidemarkError:  # it is away, or full: it stays behind, and the change has an end all the same
+            continue
+        # CRASH WINDOW: done and not noted: done again, to the same bytes.
+        with work.app.ledger.write() as connection:
+            check_in(connection, work.lease)
+            # A load may have told more series meanwhile: of such a database this member has the paper of before.
+            as_it_is = {row: paper_of(connection, work.receiver, row.subject) for row, paper in put.items() if paper}
+            advance(connection, work.cluster, node, [row for row in put if put[row] == as_it_is.get(row)])
 
 
-def _tell(work: Moving, node: str, operations: Sequence[OperationRow]) -> None:
+def _put(work: Moving, node: str, operations: Sequence[OperationRow]) -> dict[OperationRow, bytes | None]:
+    """The paper that was put for each; None where the database is dropped."""
+    papers: dict[OperationRow, bytes | None] = {}
     folder = work.cluster.folder(node)
     for row in operations:
+        papers[row] = None
         if row.kind == "drop_database":
             folder.drop_schema(row.subject)
-        else:
-            with work.app.ledger.read() as connection:
-                paper = paper_of(connection, work.receiver, row.subject)
-            folder.put_schema(row.subject, paper)
-    # CRASH WINDOW: done and not noted: done again, to the same bytes.
-    with work.app.ledger.write() as connection:
-        check_in(connection, work.lease)
-        advance(connection, work.cluster, node, operations)
+            continue
+        with work.app.ledger.read() as connection:
+            papers[row] = paper = paper_of(connection, work.receiver, row.subject)
+        folder.put_schema(row.subject, paper)
+    return papers
 
 
 def drop_schemas(work: Moving, batch: Batch) -> None:

@@ -8,7 +8,7 @@ from sqlalchemy.engine import Connection
 
 from tidemark.errors import NotFoundError, TidemarkError
 from tidemark.flows.app import App
-from tidemark.flows.cluster_late import late_members, schema_digest
+from tidemark.flows.cluster_late import as_now, late_members, schema_digest
 from tidemark.flows.cluster_nodes import NodeStores, cluster_settings
 from tidemark.flows.cluster_show import table_of, view_of
 from tidemark.ledger import cluster_rows, copy_rows, move_rows
@@ -38,8 +38,8 @@ def _node(app: App, receiver: ReceiverSettings, name: str) -> Explanation:
         states = move_rows.slot_states(connection, receiver.name, name)
         going = [row for row in copy_rows.copies_at(connection, receiver.name, name) if row.state == "going"]
         late = late_members(connection, receiver.name, table_of(connection, receiver.name))
+        behind = as_now(connection, {name: late.get(name, [])})[name]
         row = next(row for row in cluster_rows.nodes(connection, receiver.name) if row.node == name)
-    behind = late.get(name, [])
     away, free, behind = ("", None, behind) if row.state == "left" else _asked(app, receiver, row, behind)
     return explain_node(
         NodeFacts(

@@ -29,7 +29,7 @@ from tidemark.errors import (
 )
 from tidemark.flows.admitting import local_root
 from tidemark.flows.app import App
-from tidemark.flows.cluster_cache import give_back, recall
+from tidemark.flows.cluster_cache import give_back, places_of, recall
 from tidemark.flows.cluster_catch_up import remove_everywhere
 from tidemark.flows.cluster_forward import make_visible, withdraw_left
 from tidemark.flows.cluster_nodes import Cluster, opened
@@ -188,7 +188,8 @@ def _merge_in_rounds(work: _Work) -> None:
         for portion in portions:
             moved |= _run(work, portion, f"{work.batch}-{next(turns)}")
             if len(portions) > 1:
-                give_back(work.store, work.tally.fetched)
+                assert work.cluster is not None  # one portion is all without
+                give_back(work.cluster, work.store, work.tally.fetched)
         if not moved:
             return
     work.tally.moved += len(_ours(work, _plan(work)))
@@ -253,7 +254,9 @@ def _run(work: _Work, groups: Sequence[Group], batch: str) -> bool:
 def _at_hand(work: _Work, group: Group) -> bool:
     """Whether all files of a group are at the receiver, or came back from its nodes; if not, it is tried again later."""
     try:
-        work.tally.fetched.update(recall(work.cluster, [unit.file for unit in group.units]))
+        files, at = [unit.file for unit in group.units], work.app.clock()
+        came = {*recall(work.cluster, files, at=at), *work.tally.fetched}
+        work.tally.fetched |= {place: at for file in files for place, _ in places_of(file) if place in came}
     except TidemarkError as away:
         _fail(work, group, away)
         return False

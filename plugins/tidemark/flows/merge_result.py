@@ -69,5 +69,5 @@ class Tally:
     failed: list[tuple[str, str, int]] = field(default_factory=list)
     given_up: set[str] = field(default_factory=set)  # digests of groups that failed in this run
     moved: int = 0
-    fetched: set[str] = field(default_factory=set)  # locations that came from nodes for it
+    fetched: dict[str, float] = field(default_factory=dict)  # locations that came from nodes for it: when it asked last
     waiting: tuple[tuple[str, str], ...] = ()

@@ -7,7 +7,7 @@ loads and merges go on. Source: CONTRACT §1 `read`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from tidemark.flows.cluster_nodes import opened
 from tidemark.flows.point_files import PointFile, check_ending
 from tidemark.ledger import catalog_rows, landing_rows, owner_rows
 from tidemark.ledger.catalog_rows import CatalogDevice
-from tidemark.load.view import CatalogReader, SeenDevice, points, seen_devices
+from tidemark.load.view import CatalogReader, Layer, SeenDevice, points, seen_devices
 from tidemark.progress import Progress, Tick, silent
 from tidemark.settings import ReceiverSettings
 from tidemark.tsfiles.codes import DataType
@@ -117,9 +117,9 @@ def read(app: App, receiver: ReceiverSettings, query: Query, out: Path, progress
         {s: moment(query.start, row.time_unit) for s, row in sites.items()},
         {s: moment(query.end, row.time_unit) for s, row in sites.items()},
     )
-    if query.tall:  # a wide table has a column for every measurement, whenever it has points
-        held = {file.file_id: bounds.within(file.site_id, held.get(file.file_id, ())) for file in files}
     devices = [d for d in seen_devices(files, held, owners, widths) if matches(query.device, d.name)]
+    if query.tall:  # a wide table has a column for every measurement, whenever it has points
+        devices = _near(devices, held, bounds)
     with opened(app, receiver) as cluster, feeding(cluster, root) as feed, CatalogReader(root, feed) as reader:
         shape = _Tall() if query.tall else _Wide.of(reader, devices, feed, progress)
         seen = 0
@@ -130,6 +130,21 @@ def read(app: App, receiver: ReceiverSettings, query: Query, out: Path, progress
                 seen += target.rows > before
                 progress(Tick("read", done=number, total=len(devices)))
         return ReadResult(target.rows, seen, dict(sorted(reader.unread.found.items())))
+
+
+def _near(devices: Iterable[SeenDevice], held: Mapping[int, Iterable[CatalogDevice]], bounds: _Bounds) -> list[SeenDevice]:
+    """Those that may have points between the bounds, with the files that may: the others need not be fetched. Their names
+    are those they have without bounds."""
+    near: dict[int, set[str]] = {}
+
+    def may(layer: Layer) -> bool:
+        file = layer.file
+        if file.file_id not in near:
+            near[file.file_id] = {d.device for d in bounds.within(file.site_id, held.get(file.file_id, ()))}
+        return layer.name in near[file.file_id]
+
+    cut = (replace(device, layers=tuple(filter(may, device.layers))) for device in devices)
+    return [device for device in cut if device.layers]
 
 
 def _at_hand(feed: Feed | None, devices: Sequence[SeenDevice]) -> Iterator[SeenDevice]:

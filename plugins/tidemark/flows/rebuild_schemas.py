@@ -6,12 +6,14 @@ What the receiver's own papers told stands: a node's paper may be of before. Sou
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from tidemark.cluster.schema_paper import decode
-from tidemark.errors import CorruptionError
+from tidemark.errors import CorruptionError, SchemaTooNewError
 from tidemark.flows.app import App
 from tidemark.flows.rebuild_nodes import Survivors
 from tidemark.ledger import schema_rows
+from tidemark.ledger.schema_rows import SeriesRow
 from tidemark.load.schema import write_unknown
 from tidemark.settings import ReceiverSettings
 
@@ -19,17 +21,24 @@ from tidemark.settings import ReceiverSettings
 def write_schemas(app: App, receiver: ReceiverSettings, nodes: Survivors) -> None:
     """After the receiver's papers were replayed. A torn paper goes to the findings."""
     for database, kept in sorted(_papers(nodes).items()):
-        try:
-            told = [decode(paper, receiver.name, f"node {node}") for paper, node in kept.items()]
-        except CorruptionError as odd:
-            nodes.findings.troubles.append(f"the schema of {database} at node {next(iter(kept.values()))}: {odd.message}")
-            continue
-        # Rows of series never go: a paper of before has fewer. Where two have as many, the one that most nodes have.
-        rows = max(told, key=len)
+        told = []
+        for paper, node in kept.items():
+            try:
+                told.append(decode(paper, receiver.name, f"node {node}"))
+            except (CorruptionError, SchemaTooNewError) as odd:
+                nodes.findings.troubles.append(f"the schema of {database} at node {node}: {odd.message}")
+        # Rows of series never go: a paper of before has fewer, or fewer that are deleted. Else the one that most nodes have.
+        rows = max(told, key=_age, default=[])
+        if sum(_age(one) == _age(rows) for one in told) > 1:
+            nodes.findings.troubles.append(f"nodes differ on the schema of {database}, none is newer: most nodes' was taken")
         with app.ledger.write() as connection:
             known = schema_rows.series_of(connection, receiver.name, [row.series for row in rows])
             keys = {(row.site_id, row.series) for row in known}
             write_unknown(connection, receiver.name, [row for row in rows if (row.site_id, row.series) not in keys])
+
+
+def _age(rows: Sequence[SeriesRow]) -> tuple[int, int]:
+    return len(rows), sum(row.state == "deleted" for row in rows)
 
 
 def _papers(nodes: Survivors) -> dict[str, dict[bytes, str]]:

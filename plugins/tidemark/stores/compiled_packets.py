@@ -13,8 +13,8 @@ from typing import Any
 from tidemark.machine_code import libcrypto, library
 
 WHOLE, OTHER, IDLE, ENDED, FAILED, BROKEN = range(6)
-"""Why reading stopped: what was needed is there; a message that is no data; nothing came for `PATIENCE`; the stream's end;
-an error of the socket; a packet that is none."""
+"""Why reading stopped: what was needed is there, or some of it for now; a message that is no data; nothing came for
+`PATIENCE`; the stream's end; an error of the socket; a packet that is none."""
 
 PATIENCE = 0.1  # seconds
 _CIPHERS = {16: "EVP_aes_128_gcm", 32: "EVP_aes_256_gcm"}
@@ -47,8 +47,8 @@ class PacketReader:
 
     def __init__(self, code: ctypes.CDLL, crypto: ctypes.CDLL, engine: Any, key: bytes) -> None:
         self.engine = engine
-        self.state = _Reader(*(ctypes.cast(crypto[name], ctypes.c_void_p) for name in _CALLS))
         self._code, self._crypto = code, crypto
+        self.state = _Reader(*(ctypes.cast(crypto[name], ctypes.c_void_p) for name in _CALLS))
         self.state.context = crypto.EVP_CIPHER_CTX_new()
         cipher = crypto[_CIPHERS[len(key)]]
         cipher.restype = ctypes.c_void_p
@@ -75,11 +75,14 @@ class PacketReader:
 
 
 def packet_reader(engine: Any, key: bytes) -> PacketReader | None:
-    """None where C is not to be had, or the key is of another cipher."""
+    """None where C is not to be had, or the library does not do this cipher."""
     code, crypto = _library(), libcrypto()
     if code is None or crypto is None or len(key) not in _CIPHERS:
         return None
-    return PacketReader(code, crypto, engine, key)
+    try:
+        return PacketReader(code, crypto, engine, key)
+    except (MemoryError, AttributeError):
+        return None
 
 
 def _address(data: bytearray) -> int:

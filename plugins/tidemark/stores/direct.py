@@ -8,6 +8,7 @@ program at the end of its own ssh (`far_forward`), logged in by a key that it is
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Sequence
 
 from tidemark.errors import HostKeyError, UnreachableError
@@ -116,18 +117,19 @@ class Road(PythonStore):
         self._forwarding = _Forwarding(connection, source.root, first, target)
         self.pool = self._forwarding
 
-    def ready(self) -> None:
-        """The line is there, or there again. Raises as at the beginning."""
+    def ready(self, target: PythonStore) -> None:
+        """The line is there, or there again. `target`: as it is open now. Raises as at the beginning."""
+        self._forwarding.target = target
         self.pool.give(self.pool.take())
 
 
 class _Forwarding(FarPool):
     def __init__(self, connection: SshConnection, root: str, first: FarSession, target: PythonStore) -> None:
         super().__init__(connection, root, first)
-        self._target = target
+        self.target = target
 
     def _start(self) -> FarSession:
-        return _reach(self._connection, self._root, self._target)
+        return _reach(self._connection, self._root, self.target)
 
 
 def _reach(connection: SshConnection, root: str, target: PythonStore) -> FarSession:
@@ -135,14 +137,18 @@ def _reach(connection: SshConnection, root: str, target: PythonStore) -> FarSess
     host_key, key = target.connection.keys()
     login, limits = target.connection.login, connection.limits
     known = f"{ALIAS} {host_key.get_name()} {host_key.get_base64()}\n"
-    lent = LentKeys(key, login.user, host_key)
+    lent, seconds = LentKeys(key, login.user, host_key), limits.connect + limits.handshake
+    over = threading.Timer(seconds + limits.stall, lent.close)  # however long the source takes to answer
+    over.daemon = True
+    over.start()
     try:
         session, _ = start_far_end(connection, root or "/", agent=lent)
         if session is None:
             raise UnreachableError(f"{connection.login.name} does not start python3 any more", hint="run again")
-        asked = (ssh_command(login, limits, command(nice=target.connection.nice)), known, limits.connect + limits.handshake)
+        asked = (ssh_command(login, limits, command(nice=target.connection.nice)), known, seconds)
         said = session.put("reach", asked, [b"".join(program(target.root or "/"))])
     finally:
+        over.cancel()
         lent.close()
     if said:
         session.close()

@@ -198,8 +198,8 @@ class Server:
 
         try:
             self.forward = far_forward.Forward(command, known, program, seconds)
-        except far_forward.NoRoad as why:
-            return str(why)
+        except (far_forward.NoRoad, OSError) as why:
+            return str(why) or "it cannot start its ssh client"
         return ""
 
     def do_forward(self, frame: int, digest: bool, reserve: int) -> None:

@@ -194,7 +194,9 @@ def begin(disk: Disk, files: list[Any], resumed: dict[str, Any]) -> list[Any]:
             identity = Identity(size, mtime, inode)
             kept = whole_blocks(disk, path, identity if keep else None)
             begin_part(disk, path, identity, kept)
-            resumed[path] = kept
+            resumed.pop(path, None)
+            if kept.known():  # another process may receive it (`far_forward`), and then nobody asks for what is kept here
+                resumed[path] = kept
             found.append([0, claims(kept)])
         except OSError as error:
             found.append([error.errno or errno.EIO, error.strerror or ""])

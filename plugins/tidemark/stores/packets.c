@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -82,10 +83,20 @@ static enum Why fill(Reader *r, uint64_t count) {
     return WHOLE;
 }
 
-/* Read packets until `end` reaches `need` (or `most` bytes of data came), another message came, or the socket has no more. */
+static int64_t milliseconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Read packets until `end` reaches `need` (or `most` bytes of data came), another message came, or the socket has no more.
+ * Where that takes longer than `patience` it returns between: who looks whether the line moves has to see that it does. */
 EXPORT int tm_read_packets(Reader *r) {
     uint64_t begun = r->end;
+    int64_t latest = milliseconds() + r->patience;
     while (r->end < r->need && r->end - begun < r->most) {
+        if (r->packets && milliseconds() >= latest)
+            return WHOLE;
         enum Why why = fill(r, LENGTH);
         if (why != WHOLE)
             return why;

@@ -1,7 +1,7 @@
 """paramiko's packet layer with another way in and out for AES-GCM: few copies, bytes decrypted where they belong.
 
 paramiko goes on doing what must be right: handshake, keys, host key, login, channels, rekeying. Replaced is how packets are
-read: cut from one large receive buffer, decrypted in place; those of a channel with a `BulkSink` never leave the loop.
+read: cut from one large receive buffer, decrypted to where they belong; those of a channel with a `BulkSink` never leave it.
 That costs half of paramiko's CPU time (research/transfer.md §1.2, transfer-pull.md). It touches private attributes, so it is
 made for the versions of paramiko in KNOWN alone, and only where their shape is the one it was written for.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -61,6 +62,7 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
         self._plain = bytearray(PACKET_ROOM)
         self._key: tuple[Any, bytes] = (None, b"")  # paramiko's engine, and what it was made of
         self._reader: compiled_packets.PacketReader | None = None
+        self._reading = threading.Lock()  # held while C uses the socket
 
     @property
     def fast_out(self) -> bool:
@@ -131,7 +133,7 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
                 return message
 
     def _compiled(self) -> compiled_packets.PacketReader | None:
-        """The reader in C for the key in use; None where `_read_singly` is to do it."""
+        """The reader in C for the key in use; None where `_read_one` is to do it."""
         engine, iv = self._Packetizer__block_engine_in, self._Packetizer__iv_in
         if self._reader is None or self._reader.engine is not engine:
             self._reader = None
@@ -146,15 +148,19 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
         """Packets up to the end of a frame, or to a message that is no data of the sink's: that one."""
         state, iv, begun = reader.state, self._Packetizer__iv_in, sink.end
         state.at, state.to, state.counter = self._from, self._to, int.from_bytes(iv[4:], "big")
-        state.end, state.need, state.most, state.socket = begun, sink.need, _WINDOW_STEP, self._sock.fileno()
+        state.end, state.need, state.most = begun, sink.need, _WINDOW_STEP
         reader.aim(sink.slab, sink.number)
-        why = reader.read()
+        with self._reading:
+            if self.closed:
+                raise EOFError
+            state.socket = self._sock.fileno()
+            why = reader.read()
         self._from, self._to = state.at, state.to
         self._Packetizer__iv_in = iv[:4] + state.counter.to_bytes(8, "big")
         self._count_packets(state.packets, state.wire)
         self._take(sink, state.end - begun)
         if why == compiled_packets.OTHER:
-            return self._message(self._plain[0], bytes(self._plain[1 : state.other_size]))
+            return self._other(sink, bytes(self._plain[: state.other_size]))
         if why == compiled_packets.BROKEN:
             raise SSHException("a packet is broken")
         if why == compiled_packets.ENDED or self.closed:
@@ -167,6 +173,24 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
             self._check_keepalive()
         self._widen(sink)
         return None
+
+    def _other(self, old: BulkSink, said: bytes) -> tuple[int, Message] | None:
+        """A message that is no data of `old`: of a sink that took over while C waited with that one, it may be."""
+        sink = self.sink
+        if sink is None or sink is old or said[0] != _CHANNEL_DATA or int.from_bytes(said[1:5], "big") != sink.number:
+            return self._message(said[0], said[1:])
+        data = said[9:]
+        sink.slab[sink.end : sink.end + len(data)] = data
+        self._take(sink, len(data))
+        self._widen(sink)
+        return None
+
+    def close(self) -> None:
+        """C knows the socket by its number, which stays ours until it has let go."""
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)  # wakes it
+        with self._reading:
+            super().close()
 
     def _read_one(self) -> tuple[int, Message] | None:
         """One packet: as `_read_many`."""
@@ -192,6 +216,8 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
             slab[end - 10 : end] = kept
             return self._message(kind, payload)
         slab[end - 10 : end] = kept
+        if size + padding + 10 > length:
+            raise SSHException("a packet is broken")
         self._take(sink, size)
         self._widen(sink)
         return None
@@ -203,7 +229,7 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
         sink.owed += size
         if sink.end >= sink.need:
             sink.cut()
-            if sink.over:
+            if sink.over and self.sink is sink:
                 self.sink = None
 
     def _widen(self, sink: BulkSink) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tidemark.errors import TidemarkError
+from tidemark.errors import TidemarkError, UnreachableError
 from tidemark.stores.direct import Direct, NoRoad, Road
 from tidemark.stores.python_store import PythonStore
 from tidemark.stores.relay import Relay
@@ -22,6 +22,9 @@ def round_between(wire: Wire, items: Sequence[SendItem]) -> Round:
     assert isinstance(source, PythonStore) and isinstance(target, PythonStore)
     try:
         road = road_between(source, target)
+    except UnreachableError as away:  # it may be that it lets nobody in twice: the relay needs one connection alone
+        wire.road = f"{RELAYED}{away.message}"
+        return Relay(wire, items)
     except TidemarkError as error:
         return NotBegun(error)
     if isinstance(road, str):
@@ -38,7 +41,7 @@ def road_between(source: PythonStore, target: PythonStore) -> Road | str:
         return found
     try:
         if isinstance(found, Road):
-            found.ready()
+            found.ready(target)
         else:
             found = source.roads[target.url] = Road(source, target)
     except NoRoad as why:

@@ -13,9 +13,9 @@ from tests.clustered import Clustered, everything_is_held
 from tests.small_files import deletion, sealed, source
 from tidemark.errors import RetryableError
 from tidemark.flows import admitting, cluster_feed, merge_catalog
-from tidemark.flows.cluster_cache import FOLDER
+from tidemark.flows.cluster_cache import FOLDER, give_back, recall
 from tidemark.flows.read_catalog import Query, ReadResult, read
-from tidemark.ledger import catalog_rows
+from tidemark.ledger import catalog_rows, copy_rows
 from tidemark.ledger.catalog_rows import CatalogFile
 from tidemark.progress import Tick
 
@@ -154,6 +154,22 @@ def test_a_merge_of_more_than_the_cache_goes_by_portions(tmp_path: Path, monkeyp
     assert centre.rows() == expected
     assert len(centre.files("data")) == (9 if room == 0 else 3)
     everything_is_held(centre)
+
+
+def test_a_merge_leaves_what_somebody_asked_for_meanwhile(centre: Clustered) -> None:
+    first, second, third = _files(centre)[:3]
+    with centre.cluster() as cluster, centre.app.receiver_store(centre.receiver) as store:
+        assert cluster is not None
+        at = centre.app.clock()
+        fetched = dict.fromkeys(recall(cluster, [first, second, third], at=at), at)
+        recall(cluster, [second], at=at + 1)
+        with centre.app.ledger.write() as connection:
+            for node in ("n1", "n2", "n3"):
+                copy_rows.forget_copies(connection, "centre", node, [third.location])
+        give_back(cluster, store, fetched)
+    assert not (centre.root / first.location).exists()
+    assert (centre.root / second.location).is_file()
+    assert (centre.root / third.location).is_file(), "no node has it any more"
 
 
 def _files(centre: Clustered) -> list[CatalogFile]:

@@ -8,6 +8,7 @@ import os
 import random
 import socket
 import threading
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -45,8 +46,12 @@ class Wire:
         open_gate.set()
         transport = SimpleNamespace(clear_to_send=open_gate, _send_message=self._widened, packetizer=self.packetizer)
         self.came: list[tuple[int, bytes] | None] = []
-        channel: Any = SimpleNamespace(chanid=CHANNEL, remote_chanid=0, transport=transport)
-        self.sink = self.packetizer.sink = BulkSink(channel, ROOM, 2, self._keep)
+        self._transport = transport
+        self.sink = self.packetizer.sink = self.sink_of(CHANNEL, self._keep)
+
+    def sink_of(self, number: int, deliver: Callable[[Frame | None], None]) -> BulkSink:
+        channel: Any = SimpleNamespace(chanid=number, remote_chanid=0, transport=self._transport)
+        return BulkSink(channel, ROOM, 2, deliver)
 
     def packet(self, payload: bytes) -> bytes:
         padding = 16 - (1 + len(payload)) % 16
@@ -185,6 +190,38 @@ def test_a_frame_larger_than_agreed_is_refused(wire: Callable[..., Wire]) -> Non
     line.write(line.data(HEAD.pack(DATA, 0, 4 * ROOM)) + line.data(bytes(1000)), [5_000])
     with pytest.raises(Exception, match="larger than agreed"):
         line.messages()
+
+
+def test_who_looks_whether_a_slow_line_moves_sees_it_before_the_frame_is_whole(wire: Callable[..., Wire]) -> None:
+    line = wire()
+    reader = threading.Thread(target=line.messages)
+    reader.start()
+    begun = frame(bytes(ROOM - 64))
+    seen = 0
+    for at in range(0, 60_000, 1_000):  # each comes before the line would count as silent
+        line.far.sendall(line.data(begun[at : at + 1_000]))
+        time.sleep(0.02)
+        seen = seen or line.sink.received
+    line.far.close()
+    reader.join(10)
+    assert 0 < seen < 60_000
+    assert line.came == [None]
+
+
+def test_a_sink_that_takes_over_meanwhile_gets_its_bytes(wire: Callable[..., Wire]) -> None:
+    line = wire()
+    reader = threading.Thread(target=line.messages)
+    reader.start()
+    line.far.sendall(line.data(frame(b"old")[:5]))
+    while not line.sink.received:
+        time.sleep(0.01)
+    came: list[tuple[int, bytes]] = []
+    new = line.sink_of(OTHER_CHANNEL, lambda frame: came.append((frame.kind, bytes(frame.data))) if frame else None)
+    line.packetizer.sink = new
+    line.far.sendall(line.data(frame(b"new"), OTHER_CHANNEL) + line.data(frame(b"", DONE), OTHER_CHANNEL))
+    line.far.close()
+    reader.join(10)
+    assert came == [(DATA, b"new"), (DONE, b"")]
 
 
 def test_a_silent_wire_is_looked_at_and_left_when_it_is_closed(wire: Callable[..., Wire]) -> None:

@@ -43,8 +43,21 @@ def test_a_target_that_is_not_reached_is_relayed_and_not_tried_again(monkeypatch
     assert tried == [target.url, third.url]
 
 
-@pytest.mark.parametrize("error", [HostKeyError("another key"), UnreachableError("the source is gone")])
-def test_an_error_is_no_reason_to_relay(error: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_lets_nobody_in_twice_is_relayed_and_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_ends: PythonStore) -> Any:
+        raise UnreachableError("no further connection")
+
+    monkeypatch.setattr(road, "Road", type("Road", (), {"__new__": lambda _cls, *ends: fails(*ends)}))
+    source = end("n1")
+    between = wire(source, end("n2"))
+    assert isinstance(round_between(between, []), Relay)
+    assert between.road == "relayed: no further connection"
+    assert not source.roads
+
+
+def test_another_host_key_is_no_reason_to_relay(monkeypatch: pytest.MonkeyPatch) -> None:
+    error: Any = HostKeyError("another key")
+
     def fails(*_ends: PythonStore) -> Any:
         raise error
 
