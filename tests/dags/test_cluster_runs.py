@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -184,4 +185,8 @@ def test_a_run_whose_files_spark_carries(nodes: Centre, go: Callable[..., dict[s
 
 def slot_migrations() -> int:
     """Drivers of the Spark job that this process started and that still live."""
-    return sum(any("slot_migrate.py" in word for word in one.cmdline()) for one in psutil.Process().children(recursive=True))
+    found = 0
+    for one in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # ended meanwhile
+            found += any("slot_migrate.py" in word for word in one.cmdline())
+    return found

@@ -17,7 +17,7 @@ from tidemark.stores.far_forward import READ
 from tidemark.stores.far_program import FAILED
 from tidemark.stores.far_receive import PIECES
 from tidemark.stores.far_session import FarPool, FarSession, start_far_end
-from tidemark.stores.far_source import command, program
+from tidemark.stores.far_source import command, forwarding, program
 from tidemark.stores.far_stream import NOTHING, RANGE
 from tidemark.stores.lent_keys import LentKeys
 from tidemark.stores.line import Line
@@ -146,7 +146,7 @@ def _reach(connection: SshConnection, root: str, target: PythonStore) -> FarSess
         if session is None:
             raise UnreachableError(f"{connection.login.name} does not start python3 any more", hint="run again")
         asked = (ssh_command(login, limits, command(nice=target.connection.nice)), known, seconds)
-        said = session.put("reach", asked, [b"".join(program(target.root or "/"))])
+        said = session.put("reach", asked, [forwarding(), b"".join(program(target.root or "/"))])
     finally:
         over.cancel()
         lent.close()

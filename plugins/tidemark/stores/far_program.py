@@ -36,9 +36,10 @@ class Stopped(Exception):
 class Server:
     """Answers the near end until it goes away. Each operation is a method; what it yields are DATA frames."""
 
-    def __init__(self, root: str, source: BinaryIO, sink: BinaryIO, load: Callable[[], None]) -> None:
+    def __init__(self, root: str, source: BinaryIO, sink: BinaryIO, load: Callable[[bytes], None], rest: bytes) -> None:
         self.disk = Disk(root)
-        self.load = load  # what only writing needs
+        self.load = load
+        self.rest = rest  # what only writing needs, until it is loaded
         self.resumed: dict[str, Any] = {}  # what `begin` found in parts, by path
         self.forward: Any = None  # far_forward.Forward, once another node was reached
         self.source = source
@@ -158,8 +159,8 @@ class Server:
             ranges.answer(asked)
 
     def writing(self) -> Any:
-        self.load()
-        self.load = lambda: None
+        rest, self.rest = self.rest, b""
+        self.load(rest)
         from tidemark.stores import far_receive
 
         return far_receive
@@ -191,13 +192,14 @@ class Server:
             self.resumed.clear()
 
     def do_reach(self, command: list[str], known: str, seconds: float) -> str:
-        """What comes is the program for the other node (`far_forward`); the answer why it is not reached, or ""."""
-        program = b"".join(self.incoming())
+        """What comes is `far_forward`, then the program for the other node; the answer why it is not reached, or ""."""
+        own, *program = self.incoming()
         self.writing()
+        self.load(own)
         from tidemark.stores import far_forward
 
         try:
-            self.forward = far_forward.Forward(command, known, program, seconds)
+            self.forward = far_forward.Forward(command, known, b"".join(program), seconds)
         except (far_forward.NoRoad, OSError) as why:
             return str(why) or "it cannot start its ssh client"
         return ""
@@ -303,7 +305,7 @@ def serve(root: str, load: Callable[[bytes], None] | None = None) -> None:
     sys.stdout.buffer.flush()
     source = sys.stdin.buffer
     rest = source.read(int(source.readline() or 0)) if load else b""
-    server = Server(root, source, sys.stdout.buffer, lambda: load(rest) if load else None)
+    server = Server(root, source, sys.stdout.buffer, lambda packed: load(packed) if load and packed else None, rest)
     try:
         server.serve()
     finally:

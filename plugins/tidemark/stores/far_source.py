@@ -16,10 +16,12 @@ from importlib import resources
 from typing import NamedTuple
 
 READING = ("durable", "disk_rows", "disk", "far_stream", "far_program")
-WRITING = ("head_room", "block_journal", "part_lease", "part_file", "resuming", "far_sealing", "far_receive", "far_forward")
-MODULES = READING + WRITING
+WRITING = ("head_room", "block_journal", "part_lease", "part_file", "resuming", "far_sealing", "far_receive")
+FORWARDING = ("far_forward",)
+MODULES = READING + WRITING + FORWARDING
 """What reading needs goes first and is as much as may cross at once before anything is acknowledged: it is up a round trip
-sooner. What only writing needs is behind it on the way, and made into modules when something is to be written."""
+sooner. What only writing needs is behind it on the way, and made into modules when something is to be written. What sends to
+other nodes goes to those alone that do."""
 
 TOOLS = ("find", "stat", "sha256sum", "head", "tail", "rm", "sync", "tar", "dd")
 
@@ -72,8 +74,13 @@ def program(root: str) -> tuple[bytes, bytes]:
     To be written one after the other: SSH hands over nothing of a packet before all of it is there.
     """
     texts = _texts()
-    first, rest = texts[: len(READING)], texts[len(READING) :]
+    first, rest = texts[: len(READING)], texts[len(READING) : -len(FORWARDING)]
     return _measured(_START.format(texts=first, root=root)), _measured(repr(rest))
+
+
+def forwarding() -> bytes:
+    """What a program that is to send to another node lacks, compressed."""
+    return zlib.compress(repr(_texts()[-len(FORWARDING) :]).encode(), 9)
 
 
 def _measured(text: str) -> bytes:
