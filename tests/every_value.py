@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from tidemark.tsfiles.codes import DataType
+from tidemark.tsfiles.codes import Compression, DataType, Encoding
 
 START = 1_700_000_000_000
 SEEDS = {"calm": 7, "wild": 11}
@@ -41,6 +42,17 @@ def values_of(kind: DataType, mood: str, random: np.random.Generator, rows: int)
                 for n in random.integers(0, 4, rows)
             ]
     return [int(v) for v in values]
+
+
+def creating(device: str, kind: DataType, series: Mapping[str, tuple[Encoding, Compression]], aligned: bool) -> list[str]:
+    """The statements that create a device's series of one type, each with its encoding and compression."""
+    if aligned:
+        parts = [f"{n} {kind.name} encoding={e.name} compressor={c.name}" for n, (e, c) in series.items()]
+        return [f"create aligned timeseries {device}({', '.join(parts)})"]
+    return [
+        f"create timeseries {device}.{name} with datatype={kind.name}, encoding={e.name}, compressor={c.name}"
+        for name, (e, c) in series.items()
+    ]
 
 
 def literal(kind: DataType, value: Any) -> str:

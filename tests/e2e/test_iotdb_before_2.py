@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests.centre import Centre, Row, d1, inline_centre, rows
-from tests.every_value import SEEDS, START, literal, values_of
+from tests.every_value import SEEDS, START, creating, literal, values_of
 from tests.expected import SITES
 from tests.landing_maker import companions, tsfiles_below
 from tests.services import iotdb_before_2
@@ -131,14 +131,8 @@ def write(server: OldIoTDB, kinds: list[Kind], kind: DataType, mood: str, shape:
     random = np.random.default_rng(SEEDS[mood])
     device = f"root.{mood}{shape}.of_{kind.name.lower()}"
     series = {f"{e.name}_{c.name}": (e, c) for k, e, c in kinds if k is kind}
-    if shape:
-        parts = [f"{n} {kind.name} encoding={e.name} compressor={c.name}" for n, (e, c) in series.items()]
-        server.run(f"create aligned timeseries {device}({', '.join(parts)})")
-    else:
-        for name, (e, c) in series.items():
-            server.run(
-                f"create timeseries {device}.{name} with datatype={kind.name}, encoding={e.name}, compressor={c.name}"
-            )
+    for statement in creating(device, kind, series, bool(shape)):
+        server.run(statement)
     columns = [values_of(kind, mood, random, COUNT) for _ in series]
     for part in (range(30, 90), range(90, COUNT), range(40)):  # the last comes late and writes over some
         told = [

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.every_value import SEEDS, START, literal, values_of
+from tests.every_value import SEEDS, START, creating, literal, values_of
 from tests.printed import same
 from tests.services.iotdb import IoTDB
 from tidemark.errors import UnsupportedError
@@ -92,14 +92,8 @@ def test_values_are_the_servers_or_refused(
     for kind in dict.fromkeys(kind for kind, _, _ in accepted):
         device = f"{database}.of_{kind.name.lower()}"
         series = {f"{e.name}_{c.name}": (e, c) for k, e, c in accepted if k == kind}
-        if aligned:
-            parts = [f"{n} {kind.name} encoding={e.name} compressor={c.name}" for n, (e, c) in series.items()]
-            node.run(f"create aligned timeseries {device}({', '.join(parts)})")
-        else:
-            for name, (e, c) in series.items():
-                node.run(
-                    f"create timeseries {device}.{name} with datatype={kind.name}, encoding={e.name}, compressor={c.name}"
-                )
+        for statement in creating(device, kind, series, bool(aligned)):
+            node.run(statement)
         columns = [values_of(kind, mood, random, ROWS) for _ in series]
         cells = [[None if aligned and random.random() < 0.2 else column[row] for column in columns] for row in range(ROWS)]
         write(node, device, list(series), kind, cells, aligned)

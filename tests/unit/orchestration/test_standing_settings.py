@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tidemark.errors import UsageError
 from tidemark.orchestration import standing_settings
 from tidemark.orchestration.standing_settings import EDITION, read, standing
+
+WhileWaiting = Callable[[Callable[[float], object]], None]
 
 SOUND = """
 [receivers.centre]
@@ -38,6 +42,17 @@ def write(tmp_path: Path) -> Callable[[str], object]:
     return (tmp_path / "tidemark.toml").write_text
 
 
+@pytest.fixture
+def while_waiting(monkeypatch: pytest.MonkeyPatch) -> WhileWaiting:
+    """What happens instead of waiting, to this module alone: threads of other tests sleep on."""
+
+    def happens(instead: Callable[[float], object]) -> None:
+        clock = SimpleNamespace(time=time.time, monotonic=time.monotonic, sleep=instead)
+        monkeypatch.setattr(standing_settings, "time", clock)
+
+    return happens
+
+
 def test_a_broken_edit_leaves_the_last_sound_edition_in_force(
     environ: dict[str, str], write: Callable[[str], object], tmp_path: Path
 ) -> None:
@@ -63,7 +78,7 @@ def test_a_mended_file_is_taken_at_once(environ: dict[str, str], write: Callable
 
 
 def test_a_file_that_is_being_saved_is_read_once_it_is_whole(
-    environ: dict[str, str], write: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
+    environ: dict[str, str], write: Callable[[str], object], while_waiting: WhileWaiting
 ) -> None:
     """An editor empties it and writes it anew: without links it would be sound, and every link's DAG would go."""
     before = standing(environ)
@@ -77,7 +92,7 @@ def test_a_file_that_is_being_saved_is_read_once_it_is_whole(
         else:
             os.utime(environ["TIDEMARK_CONFIG"], (1, 1))
 
-    monkeypatch.setattr(standing_settings.time, "sleep", pause)
+    while_waiting(pause)
     write("")
     assert standing(environ) == before
     write(SOUND.replace("schedule", "shedule"))
@@ -85,10 +100,10 @@ def test_a_file_that_is_being_saved_is_read_once_it_is_whole(
 
 
 def test_a_file_that_is_written_without_end_is_read_as_it_is(
-    environ: dict[str, str], write: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
+    environ: dict[str, str], write: Callable[[str], object], while_waiting: WhileWaiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(standing_settings, "PATIENCE_SECONDS", 0.5)
-    monkeypatch.setattr(standing_settings.time, "sleep", lambda _: write(SOUND.replace("*/15", "*/5")))
+    while_waiting(lambda _: write(SOUND.replace("*/15", "*/5")))
     assert standing(environ).links["plant1"].schedule == "*/5 * * * *"
 
 
