@@ -13,6 +13,8 @@ from tidemark.stores.lean_paramiko import paramiko
 
 MARGIN = 16  # bytes before a slab's frames: a packet's header lands on them while it is decrypted
 PACKET_ROOM = 1 << 18  # no packet is larger
+LARGE = 1 << 20  # bytes of a frame: of those on a short line, where bytes come faster than one thread can be woken for
+TOGETHER = 1 << 17  # bytes, of such a frame: woken for each 32 KB a tenth of a core is lost; a long line loses time to this
 
 
 class Frame(NamedTuple):
@@ -35,6 +37,7 @@ class BulkSink:
         self.number = int(channel.chanid)
         self.deliver = deliver
         self.room = room + MARGIN + PACKET_ROOM
+        self.together = TOGETHER if room >= LARGE else 1  # bytes worth waking up for while a frame comes in
         self.free: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
         for _ in range(slabs):
             self.free.put(bytearray(self.room))

@@ -33,7 +33,7 @@ class _Reader(ctypes.Structure):
         *((name, ctypes.c_uint64) for name in ("other_size", "most", "packets", "wire", "counter")),
         ("fixed", ctypes.c_uint8 * 4),
         *((name, ctypes.c_uint32) for name in ("channel", "largest")),
-        *((name, ctypes.c_int32) for name in ("socket", "patience", "error")),
+        *((name, ctypes.c_int32) for name in ("together", "woken_for", "socket", "patience", "error")),
     )
 
 
@@ -65,9 +65,10 @@ class PacketReader:
         state.largest, state.patience = len(other) - 64, int(PATIENCE * 1000)
         state.fixed[:] = fixed
 
-    def aim(self, slab: bytearray, channel: int) -> None:
-        """Data of `channel` goes to `slab`."""
+    def aim(self, slab: bytearray, channel: int, together: int) -> None:
+        """Data of `channel` goes to `slab`. A wait for more of it is over when `together` bytes came, or all it needs."""
         self.state.slab, self.state.slab_room, self.state.channel = _address(slab), len(slab), channel
+        self.state.together = together
 
     def read(self) -> int:
         self.state.packets = self.state.wire = 0

@@ -35,6 +35,7 @@ typedef struct {
     uint64_t counter; /* of the next packet's nonce, whose first four bytes are `fixed` */
     uint8_t fixed[4];
     uint32_t channel, largest;
+    int32_t together, woken_for; /* bytes worth waking up for where the frame needs that many; and those we are, or 1 */
     int32_t socket, patience; /* milliseconds */
     int32_t error;            /* errno with FAILED */
 } Reader;
@@ -55,6 +56,13 @@ static int decrypted(Reader *r, const uint8_t *packet, uint32_t length, uint8_t 
            r->final(r->context, last, &done) == 1;
 }
 
+/* The kernel wakes us for `bytes` and no fewer (or for the stream's end). One that cannot do that wakes us for each. */
+static void wake_for(Reader *r, int bytes) {
+    if (r->woken_for != bytes)
+        setsockopt(r->socket, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes);
+    r->woken_for = bytes;
+}
+
 /* Have `count` unread bytes in the buffer. WHOLE when there are. */
 static enum Why fill(Reader *r, uint64_t count) {
     if (r->at == r->to)
@@ -72,13 +80,15 @@ static enum Why fill(Reader *r, uint64_t count) {
             r->to += (uint64_t)got;
             continue;
         }
-        struct pollfd wanted = {r->socket, POLLIN, 0};
-        if (errno == EAGAIN && poll(&wanted, 1, r->patience) == 0)
-            return IDLE;
         if (errno != EAGAIN && errno != EINTR) {
             r->error = errno;
             return FAILED;
         }
+        int many = r->need - r->end > (r->to - r->at) + (uint64_t)r->together;
+        wake_for(r, many ? r->together : 1);
+        struct pollfd wanted = {r->socket, POLLIN, 0};
+        if (poll(&wanted, 1, r->patience) == 0)
+            return IDLE; /* fewer bytes than it was to wake us for may be there: the next call takes them */
     }
     return WHOLE;
 }
@@ -89,9 +99,7 @@ static int64_t milliseconds(void) {
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Read packets until `end` reaches `need` (or `most` bytes of data came), another message came, or the socket has no more.
- * Where that takes longer than `patience` it returns between: who looks whether the line moves has to see that it does. */
-EXPORT int tm_read_packets(Reader *r) {
+static enum Why read_packets(Reader *r) {
     uint64_t begun = r->end;
     int64_t latest = milliseconds() + r->patience;
     while (r->end < r->need && r->end - begun < r->most) {
@@ -129,4 +137,13 @@ EXPORT int tm_read_packets(Reader *r) {
         r->end += size;
     }
     return WHOLE;
+}
+
+/* Read packets until `end` reaches `need` (or `most` bytes of data came), another message came, or the socket has no more.
+ * Where that takes longer than `patience` it returns between: who looks whether the line moves has to see that it does. */
+EXPORT int tm_read_packets(Reader *r) {
+    r->woken_for = 1;
+    enum Why why = read_packets(r);
+    wake_for(r, 1); /* for whoever reads without us */
+    return why;
 }

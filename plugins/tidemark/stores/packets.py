@@ -149,7 +149,7 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
         state, iv, begun = reader.state, self._Packetizer__iv_in, sink.end
         state.at, state.to, state.counter = self._from, self._to, int.from_bytes(iv[4:], "big")
         state.end, state.need, state.most = begun, sink.need, _WINDOW_STEP
-        reader.aim(sink.slab, sink.number)
+        reader.aim(sink.slab, sink.number, sink.together)
         with self._reading:
             if self.closed:
                 raise EOFError

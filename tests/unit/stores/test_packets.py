@@ -33,7 +33,9 @@ class Wire:
     """One end writes encrypted packets, the other one reads them. `window`: what the reader let the writer send more."""
 
     def __init__(self, in_c: bool, bits: int = 128) -> None:
-        near, self.far = socket.socketpair()
+        with socket.create_server(("127.0.0.1", 0)) as door:
+            self.near = near = socket.create_connection(door.getsockname())
+            self.far = door.accept()[0]
         near.settimeout(0.1)
         key, self.nonce = os.urandom(bits // 8), os.urandom(12)
         self.cipher = AESGCM(key)
@@ -206,6 +208,29 @@ def test_who_looks_whether_a_slow_line_moves_sees_it_before_the_frame_is_whole(w
     reader.join(10)
     assert 0 < seen < 60_000
     assert line.came == [None]
+
+
+def test_a_few_bytes_of_a_large_frame_and_a_message_are_seen_though_nothing_follows(wire: Callable[..., Wire]) -> None:
+    """C has the kernel wake it for many bytes at once: those that are too few for that must not lie there."""
+    line = wire()
+    large, heard = frame(bytes(ROOM - 64)), threading.Event()
+
+    def run() -> None:
+        line.packetizer.read_message()
+        heard.set()
+
+    reader = threading.Thread(target=run)
+    reader.start()
+    line.far.sendall(line.data(large[:40_000]))
+    while line.sink.received < 40_000:
+        time.sleep(0.01)
+    line.far.sendall(line.packet(ignored(1)))
+    assert heard.wait(10)
+    reader.join(10)
+    assert line.near.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1, "whoever reads next waits for any byte"
+    line.write(b"".join(line.data(large[at : at + 32_768]) for at in range(40_000, len(large), 32_768)), [90_000])
+    assert line.messages() == []
+    assert line.came == [(DATA, bytes(ROOM - 64)), None]
 
 
 def test_a_sink_that_takes_over_meanwhile_gets_its_bytes(wire: Callable[..., Wire]) -> None:
