@@ -21,11 +21,10 @@ from tidemark.errors import RetryableError, TidemarkError
 from tidemark.ledger import line_rows, named_locks
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import boot_clock, lease_clock
-from tidemark.ledger.line_rows import PlaceRow
+from tidemark.ledger.line_rows import TTL_SECONDS, PlaceRow
 from tidemark.ledger.line_shares import next_rate, next_wish
 from tidemark.ledger.processes import Identity, is_alive
 
-TTL_SECONDS = 20.0
 BEAT_SECONDS = 1.0
 BEATS = 3  # the busiest of the last ones counts
 _SAME = 1 / 1000  # of the cap: less is no change

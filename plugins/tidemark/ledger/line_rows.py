@@ -10,6 +10,8 @@ from sqlalchemy.engine import Connection
 
 from tidemark.ledger.processes import Identity
 
+TTL_SECONDS = 20.0
+"""A row that nobody renewed for so long is nobody's."""
 _COLUMNS = ("place", "receiver", "holder", "host", "boot_id", "pid", "process_start", "wish", "rate", "expires")
 
 
@@ -41,8 +43,13 @@ def places(connection: Connection, receiver: str) -> list[PlaceRow]:
 def working(
     rows: Sequence[PlaceRow], clock: float, host: str, alive: Callable[[Identity], bool]
 ) -> tuple[list[PlaceRow], list[PlaceRow]]:
-    """Those of processes at work, and the others: expired, or of a process of this `host` that is known dead."""
-    there = [row for row in rows if row.expires > clock and (row.identity.host != host or alive(row.identity))]
+    """Those of processes at work, and the others: of a process of this `host` that is known dead, expired, or from before a
+    machine was started again, whose boot clock had come further than any row may be renewed to by now."""
+    there = [
+        row
+        for row in rows
+        if clock < row.expires <= clock + TTL_SECONDS and (row.identity.host != host or alive(row.identity))
+    ]
     return there, [row for row in rows if row not in there]
 
 

@@ -11,7 +11,8 @@ from tidemark.errors import RetryableError
 from tidemark.ledger import line_places
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import Identity
-from tidemark.ledger.line_places import TTL_SECONDS, LinePlace, SharedLine, place_on
+from tidemark.ledger.line_places import LinePlace, SharedLine, place_on
+from tidemark.ledger.line_rows import TTL_SECONDS
 
 CAP = 10e6
 HERE = Identity("here", "boot-1", 100, "1000")
@@ -114,6 +115,14 @@ def test_who_could_not_renew_its_place_takes_nothing_until_it_can(world: World) 
     assert asleep.rate == 0.0
     world.pass_time(asleep, other)
     assert asleep.rate == other.rate == CAP / 2
+
+
+def test_a_machine_that_was_started_again_owes_nothing(world: World) -> None:
+    """Its boot clock begins anew, and a container's processes of before cannot be judged."""
+    world.now = 1e6
+    world.join(ELSEWHERE)
+    world.now = 10.0
+    assert world.join().rate == CAP
 
 
 def test_a_steady_place_writes_seldom(world: World) -> None:
