@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -26,8 +27,13 @@ SLOW = 350e3  # a file of a megabyte is almost three seconds of it, and ten seco
 WINDOW = 10.0  # seconds
 
 
+class Counting(Protocol):
+    @property
+    def came(self) -> int: ...
+
+
 @contextmanager
-def counted(wire: Wire) -> Iterator[list[tuple[float, int]]]:
+def counted(wire: Counting) -> Iterator[list[tuple[float, int]]]:
     """(seconds, bytes that passed until then): before the first, about every 20 ms, and after the last."""
     over = threading.Event()
     seen = [(time.monotonic(), wire.came)]

@@ -51,6 +51,9 @@ def _show_status(screen: Screen, found: dict[str, Any]) -> None:
             screen.line(f"    {why}")
     if "cluster" in found:
         _show_nodes(screen, found["cluster"])
+    for line in found.get("lines", []):
+        told = ", ".join(f"{one['holder']} {size(one['bytes_per_second'])}/s" for one in line["holders"]) or "nobody sends"
+        screen.line(f"  {line['receiver']}, line of {size(line['bytes_per_second'])}/s: {told}")
 
 
 def _show_nodes(screen: Screen, cluster: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from tidemark.cluster.move_task import End, MoveTask, shared, waves
 from tidemark.errors import PermanentError, RetryableError, UsageError
 from tidemark.flows.cluster_nodes import Cluster, node_address
 from tidemark.flows.engines import Engine, Outcome, choose_engine
+from tidemark.stores.bandwidth import LineShare
 from tidemark.stores.opening import StoreAddress, without_password
 from tidemark.stores.protocol import Store
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
@@ -29,20 +30,25 @@ class CarrierLostError(RetryableError):
 
 @dataclass(frozen=True)
 class Way:
-    """From `source` ("": the receiver) to `member`. `label`: of the snapshot there. `engine`: what the caller wants."""
+    """From `source` ("": the receiver) to `member`. `label`: of the snapshot there. `engine`: what the caller wants.
+
+    `line`: our place under the receiver's cap, where it has one. It does not leave this process.
+    """
 
     cluster: Cluster
     source: str
     member: str
     label: str
     engine: str
+    line: LineShare | None = None
 
 
 def carry(
     way: Way, source: Store, target: Store, items: Sequence[SendItem], on_bytes: Callable[[int], None]
 ) -> Iterator[Sent | Failed]:
     """As `transfer.send`, by whatever the settings say. CarrierLostError where the engine itself fails."""
-    options = SendOptions(bandwidth=way.cluster.settings.bandwidth, retries=2, direct=True)  # then another member is asked
+    cap = way.cluster.settings.bandwidth
+    options = SendOptions(bandwidth=cap, retries=2, line=way.line, direct=True)  # then another member is asked
     engine = _engine(way, sum(item.size for item in items)) if items else None
     if engine is None:
         yield from send(source, target, items, options, on_bytes)
@@ -54,6 +60,8 @@ def carry(
 
 def _engine(way: Way, size: int) -> Engine | None:
     """None: this process sends, over the stores that it has open."""
+    if way.line is not None:
+        return None  # who shares a cap has to hear every second what is left of it, and executors have no ledger
     settings = way.cluster.app.settings.spark
     if any(without_password(end.address.url) != end.address.url for end in _ends(way)):
         return None  # a password does not leave this process

@@ -29,6 +29,7 @@ from tidemark.ledger import cluster_rows, copy_rows, group_rows, move_rows
 from tidemark.ledger.database import now
 from tidemark.ledger.events import record
 from tidemark.ledger.leases import Lease, Leases, check_in
+from tidemark.ledger.line_places import SharedLine, place_on
 from tidemark.ledger.move_rows import MoveRow
 from tidemark.progress import Progress, silent
 from tidemark.proof.cluster_view import RoadView
@@ -79,7 +80,9 @@ def migrate(
         with app.receiver_store(receiver) as store:
             work = _begin(app, cluster, lease, store, progress, change.change_id)
             work.engine = engine
-            failed = _move(work, None if slots is None else frozenset(slots))
+            line = SharedLine(app.ledger, receiver.name, receiver.bandwidth)
+            with place_on(line, lease.holder, app.identity, cluster.settings.bandwidth) as work.line:
+                failed = _move(work, None if slots is None else frozenset(slots))
             drop_snapshots(work)
             tell_databases(work)
             state, left = _end(work, change.change_id)

@@ -35,6 +35,7 @@ from tidemark.ledger.database import now
 from tidemark.ledger.events import record
 from tidemark.ledger.leases import Lease, check_in
 from tidemark.progress import Progress, Tick
+from tidemark.stores.bandwidth import LineShare
 from tidemark.stores.protocol import Store
 from tidemark.stores.transfer import SendItem, Sent
 
@@ -63,6 +64,7 @@ class Moving:
     slots_done: int = 0
     moved: int = 0  # bytes recorded by this call
     engine: str = "pool"  # what sends (`cluster_carry`); the settings may say otherwise
+    line: LineShare | None = None  # our place under the receiver's cap
     roads: dict[tuple[str, str], str] = field(default_factory=dict)  # source, member: `Sent.road` of what came last
 
     def beat(self, on_wire: int = 0) -> None:
@@ -245,7 +247,7 @@ def _label(batch: Batch, member: str) -> str:
 
 
 def _way(work: Moving, batch: Batch, source: str, member: str) -> Way:
-    return Way(work.cluster, source, member, "" if source == RECEIVER else _label(batch, member), work.engine)
+    return Way(work.cluster, source, member, "" if source == RECEIVER else _label(batch, member), work.engine, work.line)
 
 
 class _Counter:

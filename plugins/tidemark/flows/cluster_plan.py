@@ -97,8 +97,9 @@ def _group(old: Group, new: Group, ranges: Sequence[tuple[int, int]], sizes: Map
 
 def _rate(app: App, receiver: ReceiverSettings, settings: ClusterSettings) -> float:
     """Bytes a second to reckon with: the cap, or what the last change that moved anything came to, pauses included."""
-    if settings.bandwidth:
-        return settings.bandwidth
+    caps = [cap for cap in (settings.bandwidth, receiver.bandwidth) if cap]
+    if caps:
+        return min(caps)
     with app.ledger.read() as connection:
         for row in cluster_rows.changes(connection, receiver.name, _MANY):
             if row.state == "done" and row.ended is not None and row.ended > row.begun:

@@ -14,6 +14,7 @@ from tidemark.flows.known_sites import root_here, site_names, sites_of
 from tidemark.ledger.copy_rows import held_somewhere
 from tidemark.ledger.database import now
 from tidemark.ledger.leases import is_alive, lease_clock
+from tidemark.ledger.line_places import SharedLine
 from tidemark.ledger.proof_rows import file_checks, put_file_checks, report
 from tidemark.progress import Progress, silent
 from tidemark.proof.bytes_check import Recorded, check_files
@@ -22,7 +23,7 @@ from tidemark.proof.differences import VerifyReport
 from tidemark.proof.explanation import Explanation
 from tidemark.proof.gather import link_facts
 from tidemark.proof.site_coverage import Scene, cover_site
-from tidemark.proof.status import ClusterStatus, LinkFacts, LinkStatus, StatusReport, link_status
+from tidemark.proof.status import ClusterStatus, LineStatus, LinkFacts, LinkStatus, StatusReport, link_status
 from tidemark.proof.subjects import Desk, bare_path, explain, nearest
 from tidemark.proof.why_unlisted import explain_unlisted
 from tidemark.settings import ReceiverSettings
@@ -35,7 +36,18 @@ def status(app: App) -> StatusReport:
     """One line a link, from the ledger alone; links of the settings that never ran are `new`."""
     with app.ledger.read() as connection:
         targets = tuple(target_status(connection, r) for r in app.settings.receivers.values() if r.iotdb)
-        return StatusReport(_statuses(app, connection), targets, _cluster(app, connection))
+        return StatusReport(_statuses(app, connection), targets, _cluster(app, connection), _lines(app, connection))
+
+
+def _lines(app: App, connection: Connection) -> tuple[LineStatus, ...]:
+    """Of receivers whose line has a cap."""
+    found = []
+    for receiver in app.settings.receivers.values():
+        if receiver.bandwidth:
+            line = SharedLine(app.ledger, receiver.name, receiver.bandwidth)
+            there, _ = line.working(connection, app.identity.host)
+            found.append(LineStatus(receiver.name, receiver.bandwidth, tuple((row.holder, row.rate) for row in there)))
+    return tuple(found)
 
 
 def _cluster(app: App, connection: Connection) -> ClusterStatus | None:

@@ -111,6 +111,7 @@ def _step(stage: Stage, step: str, act: Callable[[Work], Counts] | None = None) 
         limits=stage.limits,
         copies=stage.copies,
         beat=lambda *amounts: stage.progress(Tick(step, *amounts)),
+        identity=app.identity,
     )
     stage.progress(Tick(step))
     try:

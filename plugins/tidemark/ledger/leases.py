@@ -65,11 +65,14 @@ def may_take(row: LeaseRow, holder: str, me: Identity, clock: float, alive: Call
     return row.identity.pid != 0 and row.identity.host == me.host and not alive(row.identity)
 
 
+def boot_clock() -> float:
+    """Seconds since this machine was started, those it slept too; only differences mean something."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
 def lease_clock(connection: Connection) -> float:
     """Seconds by the lease clock (see above); only differences mean something."""
-    if connection.dialect.name == "sqlite":
-        return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-    return now(connection)
+    return boot_clock() if connection.dialect.name == "sqlite" else now(connection)
 
 
 def check_in(connection: Connection, lease: Lease) -> None:

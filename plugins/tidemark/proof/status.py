@@ -161,17 +161,36 @@ class ClusterStatus:
 
 
 @dataclass(frozen=True)
+class LineStatus:
+    """Who sends under a receiver's `bandwidth` now: (holder, bytes a second that it may take)."""
+
+    receiver: str
+    bandwidth: float
+    holders: tuple[tuple[str, float], ...]
+
+    def as_json(self) -> dict[str, Any]:
+        holders = [{"holder": holder, "bytes_per_second": round(rate)} for holder, rate in self.holders]
+        return {"receiver": self.receiver, "bytes_per_second": round(self.bandwidth), "holders": holders}
+
+
+@dataclass(frozen=True)
 class StatusReport:
     """What `status` says of everything."""
 
     links: tuple[LinkStatus, ...]
     iotdb: tuple[TargetStatus, ...] = ()
     cluster: ClusterStatus | None = None
+    lines: tuple[LineStatus, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        targets = [{"state": one.state, **vars(one), "differs": list(one.differs)} for one in self.iotdb]
-        cluster = {"cluster": self.cluster.as_json()} if self.cluster is not None else {}
-        return {"links": [link.as_json() for link in self.links], **({"iotdb": targets} if targets else {}), **cluster}
+        found: dict[str, Any] = {"links": [link.as_json() for link in self.links]}
+        if self.iotdb:
+            found["iotdb"] = [{"state": one.state, **vars(one), "differs": list(one.differs)} for one in self.iotdb]
+        if self.cluster is not None:
+            found["cluster"] = self.cluster.as_json()
+        if self.lines:
+            found["lines"] = [line.as_json() for line in self.lines]
+        return found
 
 
 def link_status(facts: LinkFacts, clock: float) -> LinkStatus:

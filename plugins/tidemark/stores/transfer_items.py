@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tidemark.errors import DiskFullError, SourceVanishedError, TidemarkError
-from tidemark.stores.bandwidth import TokenBucket
+from tidemark.stores.bandwidth import LineShare, TokenBucket
 from tidemark.stores.file_deadline import FileDeadlines
 from tidemark.stores.protocol import Entry, Store, Tier
 
@@ -44,6 +44,7 @@ class SendOptions:
     digest_at_source: bool = True  # False: at the target alone, "not verified at the source"
     slowest: float = 1000.0  # bytes a second of a file that is worth waiting for (`file_deadline`); 0: all are
     reserve: int = 0  # bytes of the target's disk that stay free
+    line: LineShare | None = None  # a cap that others share, above `bandwidth`; does not leave this process
     direct: bool = False  # between two far ends: they send to each other where they can (`road`)
 
 
@@ -93,9 +94,9 @@ class Wire:
     _counting: threading.Lock = field(default_factory=threading.Lock)  # who counts is not who tells
 
     def __post_init__(self) -> None:
-        cap, slowest = self.options.bandwidth, self.options.slowest
-        self.bucket = TokenBucket(cap)
-        self.deadlines = FileDeadlines(min(slowest, cap / 4) if cap else slowest)  # a cap cuts no file short
+        slowest = self.options.slowest
+        self.bucket = TokenBucket(self.options.bandwidth, line=self.options.line)
+        self.deadlines = FileDeadlines(min(slowest, self.bucket.least / 4) if self.bucket.most else slowest)  # no cap cuts
 
     @property
     def small(self) -> int:

@@ -25,7 +25,9 @@ from tidemark.errors import (
     TidemarkError,
 )
 from tidemark.ledger import events, run_rows
+from tidemark.ledger.line_places import SharedLine, place_on
 from tidemark.ledger.run_rows import FAILED, MODS, PINNED, SENT, TO_SEND, VANISHED, RunItem
+from tidemark.stores.bandwidth import LineShare
 from tidemark.stores.block_journal import part_of
 from tidemark.stores.landing import landed_path
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
@@ -78,12 +80,14 @@ def transfer_files(work: Work, batch: int | None = None) -> Mapping[str, int]:
     if not todo:
         return {"files": 0, "bytes": 0}
     _before_the_first_byte(work, todo, part)
-    sending = Sending(work, part, len(todo), sum(f.size for f in todo))
-    for group in batches(todo, lambda path: partition_of(path, work.site.data), work.limits):
-        if sending.is_full():
-            close_part(work, last=False)
-            sending.next_part()
-        sending.send_all([f.path for f in group])
+    line = SharedLine(work.ledger, work.receiver.name, work.receiver.bandwidth)
+    with place_on(line, work.run_id, work.identity, work.link.bandwidth) as place:
+        sending = Sending(work, part, (len(todo), sum(f.size for f in todo)), place)
+        for group in batches(todo, lambda path: partition_of(path, work.site.data), work.limits):
+            if sending.is_full():
+                close_part(work, last=False)
+                sending.next_part()
+            sending.send_all([f.path for f in group])
     return {"files": sending.files, "bytes": sending.bytes}
 
 
@@ -153,14 +157,15 @@ def pieces_of(work: Work, item: RunItem, landing: str) -> list[Piece]:
 
 
 class Sending:
-    """The open part: what was sent into it, since when."""
+    """The open part: what was sent into it, since when. `total`: files and bytes to send; `line`: our place on it."""
 
-    def __init__(self, work: Work, part: int, total: int, total_bytes: int) -> None:
+    def __init__(self, work: Work, part: int, total: tuple[int, int], line: LineShare | None = None) -> None:
         self.work = work
         self.part = part
         self.files = 0
         self.bytes = 0
-        self._total = (total, total_bytes)
+        self._total = total
+        self._line = line
         self._bytes_in_part = 0
         self._opened = time.monotonic()
         self._wire = 0
@@ -237,6 +242,7 @@ class Sending:
             link.connections,
             slowest=link.slowest,
             reserve=HEADROOM_BYTES,
+            line=self._line,
         )
         options = replace(options, digest_at_source=link.digest == "both")
         return send(self.work.source, self.work.target, items, options, self._on_bytes)

@@ -10,7 +10,7 @@ from functools import cached_property
 from sqlalchemy.engine import Connection
 
 from tidemark.ledger.database import Ledger
-from tidemark.ledger.leases import Lease, check_in
+from tidemark.ledger.leases import Identity, Lease, check_in, this_process
 from tidemark.settings import LinkSettings, ReceiverSettings, SiteSettings
 from tidemark.stores.landing import landing_folder
 from tidemark.stores.protocol import Store
@@ -76,6 +76,7 @@ class Work(Site):
     limits: PartLimits = field(default_factory=PartLimits)
     copies: Copies = field(default_factory=Copies)
     beat: Callable[[int, int, int, int], None] = field(default=lambda *_: None)
+    identity: Identity = field(default_factory=this_process)
 
     @contextmanager
     def recording(self) -> Iterator[Connection]:

@@ -19,6 +19,9 @@ from tidemark.cli.call import Call
 from tidemark.cli.parser import VERBS
 from tidemark.cli.verb import Answer, Verb
 from tidemark.errors import GuardError
+from tidemark.ledger.database import Ledger
+from tidemark.ledger.leases import this_process
+from tidemark.ledger.line_places import SharedLine, place_on
 
 ROOT = Path(__file__).resolve().parents[3]
 CONTRACT_VERBS = {
@@ -271,3 +274,15 @@ def test_a_sync_of_a_local_site_imports_neither_airflow_nor_spark_nor_ssh(deploy
     heavy = {"paramiko", "pandas", "pyspark", "airflow", "rich"}
     assert not modules_after(["sync", "plant1", "--no-load", "--json"], deployment) & heavy
     assert not modules_after(["status", "--json"], deployment) & (heavy | {"numpy", "pyarrow"})
+
+
+def test_status_tells_who_sends_under_a_shared_cap(
+    tidemark: Command, deployment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "lines" not in tidemark("status", "--json").json
+    monkeypatch.setenv("TIDEMARK__RECEIVERS__CENTRE__BANDWIDTH", "10 MB/s")
+    assert "centre, line of 10.0 MB/s: nobody sends" in tidemark("status").out
+    ledger = Ledger(f"sqlite:///{deployment / 'var' / 'ledger.db'}")
+    with place_on(SharedLine(ledger, "centre", 10e6), "run-1", this_process()):
+        assert "centre, line of 10.0 MB/s: run-1 10.0 MB/s" in tidemark("status").out
+    ledger.close()

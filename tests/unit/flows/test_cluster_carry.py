@@ -19,6 +19,7 @@ from tidemark.flows.cluster_carry import CarrierLostError
 from tidemark.flows.cluster_migrate import MigrateResult, migrate
 from tidemark.flows.engines import Outcome
 from tidemark.flows.far_tasks import reached_by
+from tidemark.flows.prove import status
 from tidemark.ledger import copy_rows
 from tidemark.settings import SparkSettings
 from tidemark.stores.opening import StoreAddress
@@ -142,3 +143,16 @@ def test_executors_elsewhere_reach_this_machines_folders_over_sftp(tmp_path: Pat
     far = move_task.End(StoreAddress("sftp://u@n1:22/srv/n1", "SHA256:n1", "~/.ssh/n1"), "n1")
     task = reached_by(files, MoveTask("first", near, far, ()))
     assert task.source.address == dataclasses.replace(files, url="sftp://u@here:22/srv/centre") and task.target == far
+
+
+def test_under_a_shared_cap_this_process_sends(world: ClusterWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It hears every second what is left of the cap; tasks could not."""
+    engine = Losing()
+    monkeypatch.setattr(cluster_carry, "choose_engine", lambda *_: engine)
+    world.app.settings = dataclasses.replace(
+        world.app.settings, receivers={"centre": dataclasses.replace(world.receiver, bandwidth=50e6)}
+    )
+    assert migrate(world.app, world.app.receiver(), engine="spark").state == "done"
+    assert engine.ran == [] and held(world) == there(world) != set()
+    (line,) = status(world.app).as_json()["lines"]
+    assert line == {"receiver": "centre", "bytes_per_second": 50_000_000, "holders": []}, "its place is free again"

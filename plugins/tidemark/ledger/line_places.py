@@ -1,0 +1,149 @@
+"""A place on a receiver's line: the share of `[receivers.NAME] bandwidth` that one sending has, whichever process it is in.
+
+Whoever sends has a row with its wish and its rate. Every second it reads the rows of all, which costs a query; it writes
+where its own share changes or its row would expire, and forgets rows of the dead. Who could not renew its row in time takes
+nothing until it can: by then the others count on what it had. `line_shares` says whose is what; docs/decisions/0017.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from sqlalchemy.engine import Connection
+
+from tidemark.errors import RetryableError, TidemarkError
+from tidemark.ledger import line_rows, named_locks
+from tidemark.ledger.database import Ledger
+from tidemark.ledger.leases import boot_clock, lease_clock
+from tidemark.ledger.line_rows import TTL_SECONDS, PlaceRow
+from tidemark.ledger.line_shares import next_rate, next_wish
+from tidemark.ledger.processes import Identity, is_alive
+
+BEAT_SECONDS = 1.0
+BEATS = 3  # the busiest of the last ones counts
+_SAME = 1 / 1000  # of the cap: less is no change
+
+
+@dataclass(frozen=True)
+class SharedLine:
+    """`cap`: bytes a second of all that send over the receiver's line, 0: no limit."""
+
+    ledger: Ledger
+    receiver: str
+    cap: float
+    alive: Callable[[Identity], bool] = is_alive
+    clock: Callable[[Connection], float] = lease_clock
+
+    def working(self, connection: Connection, host: str) -> tuple[list[PlaceRow], list[PlaceRow]]:
+        """As `line_rows.working`, of this line, seen from `host`."""
+        rows = line_rows.places(connection, self.receiver)
+        return line_rows.working(rows, self.clock(connection), host, self.alive) if rows else ([], [])
+
+
+class LinePlace:
+    """`holder` in process `me`; `most`: bytes a second that it may take anyway, 0: no limit of its own."""
+
+    def __init__(self, line: SharedLine, holder: str, me: Identity, most: float = 0.0) -> None:
+        self.cap = line.cap
+        self._line = line
+        self._holder = holder
+        self._me = me
+        self._most = min(most or line.cap, line.cap)
+        self._name = uuid.uuid4().hex
+        self._wish, self._rate = self._most, 0.0
+        self._until = 0.0  # when our row expires, by `boot_clock`
+        self._written = 0.0
+        self._sent = 0
+        self._beaten = boot_clock()
+        self._used: deque[float] = deque(maxlen=BEATS)
+        self._trouble: Exception | None = None
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second that are ours now; 0.0 too while our row may have expired."""
+        return self._rate if boot_clock() < self._until else 0.0
+
+    def used(self, count: int) -> None:
+        """So many bytes go."""
+        self._sent += count
+
+    def check(self) -> None:
+        """Raises RetryableError where `rate` is 0.0 because the ledger does not answer."""
+        if self._trouble is not None and boot_clock() >= self._until:
+            raise RetryableError(
+                f"the share of the line of receiver {self._line.receiver} is not known: {self._trouble}",
+                hint="./tidemark doctor",
+                subject=self._line.receiver,
+            ) from self._trouble
+
+    def beat(self) -> None:
+        """Look at the others, and take what is ours. Raises what the ledger raises."""
+        began = boot_clock()
+        wish = self._next_wish(began)
+        with self._line.ledger.read() as connection:
+            there, dead = self._line.working(connection, self._me.host)
+        same = abs(self._next_rate(there, wish) - self._rate) + abs(wish - self._wish) < self.cap * _SAME
+        if dead or not same or began - self._written > TTL_SECONDS / 3:
+            self._write(began, wish)
+
+    def leave(self) -> None:
+        """Nothing happens where the ledger is away: the row expires."""
+        with contextlib.suppress(TidemarkError), self._line.ledger.write() as connection:
+            line_rows.forget(connection, [self._row(0.0)])
+
+    def _write(self, began: float, wish: float) -> None:
+        with self._line.ledger.write() as connection:
+            named_locks.hold(connection, f"line:{self._line.receiver}")
+            there, dead = self._line.working(connection, self._me.host)
+            line_rows.forget(connection, dead)
+            rate, before = self._next_rate(there, wish), self.rate
+            self._wish, self._rate = wish, min(rate, before)  # who gives up does so before another one may take it
+            line_rows.put(connection, self._row(self._line.clock(connection) + TTL_SECONDS, rate))
+        # CRASH WINDOW: a row of nobody: its share is free once its process is known dead, or it has expired.
+        self._rate, self._written, self._until = rate, began, began + TTL_SECONDS
+
+    def _next_wish(self, now: float) -> float:
+        sent, self._sent = self._sent, 0
+        self._used.append(sent / max(now - self._beaten, BEAT_SECONDS / 10))
+        self._beaten = now
+        return next_wish(self._wish, self._most, self.cap, self._rate, max(self._used))
+
+    def _next_rate(self, there: list[PlaceRow], wish: float) -> float:
+        wishes = {row.place: row.wish for row in there} | {self._name: wish}
+        return next_rate(self.cap, self._name, wishes, {row.place: row.rate for row in there})
+
+    def _row(self, expires: float, rate: float = 0.0) -> PlaceRow:
+        return PlaceRow(self._name, self._line.receiver, self._holder, self._me, self._wish, rate, expires)
+
+    def keep(self, over: threading.Event) -> None:
+        """Beat until it is over. A ledger that is away for a moment is asked again."""
+        while not over.wait(BEAT_SECONDS):
+            try:
+                self.beat()
+                self._trouble = None
+            except Exception as away:  # whatever it is, who waits for a share has to hear of it
+                self._trouble = away
+
+
+@contextmanager
+def place_on(line: SharedLine, holder: str, me: Identity, most: float = 0.0) -> Iterator[LinePlace | None]:
+    """A place while the block runs, None where the line has no cap. Raises what the ledger raises."""
+    if not line.cap:
+        yield None
+        return
+    place, over = LinePlace(line, holder, me, most), threading.Event()
+    place.beat()
+    keeping = threading.Thread(target=place.keep, args=(over,), name="tidemark-line", daemon=True)
+    keeping.start()
+    try:
+        yield place
+    finally:
+        over.set()
+        keeping.join()
+        place.leave()
