@@ -29,7 +29,7 @@ from tidemark.flows.rebuild_schemas import write_schemas
 from tidemark.ledger import audit, events, rebuild_rows
 from tidemark.ledger.backup import back_up, copy_rows, used_tables
 from tidemark.ledger.database import Ledger
-from tidemark.ledger.leases import Leases, lease_clock, this_process
+from tidemark.ledger.leases import Leases, expired, lease_clock, this_process
 from tidemark.ledger.migrations import migrate, schema_version
 from tidemark.load.place import folder_name
 from tidemark.progress import Progress, Tick, silent
@@ -116,7 +116,7 @@ def _make_way(settings: Settings, target: Ledger, replace: bool) -> str:
     """Nobody may be at work. Refuse a ledger that has rows, or keep a copy of it; the copy's path."""
     with target.read() as connection:
         clock = lease_clock(connection)
-    busy = [row for row in Leases(target, this_process()).rows() if row.expires > clock]
+    busy = [row for row in Leases(target, this_process()).rows() if not expired(row.expires, clock)]
     if busy:
         raise LeaseHeldError(
             f"{busy[0].name} is held by {busy[0].holder}: nobody may work with a ledger that is replaced",

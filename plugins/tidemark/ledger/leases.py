@@ -29,7 +29,7 @@ from tidemark.errors import LeaseHeldError, LeaseLostError, TidemarkError
 from tidemark.ledger.database import Ledger, now
 from tidemark.ledger.processes import Identity, is_alive, this_process
 
-__all__ = ["Identity", "Lease", "LeaseRow", "Leases", "check_in", "is_alive", "lease_clock", "may_take", "this_process"]
+__all__ = ["Identity", "Lease", "LeaseRow", "Leases", "check_in", "expired", "is_alive", "lease_clock", "this_process"]
 
 TTL_SECONDS = 60.0
 PARKED_SECONDS = 900.0  # a scheduler may need minutes between two tasks; the same holder comes back at any time
@@ -58,11 +58,16 @@ class LeaseRow:
 
 def may_take(row: LeaseRow, holder: str, me: Identity, clock: float, alive: Callable[[Identity], bool]) -> bool:
     """Whether `holder`, in process `me`, gets the lease in `row`. Pure but for `alive`, which is asked last."""
-    if not row.holder or row.expires <= clock:
+    if not row.holder or expired(row.expires, clock):
         return True
     if row.holder == holder and (row.identity.pid == 0 or row.identity == me):
         return True
     return row.identity.pid != 0 and row.identity.host == me.host and not alive(row.identity)
+
+
+def expired(expires: float, clock: float) -> bool:
+    """One good for longer than any is given for is of an earlier clock, too: before the machine was restarted, on SQLite."""
+    return not 0 < expires - clock <= PARKED_SECONDS + TTL_SECONDS
 
 
 def boot_clock() -> float:

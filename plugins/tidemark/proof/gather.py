@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from tidemark.ledger import sender_rows
-from tidemark.ledger.leases import Identity
+from tidemark.ledger.leases import Identity, expired
 from tidemark.ledger.progress_rows import progress_of
 from tidemark.ledger.proof_rows import Row, report
 from tidemark.proof.presence import CatalogView, Expected, Held, account_trouble
@@ -139,7 +139,7 @@ def _link_facts(
 
 
 def _holder(r: Row, alive: Callable[[Identity], bool], clock: float) -> str:
-    if not r["holder"] or r["expires"] <= clock:
+    if not r["holder"] or expired(r["expires"], clock):
         return ""
     identity = Identity(r["host"], r["boot_id"], int(r["pid"]), r["process_start"])
     return r["holder"] if identity.pid == 0 or alive(identity) else ""

@@ -108,6 +108,15 @@ def test_a_parked_lease_ends_when_nobody_comes_back(ledger: Ledger, world: World
     assert world.leases(ledger, NEIGHBOUR).take("link:plant1", "run-2").fence == 2
 
 
+def test_a_lease_of_before_the_clock_began_anew_holds_nobody_up(ledger: Ledger, world: World) -> None:
+    """The boot clock of SQLite's machine: a lease parked after a month is not held for a month after a restart."""
+    world.clock = 30 * 86_400.0
+    mine = world.leases(ledger, ELSEWHERE)
+    mine.park(mine.take("link:plant1", "run-1"))
+    world.clock = 20.0
+    assert world.leases(ledger, HERE).take("link:plant1", "run-2").fence == 2
+
+
 def test_the_same_run_in_a_living_process_is_not_joined(ledger: Ledger, world: World) -> None:
     world.leases(ledger, NEIGHBOUR).take("link:plant1", "run-1")
     with pytest.raises(LeaseHeldError):
