@@ -14,17 +14,18 @@ import pytest
 from tests.centre import Centre
 from tests.exploding_files import DEVICE, SERIES, many_chunks, many_pages, many_points
 from tests.small_files import sealed, source
-from tidemark.errors import CorruptionError
+from tidemark.errors import TaskLimitError
 from tidemark.flows import admitting, merge_catalog
 from tidemark.flows.engines import Limits, PoolEngine
 from tidemark.flows.merge_catalog import merge
+from tidemark.flows.operate import quarantine_release
 from tidemark.tsfiles.reader import TsFile
 
 GOOD_ROWS = [("root.sg.d1", "s", 1, "INT64", "10"), ("root.sg.d1", "s", 2, "INT64", "20")]
 LIMITS = {
-    "CPU time": (Limits(cpu_seconds=1), "used up its CPU time"),
+    "CPU time": (Limits(cpu_seconds=1), "used up its CPU time, the 1 s"),
     "wall time": (Limits(wall_seconds=3), "not done after 3 s"),
-    "memory": (Limits(memory_bytes=640 << 20), "more memory than a task may use"),
+    "memory": (Limits(memory_bytes=640 << 20), "more memory than a task may use, 0."),
 }
 EACH_LIMIT = pytest.mark.parametrize("limit", LIMITS)
 
@@ -57,9 +58,22 @@ def test_a_load_ends_a_check_that_explodes(centre: Centre, limit: str, monkeypat
     begun = time.monotonic()
     result = centre.load()
     assert time.monotonic() - begun < 60
-    assert (result.loaded, result.quarantined, result.exit_code) == (1, 1, CorruptionError.kind)
+    assert (result.loaded, result.quarantined, result.exit_code) == (1, 1, TaskLimitError.kind)
     [trouble] = result.troubles
-    assert trouble.path == source(1) and word in trouble.reason
+    assert trouble.path == source(1) and word in trouble.reason and "quarantine release" in trouble.reason
+    assert centre.sql("SELECT error_kind, state FROM quarantine") == [(TaskLimitError.kind, "held")]
+    assert centre.rows() == GOOD_ROWS
+
+
+def test_a_release_checks_it_again(centre: Centre, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was wrong with the file: with more to use it is loaded as it came."""
+    monkeypatch.setattr(admitting, "choose_engine", lambda *_: PoolEngine(limits=Limits(wall_seconds=0)))
+    centre.sender().land({source(1): sealed({"root.sg.d1": {"s": [(1, 10), (2, 20)]}})})
+    assert centre.load().exit_code == TaskLimitError.kind
+    with pytest.raises(TaskLimitError, match="not done after 0 s"):
+        quarantine_release(centre.app, centre.receiver, "1")
+    monkeypatch.undo()
+    assert quarantine_release(centre.app, centre.receiver, "1").facts["outcome"] == "loaded"
     assert centre.rows() == GOOD_ROWS
 
 

@@ -18,6 +18,8 @@ from tidemark.settings import ReceiverSettings
 from tidemark.stores.landing import LandedFile
 from tidemark.tsfiles.names import parse_source_path
 
+_TOO_MUCH = ". Nothing says that it is damaged: ./tidemark quarantine release checks it again, on a machine with less to do"
+
 
 @dataclass(frozen=True)
 class CheckedFile:
@@ -68,8 +70,9 @@ def examine_all(
         if outcome.error is None:
             results[outcome.index] = outcome.value
         elif isinstance(outcome.error, CorruptionError | TaskLimitError):  # it crashed its child: nobody opens it again
-            trouble = outcome.error.message
-            results[outcome.index] = Examined(file.path, file.generation, trouble=trouble, kind=CorruptionError.kind)
+            error = outcome.error
+            trouble = error.message + (_TOO_MUCH if isinstance(error, TaskLimitError) else "")
+            results[outcome.index] = Examined(file.path, file.generation, trouble=trouble, kind=error.kind)
         else:
             raise outcome.error
         progress(Tick("check", done=len(results), total=len(tasks)))

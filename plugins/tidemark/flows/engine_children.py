@@ -22,7 +22,7 @@ from typing import IO, Any
 
 import tidemark
 from tidemark.errors import CorruptionError, RetryableError, TaskLimitError, TidemarkError
-from tidemark.flows.engine_worker import read_frame, subject_of, write_frame
+from tidemark.flows.engine_worker import out_of_memory, read_frame, subject_of, write_frame
 from tidemark.flows.engines import Limits, Outcome
 
 _OURS = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
@@ -126,18 +126,19 @@ class _Child:
 
     def _ended_by_clock(self, subject: str) -> TidemarkError:
         seconds = self.limits.wall_seconds
-        return TaskLimitError(f"{subject}: not done after {seconds} s, the process was ended", subject=subject)
+        return TaskLimitError(f"{subject}: not done after {seconds} s, which is all a task may take", subject=subject)
 
     def _died(self, subject: str) -> TidemarkError:
         code = self.process.wait()
         tail = self._tail()
         if -code == signal.SIGXCPU:
-            return TaskLimitError(f"{subject}: the process that read it used up its CPU time{tail}", subject=subject)
+            used = f"used up its CPU time, the {self.limits.cpu_seconds} s that a task may take"
+            return TaskLimitError(f"{subject}: the process that read it {used}{tail}", subject=subject)
         if -code in _OURS:
             how = f"crashed ({signal.Signals(-code).name})"
             return CorruptionError(f"{subject}: the process that read it {how}{tail}", subject=subject)
         if "MemoryError" in tail:  # it had not even memory left to say so
-            return TaskLimitError(f"{subject}: needs more memory than a task may use", subject=subject)
+            return out_of_memory(subject, self.limits.memory_bytes)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         return RetryableError(
             f"{subject}: its process {how}{tail}", hint="run the command again; ./tidemark doctor", subject=subject

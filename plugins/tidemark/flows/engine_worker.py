@@ -64,12 +64,16 @@ def answer(function: Callable[[Any], Any], frame: bytes) -> bytes:
     try:
         return pickle.dumps(run_task(function, task), pickle.HIGHEST_PROTOCOL)
     except MemoryError as full:
-        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
         traceback.clear_frames(full.__traceback__)
-        subject = subject_of(task)
-        error = TaskLimitError(f"{subject}: needs more memory than a task may use", subject=subject)
-        return pickle.dumps((None, error), pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps((None, out_of_memory(subject_of(task), soft)), pickle.HIGHEST_PROTOCOL)
+
+
+def out_of_memory(subject: str, most: int) -> TaskLimitError:
+    """What a task is told that wants more than `most` bytes of address space."""
+    text = f"{subject}: needs more memory than a task may use, {most / (1 << 30):.2g} GiB of address space"
+    return TaskLimitError(text, subject=subject)
 
 
 def subject_of(task: Any) -> str:

@@ -14,7 +14,14 @@ from pathlib import Path
 
 from sqlalchemy.engine import Connection
 
-from tidemark.errors import CorruptionError, LeaseLostError, PermanentError, RetryableError, TidemarkError
+from tidemark.errors import (
+    CorruptionError,
+    LeaseLostError,
+    PermanentError,
+    RetryableError,
+    TaskLimitError,
+    TidemarkError,
+)
 from tidemark.flows.admitting import CheckedFile, decide, examine_all, local_root, site_of
 from tidemark.flows.app import App
 from tidemark.flows.cluster_catch_up import catch_up
@@ -211,7 +218,8 @@ def _record(work: _Work, one: _Landing, admission: Admission, logs: Sequence[sch
         return receipt, recorded.clashes
 
     files = [load.row for load in admission.loads]
-    work.tally.take(origin.site_id, *make_visible(work.app, work.cluster, work.store, files, tell, bool(logs)))
+    seen = make_visible(work.app, work.cluster, work.store, files, tell, bool(logs))
+    work.tally.take(origin.site_id, *seen, [hold.file.path for hold in admission.holds if hold.kind == TaskLimitError.kind])
 
 
 def _finish(work: _Work, folder: Folder, paper: Paper | None) -> None:

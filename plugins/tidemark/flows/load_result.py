@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidemark.errors import CorruptionError, OwnershipError, PartialError, worst_exit_code
+from tidemark.errors import CorruptionError, OwnershipError, PartialError, TaskLimitError, worst_exit_code
 from tidemark.stores.landing import Receipt
 
 
@@ -133,14 +133,14 @@ class Tally:
         self.waiting += 1
         self.troubles.append(trouble)
 
-    def take(self, site_id: str, receipt: Receipt, clashes: Iterable[str]) -> None:
-        """Count one landing's answers."""
+    def take(self, site_id: str, receipt: Receipt, clashes: Iterable[str], too_much: Collection[str] = ()) -> None:
+        """Count one landing's answers. `too_much`: paths that are quarantined because a limit ended their check."""
         kinds = {"refused": OwnershipError.kind, "quarantined": CorruptionError.kind, "schema": PartialError.kind}
         self.landings += 1
         for answer in receipt.answers:
             self.outcomes[answer.outcome] = self.outcomes.get(answer.outcome, 0) + 1
             if answer.outcome in kinds:
-                kind = kinds[answer.outcome]
+                kind = TaskLimitError.kind if answer.path in too_much else kinds[answer.outcome]
                 self.troubles.append(Trouble(answer.outcome, receipt.landing, answer.path, answer.reason, kind))
         self.pending[site_id] = receipt.pending
         self.clashes.extend(clashes)

@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from tidemark.errors import CorruptionError, NotFoundError, OwnershipError, UsageError
+from tidemark.errors import CorruptionError, NotFoundError, OwnershipError, TaskLimitError, TidemarkError, UsageError
 from tidemark.flows import link_quarantine
 from tidemark.flows.admitting import local_root, site_of
 from tidemark.flows.app import App
@@ -26,6 +26,7 @@ from tidemark.ledger.events import record
 from tidemark.ledger.leases import Leases, check_in
 from tidemark.ledger.owner_rows import OwnerRow
 from tidemark.ledger.trouble_rows import QuarantineRow
+from tidemark.load.admit import Hold
 from tidemark.load.approved import leave_approved
 from tidemark.load.place import put
 from tidemark.load.tidy import sweep_waiting
@@ -59,7 +60,8 @@ def quarantine_list(app: App, receiver: ReceiverSettings) -> Decision:
 
 
 def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engine: str = "auto") -> Decision:
-    """Check a held file again and load it. CorruptionError when it is as bad as before: it stays held.
+    """Check a held file again and load it. CorruptionError when it is as bad as before, TaskLimitError when a limit ends
+    its check (again): it stays held.
 
     OwnershipError when another site owns a device of it: it left the quarantine and is refused now. One that a link holds
     (`s…`) is sent by the link's next run.
@@ -77,11 +79,7 @@ def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engin
             )
         origin, admission = try_again(bench, row)
         if admission.holds:
-            raise CorruptionError(
-                f"quarantine {quarantine_id}: {row.path} still cannot be loaded: {admission.holds[0].reason}",
-                hint=f"send it again (./tidemark verify --repair), or ./tidemark quarantine drop {quarantine_id}",
-                subject=row.path,
-            )
+            raise _still_held(row, admission.holds[0])
         put(bench.store, admission.placements)
         # CRASH WINDOW: in place, not recorded: the file is still held, releasing it again goes on.
 
@@ -99,6 +97,14 @@ def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engin
     if answers[0].outcome == "refused":
         raise OwnershipError(answers[0].reason, hint="./tidemark owners list", subject=row.path)
     return Decision({"id": quarantine_id, "path": row.path, "outcome": answers[0].outcome})
+
+
+def _still_held(row: QuarantineRow, hold: Hold) -> TidemarkError:
+    message = f"quarantine {row.quarantine_id}: {row.path} still cannot be loaded: {hold.reason}"
+    if hold.kind == TaskLimitError.kind:
+        return TaskLimitError(message, hint="docs/runbooks/quarantine.md", subject=row.path)
+    hint = f"send it again (./tidemark verify --repair), or ./tidemark quarantine drop {row.quarantine_id}"
+    return CorruptionError(message, hint=hint, subject=row.path)
 
 
 def quarantine_drop(app: App, receiver: ReceiverSettings, held_id: str) -> Decision:

@@ -23,6 +23,7 @@ _SOURCES = ("kernels.c", "kernels_write.c", "kernels_index.c")  # one after anot
 _PROBLEMS = {1: "ends in the middle of a value", 2: "does not hold the values announced", 3: "no writer makes this"}
 
 _PAGE = (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p)
+_BLOCK = (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64)
 _ARRAY = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_void_p)
 _RUN = (ctypes.c_void_p, ctypes.c_uint64)
 _RUNS = (*_RUN, *_RUN, ctypes.c_void_p, ctypes.c_void_p)
@@ -44,6 +45,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "tm_runs": (*_PAGE, ctypes.c_uint32),
     "tm_varints_32": _PAGE,
     "tm_zigzag": (*_PAGE, ctypes.c_uint32),
+    "tm_lz4_holds": _BLOCK,
     "tm_ascend": (ctypes.c_void_p, ctypes.c_uint64),
     "tm_weave": _RUNS,
     "tm_gather_8": _GATHER,
@@ -110,6 +112,10 @@ class Kernels:
         width = dtype.itemsize * 8
         self._check("ZIGZAG", self._functions["tm_zigzag"](data, len(data), count, out.ctypes.data, width))
         return out.view(np.int64) if width == 64 else out.astype(np.uint32).view(np.int32)
+
+    def require_lz4(self, data: bytes, size: int) -> None:
+        """BadPageError where an LZ4 block does not stand for `size` bytes."""
+        self._check("LZ4", self._functions["tm_lz4_holds"](data, len(data), size))
 
     def ascend(self, times: NDArray[np.int64]) -> bool:
         """Whether times (contiguous) ascend strictly."""

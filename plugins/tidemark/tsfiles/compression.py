@@ -1,14 +1,20 @@
-"""Decompression of pages, never to more bytes than the page announces. Source: `IUnCompressor` of the TsFile library."""
+"""Decompression of pages, to just the bytes that the page announces. Source: `IUnCompressor` of the TsFile library.
+
+Arrow's LZ4 and Snappy answer with a buffer of the size they are told, whatever they put into it: behind the bytes of a block
+that stands for fewer is what the memory held before. So those blocks are asked for their size.
+"""
 
 from __future__ import annotations
 
 import lzma
 import zlib
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
+from tidemark.errors import CorruptionError
 from tidemark.tsfiles.codes import Compression
+from tidemark.tsfiles.wire import Cursor
 
 _LARGEST_RATIO = 1100  # of GZIP; the others stay below it or have a page size of their own making
 _ALWAYS_ALLOWED = 1 << 26
@@ -57,22 +63,50 @@ def _codec(name: str) -> Any:
     return pa.Codec(name)
 
 
-def _arrow(codec: str) -> Callable[[bytes, int], bytes]:
-    def decompress_with(data: bytes, size: int) -> bytes:
-        try:
-            result: bytes = _codec(codec).decompress(data, size, asbytes=True)
-        except (OSError, ValueError) as error:
-            raise BadPageError(f"{codec}: {error}") from error
-        return result
+def _arrow(codec: str, data: bytes, size: int) -> bytes:
+    try:
+        result: bytes = _codec(codec).decompress(data, size, asbytes=True)
+    except (OSError, ValueError) as error:
+        raise BadPageError(f"{codec}: {error}") from error
+    return result
 
-    return decompress_with
+
+def _lz4(data: bytes, size: int) -> bytes:
+    """A block does not say its size: its lengths are added up, or (without compiled code) one byte less must be too few."""
+    from tidemark.tsfiles.compiled import kernels
+
+    result = _arrow("lz4_raw", data, size)
+    if (compiled := kernels()) is not None:
+        compiled.require_lz4(data, size)
+    elif size and _fits("lz4_raw", data, size - 1):
+        raise BadPageError(f"LZ4: a block of less than {size} bytes")
+    return result
+
+
+def _fits(codec: str, data: bytes, size: int) -> bool:
+    try:
+        _arrow(codec, data, size)
+    except BadPageError:
+        return False
+    return True
+
+
+def _snappy(data: bytes, size: int) -> bytes:
+    """A block begins with its size (a varint), which Snappy holds it to."""
+    try:
+        told = Cursor(data, "SNAPPY").uvarint()
+    except CorruptionError as cut:
+        raise BadPageError(cut.message) from cut
+    if told != size:
+        raise BadPageError(f"SNAPPY: a block of {told} bytes, not {size}")
+    return _arrow("snappy", data, size)
 
 
 _DECOMPRESSORS: dict[Compression, Callable[[bytes, int], bytes]] = {
     Compression.UNCOMPRESSED: _none,
-    Compression.SNAPPY: _arrow("snappy"),
+    Compression.SNAPPY: _snappy,
     Compression.GZIP: _gzip,
-    Compression.LZ4: _arrow("lz4_raw"),
-    Compression.ZSTD: _arrow("zstd"),
+    Compression.LZ4: _lz4,
+    Compression.ZSTD: partial(_arrow, "zstd"),
     Compression.LZMA2: _lzma2,
 }

@@ -286,3 +286,31 @@ EXPORT int tm_ascend(const int64_t *times, uint64_t count) {
     for (uint64_t i = 1; i < count; i++) wrong |= times[i] <= times[i - 1];
     return wrong ? IMPOSSIBLE : SOUND;
 }
+
+/* What an LZ4 length has beyond the four bits of its token, which are all set: bytes up to one that is not 255. */
+static inline int lz4_more(const uint8_t *data, uint64_t size, uint64_t *at, uint64_t *length) {
+    for (uint8_t byte = 255; byte == 255; *length += byte) {
+        if (*at >= size) return 0;
+        byte = data[(*at)++];
+    }
+    return 1;
+}
+
+/* Whether an LZ4 block stands for `count` bytes: sequences of literals and a copy of earlier bytes, the last without a copy. */
+EXPORT int tm_lz4_holds(const uint8_t *data, uint64_t size, uint64_t count) {
+    uint64_t at = 0, have = 0;
+    while (at < size) {
+        const uint8_t token = data[at++];
+        uint64_t literals = token >> 4, copied = token & 15;
+        if (literals == 15 && !lz4_more(data, size, &at, &literals)) return CUT_SHORT;
+        if (literals > size - at) return CUT_SHORT;
+        at += literals;
+        have += literals;
+        if (at == size) break;
+        if (size - at < 2) return CUT_SHORT;
+        at += 2;
+        if (copied == 15 && !lz4_more(data, size, &at, &copied)) return CUT_SHORT;
+        have += copied + 4;
+    }
+    return have == count ? SOUND : WRONG_COUNT;
+}

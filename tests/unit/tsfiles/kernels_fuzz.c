@@ -35,6 +35,7 @@ static void decode_garbage(void) {
     tm_runs(data, size, count, wide, next(2) ? 4 : 8);
     tm_varints_32(data, size, count, narrow);
     tm_zigzag(data, size, count, wide, next(2) ? 32 : 64);
+    tm_lz4_holds(data, size, count);
     tm_ascend((int64_t *)wide, 0);
     free(data);
     free(wide);

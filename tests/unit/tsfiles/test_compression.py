@@ -1,0 +1,53 @@
+"""Pages decompress to the bytes that they announce, or not at all: never to what the memory held before."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import random
+
+import pyarrow as pa
+import pytest
+
+from tidemark.tsfiles import compiled
+from tidemark.tsfiles.codes import Compression
+from tidemark.tsfiles.compression import BadPageError, decompress
+
+ARROW = {Compression.SNAPPY: "snappy", Compression.LZ4: "lz4_raw", Compression.ZSTD: "zstd"}
+KINDS = [Compression.GZIP, Compression.LZMA2, *ARROW]
+CONTENTS = {
+    "nothing": b"",
+    "a byte": b"x",
+    "literals": bytes(range(200)),
+    "long literals": random.Random(1).randbytes(1000),
+    "copies": b"abc" * 500,
+    "both": b"".join(bytes([n % 7]) * n for n in range(1, 90)),
+}
+
+
+@pytest.fixture(params=["compiled", "in Python"], autouse=True)
+def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "in Python":
+        monkeypatch.setattr(compiled, "kernels", lambda: None)
+    elif compiled.kernels() is None:
+        pytest.skip("no C compiler")
+
+
+def compressed(kind: Compression, content: bytes) -> bytes:
+    if kind is Compression.GZIP:
+        return gzip.compress(content)
+    if kind is Compression.LZMA2:
+        return lzma.compress(content)
+    data: bytes = pa.Codec(ARROW[kind]).compress(content, asbytes=True)
+    return data
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("content", CONTENTS.values(), ids=list(CONTENTS))
+def test_a_page_of_another_size_is_refused(kind: Compression, content: bytes) -> None:
+    data = compressed(kind, content)
+    assert decompress(kind, data, len(content)) == content
+    for size in (len(content) + 1, len(content) + 100, len(content) - 1):
+        if size >= 0:
+            with pytest.raises(BadPageError):
+                decompress(kind, data, size)
