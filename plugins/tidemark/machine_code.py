@@ -1,7 +1,7 @@
 """C sources of this package as libraries, built once a machine with its own compiler: for speed alone.
 
 Whoever uses one has the same in Python for where none can be built; `TIDEMARK_PURE=1` asks for that. A library lies in the
-user's cache under the digest of its source (docs/decisions/0012).
+user's cache under the digest of its source and flags (docs/decisions/0012); `TIDEMARK_CFLAGS` adds some: sanitizers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def _built(name: str, source: bytes) -> Path:
     """OSError, SubprocessError where it cannot be made."""
     import platform
 
-    digest = hashlib.sha256(source + " ".join(_FLAGS).encode()).hexdigest()[:16]
+    flags = (*_FLAGS, *os.environ.get("TIDEMARK_CFLAGS", "").split())
+    digest = hashlib.sha256(source + " ".join(flags).encode()).hexdigest()[:16]
     folder = _cache()
     made = folder / f"{name}-{platform.machine()}-{digest}.so"
     if made.exists():
@@ -60,7 +61,7 @@ def _built(name: str, source: bytes) -> Path:
     with tempfile.TemporaryDirectory(dir=folder) as work:
         text, built = Path(work, "source.c"), Path(work, "built.so")
         text.write_bytes(source)
-        command = [compiler, *_FLAGS, "-o", str(built), str(text)]
+        command = [compiler, *flags, "-o", str(built), str(text)]
         subprocess.run(command, check=True, capture_output=True, timeout=_BUILD_SECONDS)
         built.replace(made)  # several processes may build at once: each has a whole library to give
     return made

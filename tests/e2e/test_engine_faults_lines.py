@@ -14,6 +14,7 @@ from tests.e2e.store_ends import FASTEST_FIRST, QUICK
 from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
 from tidemark.errors import UnreachableError
+from tidemark.stores.login import Limits
 from tidemark.stores.protocol import Tier
 from tidemark.stores.transfer import Failed, SendOptions, Sent, send
 
@@ -43,6 +44,20 @@ def test_a_reader_that_is_slow(sshd: Sshd, tmp_path: Path, way: str, tier: Tier)
         wire.read_slowly(1400, 700_000)
         world.port = wire.port
         outcomes = world.move(items)
+    assert world.arrived(outcomes)
+    assert sum(one.wire_bytes for one in outcomes.values()) == sum(item.size for item in items)
+
+
+@pytest.mark.full
+def test_a_line_on_which_a_packet_takes_longer_than_a_stall_may_last(sshd: Sshd, tmp_path: Path) -> None:
+    """Bytes come all the time: nobody takes that for silence."""
+    world = World.of(sshd, tmp_path, "pull")
+    world.limits = Limits(connect=10, handshake=60, stall=3)
+    items = [world.put("large", 120_000), *(world.put(f"{n}", 500) for n in range(10))]
+    with Wire(sshd.port) as wire:
+        wire.read_slowly(500, 8000)
+        world.port = wire.port
+        outcomes = world.move(items, SendOptions(retries=0))
     assert world.arrived(outcomes)
     assert sum(one.wire_bytes for one in outcomes.values()) == sum(item.size for item in items)
 

@@ -24,6 +24,7 @@ from tidemark.stores.schedule import Span
 from tidemark.stores.ssh import SshConnection
 
 RECORDS_ROOM = 1 << 16  # bytes of a frame that are records
+MOVES = 4096  # bytes that show that a line moves; signs of life of a server whose program hangs are fewer
 
 Came = Union[tuple["Carrier | None", Frame | None], "Opened"]  # of no carrier: a thread of ours has news for the hand
 
@@ -67,8 +68,8 @@ class Carrier:
         self.bytes = 0  # that came
         self._came = came
         self._sink: BulkSink | None = None
-        self._heard = time.monotonic()
-        self._seen = 0
+        self._heard = self._moved_at = time.monotonic()
+        self._seen = self._moved = 0
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._closing = False
         self.ended = False  # DONE was read, or it is lost
@@ -102,8 +103,8 @@ class Carrier:
         return False
 
     def excused(self) -> bool:
-        """Whether it may be silent for longer than the stall limit."""
-        return False
+        """Whether it may be silent for longer than the stall limit: on a slow line one packet may take as long."""
+        return time.monotonic() - self._moved_at <= self.connection.limits.stall
 
     @property
     def last_words(self) -> str:
@@ -120,6 +121,9 @@ class Carrier:
         moved = self._sink.received if self._sink is not None else self.bytes
         if moved != self._seen or not asked or (self._sink is not None and self._sink.waiting):
             self._seen, self._heard = moved, now
+        carried = self.connection.moved()
+        if carried - self._moved >= MOVES:
+            self._moved, self._moved_at = carried, now
         return now - self._heard
 
     def close(self) -> None:

@@ -211,6 +211,8 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
         self._Packetizer__iv_in = iv[:4] + (int.from_bytes(iv[4:], "big") + 1).to_bytes(8, "big")
         self._count_packets(1, length + 20)
         padding, kind, channel, size = _PACKET_HEAD.unpack_from(slab, end - 10)
+        if padding + 2 > length:
+            raise SSHException("a packet is broken")
         if sink is None or kind != _CHANNEL_DATA or channel != sink.number:
             payload = bytes(slab[end - 8 : end - 10 + length - padding])
             slab[end - 10 : end] = kept

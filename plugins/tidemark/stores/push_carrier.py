@@ -102,6 +102,8 @@ class PushCarrier(Carrier):
 
     def excused(self) -> bool:
         """A far end may take long to make many bytes durable: its server is asked for a sign of life, but not for ever."""
+        if super().excused():  # the sign of life would come behind all that is on its way
+            return True
         answers = self._answers()
         self._excuses = self._excuses + 1 if answers == self._excused else 1
         self._excused = answers

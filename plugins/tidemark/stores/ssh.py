@@ -25,6 +25,7 @@ WINDOW = 1 << 25  # bytes in flight towards us before the far end waits
 PACKET = 1 << 15
 _TCP_INFO = 11
 _TOLD = (148, 224, 100)  # offsets into struct tcp_info of Linux: min_rtt, rcv_ooopack, total_retrans
+_MOVED = 120  # and of bytes_acked and bytes_received
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its tracebacks are our errors' business
 
@@ -145,14 +146,23 @@ class SshConnection:
         What was lost towards us shows as packets that came out of order, what was lost from us was sent again. The round
         trip is the last connection's where there is none now.
         """
-        transport = self._transport
-        try:
-            info = transport.sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 256) if transport is not None else b""
-        except OSError:
-            info = b""
+        info = self._told_by_kernel()
         known = [struct.unpack_from("=I", info, at)[0] if len(info) >= at + 4 else 0 for at in _TOLD]
         self._round_trip = known[0] / 1e6 or self._round_trip
         return self._round_trip, known[1] + known[2]
+
+    def moved(self) -> int:
+        """Bytes that came or that the other end has, by the kernel: of packets that are not whole yet, too; 0 where it
+        does not tell."""
+        info = self._told_by_kernel()
+        return sum(struct.unpack_from("=QQ", info, _MOVED)) if len(info) >= _MOVED + 16 else 0
+
+    def _told_by_kernel(self) -> bytes:
+        transport = self._transport
+        try:
+            return transport.sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 256) if transport is not None else b""
+        except OSError:
+            return b""
 
     @contextmanager
     def speaking(self, doing: str) -> Iterator[None]:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from paramiko.message import Message
 
 from tidemark.stores import compiled_packets
-from tidemark.stores.bulk_sink import BulkSink, Frame
+from tidemark.stores.bulk_sink import PACKET_ROOM, BulkSink, Frame
 from tidemark.stores.far_program import DATA, DONE, HEAD
 from tidemark.stores.packets import BulkPacketizer
 
@@ -58,7 +58,9 @@ class Wire:
     def packet(self, payload: bytes) -> bytes:
         padding = 16 - (1 + len(payload)) % 16
         padding += 16 if padding < 4 else 0
-        plain = bytes([padding]) + payload + os.urandom(padding)
+        return self.sealed(bytes([padding]) + payload + os.urandom(padding))
+
+    def sealed(self, plain: bytes) -> bytes:
         length = len(plain).to_bytes(4, "big")
         sealed = length + self.cipher.encrypt(self.nonce, plain, length)
         count = (int.from_bytes(self.nonce[4:], "big") + 1) % (1 << 64)
@@ -68,7 +70,7 @@ class Wire:
     def data(self, piece: bytes, channel: int = CHANNEL) -> bytes:
         return self.packet(bytes([CHANNEL_DATA]) + channel.to_bytes(4, "big") + len(piece).to_bytes(4, "big") + piece)
 
-    def write(self, stream: bytes, pieces: list[int]) -> None:
+    def write(self, stream: bytes | bytearray, pieces: list[int]) -> None:
         """From a thread of its own: cut into `pieces` in turn, then the end."""
 
         def run() -> None:
@@ -134,7 +136,7 @@ def test_frames_are_whole_and_other_messages_keep_their_order(
     line, dice = wire(bits=bits), random.Random(seed)
     frames = [dice.randbytes(size) for size in sizes]
     stream = b"".join(frame(data) for data in frames)
-    sent, others = b"", []
+    sent, others = bytearray(), []
     for at in range(0, len(stream), packet):
         if dice.random() < 0.3:
             others.append((IGNORE, at.to_bytes(4, "big")))
@@ -177,6 +179,25 @@ def test_one_flipped_bit_ends_the_connection_and_hands_out_nothing_of_the_packet
     with pytest.raises(Exception) as broken:  # of which kind is up to who reads
         line.messages()
     assert not isinstance(broken.value, EOFError)
+    assert line.came == [(DATA, b"good"), None]
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        bytes([31, IGNORE]) + bytes(30),  # nothing but padding, and less of it than it says
+        bytes([255, CHANNEL_DATA, 0, 0, 0, CHANNEL]) + bytes(26),
+        bytes([4, CHANNEL_DATA, 0, 0, 0, CHANNEL, 0, 0, 0, 19]) + bytes(22),  # data that would reach into the padding
+        bytes([4, CHANNEL_DATA, 0, 0, 0, CHANNEL]) + b"\xff" * 26,
+        bytes([4, IGNORE]) + bytes(8),  # too short for a packet
+        bytes([4, IGNORE]) + bytes(PACKET_ROOM - 65),  # too long
+    ],
+)
+def test_a_server_that_lies_about_sizes_within_a_packet_is_refused(wire: Callable[..., Wire], plain: bytes) -> None:
+    line = wire()
+    line.write(line.data(frame(b"good")) + line.sealed(plain) + line.data(frame(b"late")), [60_000])
+    with pytest.raises(Exception, match="broken"):
+        line.messages()
     assert line.came == [(DATA, b"good"), None]
 
 
