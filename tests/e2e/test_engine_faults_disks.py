@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,54 @@ def test_a_quota_of_our_own_user_is_named_and_nothing_is_half(sshd: Sshd, tmp_pa
         assert (world.centre / item.target_path).exists() is (told[item.source_path] is None)
         assert told[item.source_path] is not None or world.is_whole(item)
     assert world.arrived(world.move(items))  # once there is room
+
+
+# --- a disk that somebody else fills meanwhile
+
+
+@contextmanager
+def disk_of(size: int, place: Path) -> Iterator[None]:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def fill(place: Path) -> None:
+    with suppress(OSError), (place / "ballast").open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a disk of its own, so root")
+@WAYS
+@pytest.mark.parametrize("tier", [Tier.PYTHON, *LOWER])
+@pytest.mark.parametrize("percent", [1, 50, 99])
+def test_a_target_that_is_full_on_the_way_is_named_and_goes_on_once_there_is_room(
+    sshd: Sshd, tmp_path: Path, way: str, tier: Tier, percent: int
+) -> None:
+    """At 99 % what is still to be written may be a name alone, for which there is room."""
+    world = World.of(sshd, tmp_path, way, tier)
+    items = [world.put(f"{n}.tsfile", size) for n, size in enumerate([9 * MB, 3 * MB + 1, *[20_000] * 100, 2 * MB])]
+    total, crossed = sum(item.size for item in items), 0
+
+    def on_bytes(count: int) -> None:
+        nonlocal crossed
+        crossed += count
+        if crossed * 100 >= total * percent > (crossed - count) * 100:
+            fill(world.centre)
+
+    with disk_of(2 * total, world.centre):
+        options = SendOptions(bandwidth=12e6)
+        with world.ends() as (source, target):
+            outcomes = {one.item: one for one in send(source, target, items, options, on_bytes)}
+        assert set(outcomes) == set(items) and world.no_half_file(outcomes)
+        failed = [one.error for one in outcomes.values() if isinstance(one, Failed)]
+        assert failed or percent == 99
+        assert all(isinstance(error, DiskFullError) and str(world.centre) in error.message for error in failed)
+        (world.centre / "ballast").unlink()
+        assert world.arrived(world.move(items))
 
 
 @contextmanager
