@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 from tidemark.cluster.routing import members_of
 from tidemark.errors import PermanentError, UnreachableError
 from tidemark.flows.cluster_nodes import Cluster
-from tidemark.ledger import catalog_rows, cluster_rows, copy_rows
+from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, group_rows
 from tidemark.ledger.cluster_rows import NodeRow
 from tidemark.ledger.copy_rows import CopyRow
 from tidemark.ledger.database import now
@@ -87,8 +87,7 @@ def _remove_at(cluster: Cluster, lease: Lease, node: str, rows: Sequence[CopyRow
     try:
         folder = cluster.folder(node)
         for start in range(0, len(rows), _AT_ONCE):
-            some = rows[start : start + _AT_ONCE]
-            _still_ours(cluster, lease)
+            some = _still_going(cluster, lease, rows[start : start + _AT_ONCE])
             folder.remove([row.location for row in some])
             # CRASH WINDOW: files gone, their rows still `going`: removed again, which changes nothing.
             _forget(cluster, lease, node, some)
@@ -128,11 +127,16 @@ def _release(cluster: Cluster, lease: Lease, row: NodeRow) -> None:
         cluster_rows.put_node(connection, replace(row, epoch=0))
 
 
-def _still_ours(cluster: Cluster, lease: Lease) -> None:
-    """Right before bytes go: a process that slept while another went on finds out here."""
+def _still_going(cluster: Cluster, lease: Lease, rows: Sequence[CopyRow]) -> list[CopyRow]:
+    """Right before bytes go: a process that slept while another went on finds out here, and what a load has brought here
+    again meanwhile, or is bringing, stays."""
+    receiver = cluster.receiver.name
     with cluster.app.ledger.write() as connection:
         check_in(connection, lease)
-        cluster_rows.require_epoch(connection, cluster.receiver.name, cluster.epoch)
+        cluster_rows.require_epoch(connection, receiver, cluster.epoch)
+        coming = {row.subject for row in group_rows.proposed(connection, receiver)}
+        known = copy_rows.copies_of(connection, receiver, [row.location for row in rows])
+    return [row for row in rows if row.location not in coming and row in known.get(row.location, ())]
 
 
 def _forget(cluster: Cluster, lease: Lease, node: str, rows: Sequence[CopyRow]) -> None:
