@@ -65,7 +65,8 @@ def _remove_left_over(cluster: Cluster) -> dict[str, str]:
     Not while a change is open, however old they seem: clocks may jump, and a move that goes on after days finds what it
     brought before.
     """
-    receiver, away = cluster.receiver.name, {}
+    receiver = cluster.receiver.name
+    away: dict[str, str] = {}
     before = cluster.app.clock() - QUIET
     for node in sorted(cluster.nodes):
         if cluster.nodes[node].state != "serving":
