@@ -39,6 +39,7 @@ class Swept:
 def sweep(cluster: Cluster, lease: Lease) -> Swept:
     """Remove what is due at every node that can be reached. `lease`: of the receiver's cluster, held by the caller."""
     cluster.reload()
+    _within_reach(cluster, lease)
     with cluster.app.ledger.read() as connection:
         going = copy_rows.going(connection, cluster.receiver.name)
         due = _due(connection, cluster, going) if going else []
@@ -53,6 +54,18 @@ def sweep(cluster: Cluster, lease: Lease) -> Swept:
         if left.state == "left" and left.epoch and left.node not in waiting:
             _release(cluster, lease, left)
     return Swept(len(gone), sum(row.size for row in gone), len(going) - len(gone))
+
+
+def _within_reach(cluster: Cluster, lease: Lease) -> None:
+    """What was given up while the database's clock was ahead would stay until that time comes: its grace begins anew."""
+    receiver = cluster.receiver.name
+    with cluster.app.ledger.read() as connection:
+        at = now(connection)
+        ahead = [row for row in copy_rows.going(connection, receiver) if row.at > at]
+    if ahead:
+        with cluster.app.ledger.write() as connection:
+            check_in(connection, lease)
+            copy_rows.begin_grace_anew(connection, receiver, at)
 
 
 def _due(connection: Connection, cluster: Cluster, going: Sequence[CopyRow]) -> list[CopyRow]:

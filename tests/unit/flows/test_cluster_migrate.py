@@ -237,6 +237,23 @@ def test_old_copies_stay_for_the_grace_and_a_change_need_not_wait_for_it(swapped
     swapped.settled()
 
 
+def test_a_clock_that_was_years_ahead_keeps_no_old_copy_for_years(swapped: MovingWorld) -> None:
+    swapped.cluster = replace(swapped.cluster, grace_hours=1)
+    moved(swapped)
+
+    def set_the_clock(seconds: float) -> None:
+        with swapped.app() as app, app.ledger.write() as connection:
+            connection.execute(sa.text(f"UPDATE node_copy SET at = at + {seconds} WHERE state = 'going'"))
+
+    set_the_clock(10 * 365 * 86_400.0)
+    moved(swapped)
+    going = swapped.sql("SELECT node, location FROM node_copy WHERE state = 'going'")
+    assert going and all(swapped.digest(str(node), str(location)) for node, location in going), "the grace begins anew"
+    set_the_clock(-3601)
+    moved(swapped)
+    swapped.settled()
+
+
 def test_what_is_wanted_again_does_not_go(swapped: MovingWorld) -> None:
     swapped.cluster = replace(swapped.cluster, grace_hours=1)
     moved(swapped)
