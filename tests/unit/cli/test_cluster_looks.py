@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +64,17 @@ def test_a_plan_tells_slots_bytes_and_time_of_each_node(
     assert world.run(*words) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("n4"))
     assert line.split() == ["n4", str(gains["n4"]["slots"]), *size(gains["n4"]["bytes"]).split(), "0:00"]
+
+
+def test_who_reads_only_the_first_lines_sees_no_trace_of_python(world: ClusterWorld) -> None:
+    words = [sys.executable, "-P", "-m", "tidemark.cli", "--config", str(world.folder / "tidemark.toml"), "cluster", "show"]
+    reads, writes = os.pipe()
+    os.close(reads)
+    try:
+        done = subprocess.run(words, stdout=writes, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(writes)
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 def test_the_picture_is_one_file_that_names_every_node(world: ClusterWorld, tmp_path: Path) -> None:
