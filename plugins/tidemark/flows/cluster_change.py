@@ -71,7 +71,7 @@ def init(app: App, receiver: ReceiverSettings, progress: Progress = silent) -> C
         balance_of(settings.balance, {}) if settings.balance == "compat" else balance_of("slots", {}),
     )
     wanted = Wanted("init")
-    with alone(app, receiver, wanted.kind) as lease, ExitStack() as held:
+    with alone(app, receiver, str(wanted)) as lease, ExitStack() as held:
         change = _open_change(app, receiver, wanted, 0)
         if change.state == "planned":
             # A load that began without a table must not end with one: it would forward to nobody.
@@ -109,7 +109,7 @@ def change(
         if wait:
             migrate(app, receiver, progress, engine=engine)  # what went with it may lie there still
         return _result(app, receiver, wanted.request)
-    with alone(app, receiver, wanted.kind) as lease, require_cluster(app, receiver) as cluster:
+    with alone(app, receiver, str(wanted)) as lease, require_cluster(app, receiver) as cluster:
         change = _open_change(app, receiver, wanted, cluster.epoch)
         if change.state == "planned":
             joining = [joining_row(app, receiver, wanted)] if wanted.kind == "add" else []
