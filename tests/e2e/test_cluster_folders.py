@@ -124,6 +124,19 @@ def test_what_cannot_be_is_refused_and_changes_nothing(
     assert ask("cluster", "show")[1]["epoch"] == before["epoch"] and names(ask("cluster", "show")[1]) == names(before)
 
 
+@pytest.mark.parametrize("whose", ["n2", "centre", "n5"])
+def test_a_folder_that_is_somebody_elses_is_refused_before_anything_is_written(
+    world: ClusterWorld, ask: Ask, whose: str
+) -> None:
+    ask("cluster", "init")
+    config = world.folder / "tidemark.toml"
+    config.write_text(config.read_text() + '[nodes.n5]\nstore = "n5"\n')
+    for words in (("plan", "add"), ("add",)):
+        answer = ask("cluster", *words, f"n9=file://{world.folder / whose}/", code=2)[1]
+        assert "node n9 needs one of its own" in answer["error"]
+    assert ask("cluster", "rebalance")[1]["epoch"] == 2, "no change was begun"
+
+
 def test_too_few_would_stay(world: ClusterWorld, ask: Ask) -> None:
     ask("cluster", "init")
     ask("cluster", "remove", "n3")

@@ -46,13 +46,21 @@ def main(words: Sequence[str] | None = None) -> int:
         code = 143 if isinstance(stop, Stopped) else 130
         return _failed(screen, _failure(code, "stopped", "the same command goes on from there"), "")
     except BrokenPipeError:
-        sys.stderr.close()  # whoever read our stdout has gone; nothing is left to say
-        return 1
+        return _unread()
     except OSError as trouble:
         return _refused(screen, call, trouble) if trouble.filename else _unexpected(screen, call, trouble)
     except Exception as unexpected:
         return _unexpected(screen, call, unexpected)
-    return _shown(screen, answer)
+    try:
+        return _shown(screen, answer)
+    except BrokenPipeError:
+        return _unread()
+
+
+def _unread() -> int:
+    """Whoever read our output has gone (`… | head`): what Python flushes at its end goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
 
 
 def _shown(screen: Screen, answer: Answer) -> int:

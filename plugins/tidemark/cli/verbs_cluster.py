@@ -126,6 +126,8 @@ def _show_plan(screen: Screen, found: Mapping[str, Any]) -> None:
     screen.table(["slots", "number>", "from", "to", "bytes>"], rows)
     if len(found["moves"]) > SHOWN:
         screen.line(f"… {len(found['moves']) - SHOWN:,} more: --json")
+    gains = [(one["node"], one["slots"], size(one["bytes"]), span(one["seconds"])) for one in found["nodes"]]
+    screen.table(["node", "slots that come>", "bytes>", "time>"], gains)
 
 
 def _span(move: Mapping[str, Any]) -> str:

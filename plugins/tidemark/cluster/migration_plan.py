@@ -1,4 +1,4 @@
-"""Who fetches which slots from whom after a change of the table, and who may delete when: a pure plan.
+"""Who fetches which slots from whom after a change of the table, and who deletes in the end: a pure plan.
 
 Member i of the new group pulls from member i of the old one, and from the next one when that fails; a member of the old
 group has the data and only acknowledges. What is old is deleted once every member of the new group has acknowledged, each
@@ -16,13 +16,6 @@ from tidemark.cluster.partition_table import PartitionTable
 from tidemark.cluster.ring import Group
 
 
-class Pull(NamedTuple):
-    """`sources`: whom the member asks, the first one first; none where it has the data already."""
-
-    member: str
-    sources: Group
-
-
 class Move(NamedTuple):
     """A run of slots (both ends inclusive) on its way from one group to another, at the epoch of the table that moves it."""
 
@@ -36,17 +29,10 @@ class Move(NamedTuple):
     def slots(self) -> range:
         return range(self.first, self.last + 1)
 
-    def pulls(self) -> tuple[Pull, ...]:
-        return tuple(Pull(member, _sources(place, member, self.old)) for place, member in enumerate(self.new))
-
     @property
     def deleting(self) -> Group:
         """Who deletes its files in the end."""
         return tuple(member for member in self.old if member not in self.new)
-
-    def may_delete(self, acknowledged: Mapping[str, int]) -> bool:
-        """Whether every member of the new group has said, at this epoch, that it has all. `acknowledged`: name → epoch."""
-        return all(acknowledged.get(member) == self.epoch for member in self.new)
 
 
 class Batch(NamedTuple):
@@ -107,19 +93,3 @@ def plan(table: PartitionTable) -> tuple[Move, ...]:
         slots = [slot for _, (slot, _, _) in run]
         found.append(Move(table.epoch, slots[0], slots[-1], old, new))
     return tuple(found)
-
-
-def bytes_to_move(moves: Iterable[Move], sizes: Mapping[int, int]) -> int:
-    """Bytes that cross a line: of each slot as often as members lack it. `sizes`: bytes by slot."""
-    total = 0
-    for move in moves:
-        lacking = sum(bool(pull.sources) for pull in move.pulls())
-        total += lacking * sum(sizes.get(slot, 0) for slot in move.slots)
-    return total
-
-
-def _sources(place: int, member: str, old: Group) -> Group:
-    if member in old or not old:
-        return ()
-    start = place % len(old)
-    return (*old[start:], *old[:start])

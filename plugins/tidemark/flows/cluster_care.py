@@ -16,7 +16,7 @@ from tidemark.errors import TidemarkError
 from tidemark.flows import cluster_cache
 from tidemark.flows.cluster_catch_up import catch_up, drop_databases, remove_everywhere
 from tidemark.flows.cluster_nodes import Cluster
-from tidemark.ledger import catalog_rows, copy_rows, group_rows
+from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, group_rows
 from tidemark.load.recall import MERGED
 from tidemark.progress import Progress, Tick
 from tidemark.stores.protocol import Store
@@ -60,8 +60,13 @@ def _drop_strays(cluster: Cluster) -> None:
 
 
 def _remove_left_over(cluster: Cluster) -> dict[str, str]:
-    """Files at nodes that no row names: what a forward brought that died before it could write it down."""
-    receiver, away = cluster.receiver.name, {}
+    """Files at nodes that no row names: what a forward brought that died before it could write it down.
+
+    Not while a change is open, however old they seem: clocks may jump, and a move that goes on after days finds what it
+    brought before.
+    """
+    receiver = cluster.receiver.name
+    away: dict[str, str] = {}
     before = cluster.app.clock() - QUIET
     for node in sorted(cluster.nodes):
         if cluster.nodes[node].state != "serving":
@@ -76,6 +81,8 @@ def _remove_left_over(cluster: Cluster) -> dict[str, str]:
             left = set(folder.left_over(known, before))
             left |= {path for path in folder.left_over(known) if whole_name(path) in given_up}
             with cluster.app.ledger.read() as connection:  # looked again: it takes a while to list a node
+                if cluster_rows.open_change(connection, receiver) is not None:
+                    return away  # what a migration brought and proved has no row before it is written down
                 left -= copy_rows.copies_of(connection, receiver, left).keys()
                 left -= {row.subject for row in group_rows.proposed(connection, receiver)}
             folder.remove(left)

@@ -6,10 +6,8 @@ One change at a time, under the lease `cluster:<receiver>`: a second administrat
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,11 +25,11 @@ from tidemark.flows.cluster_phases import PhaseOne
 from tidemark.flows.cluster_plan import PlanReport, plan_change, planned
 from tidemark.flows.cluster_show import roads_of
 from tidemark.flows.cluster_stock import read_stock
-from tidemark.flows.cluster_wanted import Wanted, joining_row, require_cluster, require_settings
+from tidemark.flows.cluster_wanted import Wanted, alone, joining_row, require_cluster, require_settings, words_of
 from tidemark.ledger import audit, cluster_rows, copy_rows, move_rows
 from tidemark.ledger.cluster_rows import ChangeRow
 from tidemark.ledger.database import now
-from tidemark.ledger.leases import Lease, Leases, check_in
+from tidemark.ledger.leases import Leases, check_in
 from tidemark.progress import Progress, silent
 from tidemark.proof.cluster_view import RoadView
 from tidemark.settings import ReceiverSettings
@@ -73,7 +71,7 @@ def init(app: App, receiver: ReceiverSettings, progress: Progress = silent) -> C
         balance_of(settings.balance, {}) if settings.balance == "compat" else balance_of("slots", {}),
     )
     wanted = Wanted("init")
-    with _alone(app, receiver, wanted) as lease, ExitStack() as held:
+    with alone(app, receiver, str(wanted)) as lease, ExitStack() as held:
         change = _open_change(app, receiver, wanted, 0)
         if change.state == "planned":
             # A load that began without a table must not end with one: it would forward to nobody.
@@ -111,7 +109,7 @@ def change(
         if wait:
             migrate(app, receiver, progress, engine=engine)  # what went with it may lie there still
         return _result(app, receiver, wanted.request)
-    with _alone(app, receiver, wanted) as lease, require_cluster(app, receiver) as cluster:
+    with alone(app, receiver, str(wanted)) as lease, require_cluster(app, receiver) as cluster:
         change = _open_change(app, receiver, wanted, cluster.epoch)
         if change.state == "planned":
             joining = [joining_row(app, receiver, wanted)] if wanted.kind == "add" else []
@@ -143,7 +141,7 @@ def roll_back(app: App, receiver: ReceiverSettings) -> ChangeResult:
     NotFoundError where none is open; UsageError where the table is in force: the reverse is a change of its own then.
     """
     require_settings(app, receiver)
-    with _alone(app, receiver, Wanted("roll back")) as lease:
+    with alone(app, receiver, "roll back") as lease:
         with app.ledger.read() as connection:
             change = cluster_rows.open_change(connection, receiver.name)
             rows = cluster_rows.nodes(connection, receiver.name)
@@ -154,7 +152,7 @@ def roll_back(app: App, receiver: ReceiverSettings) -> ChangeResult:
             raise NotFoundError(f"no change of the nodes of {receiver.name} is open", hint="./tidemark cluster show")
         if change.state != "planned":
             raise UsageError(
-                f"{_words(change)} is in force: it cannot be rolled back",
+                f"{words_of(change)} is in force: it cannot be rolled back",
                 hint="let it end (./tidemark cluster show), then the reverse is a change of its own",
                 subject=change.change_id,
             )
@@ -174,13 +172,6 @@ def roll_back(app: App, receiver: ReceiverSettings) -> ChangeResult:
     return ChangeResult(change.from_epoch, 0, 0, "rolled_back")
 
 
-@contextmanager
-def _alone(app: App, receiver: ReceiverSettings, wanted: Wanted) -> Iterator[Lease]:
-    holder = f"{wanted.kind.replace(' ', '-')}-{uuid.uuid4().hex[:12]}"
-    with Leases(app.ledger, app.identity).hold(f"cluster:{receiver.name}", holder) as lease:
-        yield lease
-
-
 def _open_change(app: App, receiver: ReceiverSettings, wanted: Wanted, epoch: int) -> ChangeRow:
     """The change as it stands, or a new one that is not written down yet."""
     with app.ledger.read() as connection:
@@ -194,22 +185,17 @@ def _open_change(app: App, receiver: ReceiverSettings, wanted: Wanted, epoch: in
         return found
     if wanted.kind == "remove" and found.kind == "add" and found.node == wanted.node:
         raise RetryableError(
-            f"node {wanted.node} is being filled: {_words(found)}",
+            f"node {wanted.node} is being filled: {words_of(found)}",
             hint="./tidemark cluster show tells how far it is"
             + ("; ./tidemark cluster roll-back undoes it" if found.state == "planned" else "; remove it when that is done"),
             subject=found.change_id,
         )
     raise RetryableError(
-        f"cannot {wanted} now: {_words(found)}",
+        f"cannot {wanted} now: {words_of(found)}",
         hint="./tidemark cluster show; the same command as before goes on with it"
         + ("; ./tidemark cluster roll-back undoes it" if found.state == "planned" else ""),
         subject=found.change_id,
     )
-
-
-def _words(change: ChangeRow) -> str:
-    begun = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(change.begun))
-    return f"“{change.kind} {change.node}".rstrip() + f"” of {change.actor}, begun {begun}, is {change.state}"
 
 
 def _state(app: App, receiver: ReceiverSettings, change_id: str) -> str:

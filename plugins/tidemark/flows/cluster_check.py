@@ -83,7 +83,7 @@ def node_stores(app: App, receiver: ReceiverSettings) -> NodeStores:
         if cluster_rows.current_epoch(connection, receiver.name) == 0:
             raise NotFoundError(
                 f"{receiver.name} has no partition table: its data lies at the receiver alone",
-                hint="name nodes under [nodes.NAME] and [cluster] in the settings, then ./tidemark cluster init",
+                hint="./tidemark cluster init, with [cluster] and [nodes.NAME] in the settings",
                 subject=receiver.name,
             )
     return NodeStores(app, rows)

@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 from tidemark.cluster.routing import members_of
 from tidemark.errors import PermanentError, UnreachableError
 from tidemark.flows.cluster_nodes import Cluster
-from tidemark.ledger import catalog_rows, cluster_rows, copy_rows
+from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, group_rows
 from tidemark.ledger.cluster_rows import NodeRow
 from tidemark.ledger.copy_rows import CopyRow
 from tidemark.ledger.database import now
@@ -39,6 +39,7 @@ class Swept:
 def sweep(cluster: Cluster, lease: Lease) -> Swept:
     """Remove what is due at every node that can be reached. `lease`: of the receiver's cluster, held by the caller."""
     cluster.reload()
+    _within_reach(cluster, lease)
     with cluster.app.ledger.read() as connection:
         going = copy_rows.going(connection, cluster.receiver.name)
         due = _due(connection, cluster, going) if going else []
@@ -53,6 +54,18 @@ def sweep(cluster: Cluster, lease: Lease) -> Swept:
         if left.state == "left" and left.epoch and left.node not in waiting:
             _release(cluster, lease, left)
     return Swept(len(gone), sum(row.size for row in gone), len(going) - len(gone))
+
+
+def _within_reach(cluster: Cluster, lease: Lease) -> None:
+    """What was given up while the database's clock was ahead would stay until that time comes: its grace begins anew."""
+    receiver = cluster.receiver.name
+    with cluster.app.ledger.read() as connection:
+        at = now(connection)
+        ahead = [row for row in copy_rows.going(connection, receiver) if row.at > at]
+    if ahead:
+        with cluster.app.ledger.write() as connection:
+            check_in(connection, lease)
+            copy_rows.begin_grace_anew(connection, receiver, at)
 
 
 def _due(connection: Connection, cluster: Cluster, going: Sequence[CopyRow]) -> list[CopyRow]:
@@ -87,8 +100,7 @@ def _remove_at(cluster: Cluster, lease: Lease, node: str, rows: Sequence[CopyRow
     try:
         folder = cluster.folder(node)
         for start in range(0, len(rows), _AT_ONCE):
-            some = rows[start : start + _AT_ONCE]
-            _still_ours(cluster, lease)
+            some = _still_going(cluster, lease, rows[start : start + _AT_ONCE])
             folder.remove([row.location for row in some])
             # CRASH WINDOW: files gone, their rows still `going`: removed again, which changes nothing.
             _forget(cluster, lease, node, some)
@@ -128,11 +140,16 @@ def _release(cluster: Cluster, lease: Lease, row: NodeRow) -> None:
         cluster_rows.put_node(connection, replace(row, epoch=0))
 
 
-def _still_ours(cluster: Cluster, lease: Lease) -> None:
-    """Right before bytes go: a process that slept while another went on finds out here."""
+def _still_going(cluster: Cluster, lease: Lease, rows: Sequence[CopyRow]) -> list[CopyRow]:
+    """Right before bytes go: a process that slept while another went on finds out here, and what a load has brought here
+    again meanwhile, or is bringing, stays."""
+    receiver = cluster.receiver.name
     with cluster.app.ledger.write() as connection:
         check_in(connection, lease)
-        cluster_rows.require_epoch(connection, cluster.receiver.name, cluster.epoch)
+        cluster_rows.require_epoch(connection, receiver, cluster.epoch)
+        coming = {row.subject for row in group_rows.proposed(connection, receiver)}
+        known = copy_rows.copies_of(connection, receiver, [row.location for row in rows])
+    return [row for row in rows if row.location not in coming and row in known.get(row.location, ())]
 
 
 def _forget(cluster: Cluster, lease: Lease, node: str, rows: Sequence[CopyRow]) -> None:

@@ -7,7 +7,6 @@ goes on from the ledger. Source: seed 001 "Data migration"; docs/decisions/0015.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -25,10 +24,11 @@ from tidemark.flows.cluster_moves import Moving, drop_snapshots, pull
 from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.cluster_schemas import drop_schemas, put_schemas, tell_databases
 from tidemark.flows.cluster_stock import Stock, read_stock
+from tidemark.flows.cluster_wanted import alone
 from tidemark.ledger import cluster_rows, copy_rows, group_rows, move_rows
 from tidemark.ledger.database import now
 from tidemark.ledger.events import record
-from tidemark.ledger.leases import Lease, Leases, check_in
+from tidemark.ledger.leases import Lease, check_in
 from tidemark.ledger.line_places import SharedLine, place_on
 from tidemark.ledger.move_rows import MoveRow
 from tidemark.progress import Progress, silent
@@ -64,11 +64,7 @@ def migrate(
     What one slot lacks does not stop the others; the first trouble is raised at the end, as RetryableError where it may
     pass (a node that is away). LeaseHeldError while another one is at it.
     """
-    leases = Leases(app.ledger, app.identity)
-    with (
-        leases.hold(f"cluster:{receiver.name}", f"migrate-{uuid.uuid4().hex[:12]}") as lease,
-        opened(app, receiver) as cluster,
-    ):
+    with alone(app, receiver, "migrate") as lease, opened(app, receiver) as cluster:
         if cluster is None:
             return MigrateResult(0, 0, 0, 0, "")
         with app.ledger.read() as connection:

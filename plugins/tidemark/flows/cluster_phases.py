@@ -14,6 +14,7 @@ from sqlalchemy.engine import Connection
 
 from tidemark.cluster.change_plan import ChangePlan, SlotStates
 from tidemark.cluster.node_papers import NodePaper
+from tidemark.cluster.ring import Group
 from tidemark.cluster.slot_states import SlotState
 from tidemark.cluster.table_paper import encode
 from tidemark.errors import (
@@ -74,11 +75,21 @@ def run(phase: PhaseOne) -> None:
         raise NoQuorumError(
             f"the group of {lacking[0][0]} ({', '.join(lacking[0])}) has no quorum of {phase.quorum} for the new table: "
             + "; ".join(error.message for error in away.values()),
-            hint="nothing was changed; bring the nodes back and run it again, or ./tidemark cluster roll-back",
+            hint="nothing was changed; bring the nodes back and run it again, or ./tidemark cluster roll-back"
+            + _without_it(phase, lacking, away),
             subject=lacking[0][0],
         )
     _swap(phase, taken)
     # CRASH WINDOW: in force, nothing has moved: `migrate` goes on from what the transaction wrote.
+
+
+def _without_it(phase: PhaseOne, lacking: Collection[Group], away: Collection[str]) -> str:
+    """What the administrator of a node that never comes back can do, where its quorum alone stands in the way."""
+    leaving = phase.change.node if phase.change.kind == "remove" else ""
+    enough = min(sum(name not in away for name in group) for group in lacking)
+    if leaving not in away or not enough or any(leaving not in group for group in lacking):
+        return ""
+    return f"; where {leaving} is lost for good: [cluster] quorum = {enough} in the settings until it has left"
 
 
 def withdraw(

@@ -7,7 +7,6 @@ catalog knew it once, or where it is the part of a transfer that is over; any ot
 
 from __future__ import annotations
 
-import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -26,6 +25,7 @@ from tidemark.flows.cluster_check import ClusterCheck, check, node_stores
 from tidemark.flows.cluster_deliver import Parcel, deliver_all, write_down
 from tidemark.flows.cluster_lost_table import restore
 from tidemark.flows.cluster_nodes import Cluster, opened
+from tidemark.flows.cluster_wanted import alone
 from tidemark.ledger import audit, catalog_rows, cluster_rows, copy_rows
 from tidemark.ledger.catalog_rows import CatalogFile
 from tidemark.ledger.database import now
@@ -46,10 +46,9 @@ def repair(app: App, receiver: ReceiverSettings, progress: Progress = silent) ->
 
     LeaseHeldError while a load or a change is at work. CorruptionError where no node has the table that the ledger lost.
     """
-    leases, holder = Leases(app.ledger, app.identity), f"repair-{uuid.uuid4().hex[:12]}"
     with ExitStack() as held:
-        for name in (f"cluster:{receiver.name}", f"load:{receiver.name}"):
-            held.enter_context(leases.hold(name, holder))
+        lease = held.enter_context(alone(app, receiver, "repair"))
+        held.enter_context(Leases(app.ledger, app.identity).hold(f"load:{receiver.name}", lease.holder))
         before = check(app, receiver, progress)
         if before.damaged:
             with node_stores(app, receiver) as stores:

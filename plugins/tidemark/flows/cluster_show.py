@@ -111,7 +111,7 @@ def table_of(connection: Connection, receiver: str) -> PartitionTable:
     if row is None:
         raise NotFoundError(
             f"{receiver} has no partition table: its data lies at the receiver alone",
-            hint="name nodes under [nodes.NAME] and [cluster] in the settings, then ./tidemark cluster init",
+            hint="./tidemark cluster init, with [cluster] and [nodes.NAME] in the settings",
             subject=receiver,
         )
     return decode(row.paper)

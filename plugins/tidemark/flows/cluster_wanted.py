@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 
-from tidemark.errors import NotFoundError, UsageError
+from tidemark.errors import LeaseHeldError, NotFoundError, UsageError
 from tidemark.flows.app import App
 from tidemark.flows.cluster_nodes import Cluster, cluster_settings, node_row
-from tidemark.ledger.cluster_rows import NodeRow
+from tidemark.ledger import cluster_rows
+from tidemark.ledger.cluster_rows import ChangeRow, NodeRow
+from tidemark.ledger.leases import Lease, Leases
 from tidemark.settings import ClusterSettings, ReceiverSettings
 
 
@@ -50,12 +54,52 @@ def require_settings(app: App, receiver: ReceiverSettings) -> ClusterSettings:
     return settings
 
 
+@contextmanager
+def alone(app: App, receiver: ReceiverSettings, what: str) -> Iterator[Lease]:
+    """The lease under which nodes and slots change. LeaseHeldError names the change that goes on and who is at it."""
+    holder = f"{what.replace(' ', '-')}-{uuid.uuid4().hex[:12]}"
+    with ExitStack() as held:
+        try:
+            lease = held.enter_context(Leases(app.ledger, app.identity).hold(f"cluster:{receiver.name}", holder))
+        except LeaseHeldError as busy:
+            with app.ledger.read() as connection:
+                change = cluster_rows.open_change(connection, receiver.name)
+            going_on = f"{words_of(change)}: " if change is not None else ""
+            raise LeaseHeldError(
+                f"{going_on}{busy.message}",
+                hint="wait for it: ./tidemark cluster show tells what goes on and how far it is",
+                subject=busy.subject,
+            ) from busy
+        yield lease
+
+
+def words_of(change: ChangeRow) -> str:
+    """Which change it is, whose, since when and how far."""
+    begun = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(change.begun))
+    return f"“{change.kind} {change.node}".rstrip() + f"” of {change.actor}, begun {begun}, is {change.state}"
+
+
 def joining_row(app: App, receiver: ReceiverSettings, wanted: Wanted) -> NodeRow:
-    """The row of the node that joins. UsageError where nobody says where it is, or it is the receiver's own folder."""
+    """The row of the node that joins; where nobody says again where it is, as its change has noted it.
+
+    UsageError where nothing says where it is, or it is the folder of the receiver or of another node.
+    """
+    with app.ledger.read() as connection:
+        known = {row.node: row for row in cluster_rows.nodes(connection, receiver.name)}
+    rows = {name: row for name, row in known.items() if row.state != "left"}
+    noted = rows.get(wanted.node)
+    if noted is not None and not wanted.url and wanted.node not in app.settings.nodes:
+        told = (wanted.host_key or noted.host_key, wanted.key or noted.key_file)
+        wanted = replace(wanted, url=noted.store, host_key=told[0], key=told[1])
     row = node_row(app, receiver, wanted.node, wanted.url, wanted.host_key, wanted.key)
-    if row.store.rstrip("/") == receiver.store.rstrip("/"):
+    stores = {name: node.store for name, node in app.settings.nodes.items() if name not in known}
+    stores |= {name: other.store for name, other in rows.items()}
+    whose = {f"the folder of node {name}": store for name, store in stores.items() if name != wanted.node}
+    whose["the receiver's own folder"] = receiver.store
+    taken = next((words for words, store in whose.items() if store.rstrip("/") == row.store.rstrip("/")), "")
+    if taken:
         raise UsageError(
-            f"{row.store} is the receiver's own folder: node {wanted.node} needs one of its own",
+            f"{row.store} is {taken}: node {wanted.node} needs one of its own",
             hint="name another folder",
             subject=wanted.node,
         )

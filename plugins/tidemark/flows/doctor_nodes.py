@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import make_url
 
 from tidemark.cluster.node_folder import NodeFolder
+from tidemark.cluster.node_papers import NodePaper
 from tidemark.cluster.partition_table import PartitionTable
 from tidemark.cluster.table_paper import decode
 from tidemark.errors import CorruptionError, RetryableError, TidemarkError, UsageError
@@ -31,6 +32,7 @@ class KnownCluster:
     epoch: int = 0
     rows: Mapping[str, NodeRow] = field(default_factory=dict)
     table: PartitionTable | None = None  # None where it is damaged, too: `cluster check` tells of that
+    left: frozenset[str] = frozenset()  # nodes that were members once
 
 
 def known_cluster(settings: Settings) -> KnownCluster:
@@ -46,13 +48,15 @@ def known_cluster(settings: Settings) -> KnownCluster:
         if schema_version(ledger) != len(known_migrations()):
             return KnownCluster()
         with ledger.read() as connection:
-            rows = {row.node: row for row in cluster_rows.nodes(connection, receiver) if row.state != "left"}
+            nodes = cluster_rows.nodes(connection, receiver)
+            rows = {row.node: row for row in nodes if row.state != "left"}
+            left = frozenset(row.node for row in nodes if row.state == "left")
             identity = cluster_rows.cluster_identity(connection, receiver)
             with contextlib.suppress(CorruptionError):
                 table = cluster_rows.current_table(connection, receiver)
                 decoded = decode(table.paper) if table is not None else None
-                return KnownCluster(identity, table.epoch if table is not None else 0, rows, decoded)
-            return KnownCluster(identity, cluster_rows.current_epoch(connection, receiver), rows)
+                return KnownCluster(identity, table.epoch if table is not None else 0, rows, decoded, left)
+            return KnownCluster(identity, cluster_rows.current_epoch(connection, receiver), rows, left=left)
     finally:
         ledger.close()
 
@@ -97,6 +101,9 @@ def _folder(label: str, folder: NodeFolder, known: KnownCluster) -> Iterator[Che
             owner = folder.owner()
             if owner is None:
                 yield good(f"{label}: folder", "nobody's yet; ./tidemark cluster init or add claims it")
+                return
+            if folder.name in known.left and owner == NodePaper(known.identity, folder.name):
+                yield good(f"{label}: folder", "it has left the cluster; what it had goes when its grace is over")
                 return
         folder.require(known.identity)
         yield good(f"{label}: folder", f"of this cluster ({known.identity})")

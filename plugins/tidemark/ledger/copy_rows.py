@@ -93,6 +93,12 @@ def mark_going(connection: Connection, receiver: str, node: str, locations: Iter
         connection.execute(sa.text(sql), values)
 
 
+def begin_grace_anew(connection: Connection, receiver: str, at: float) -> None:
+    """Of copies that were given up later than `at`, now."""
+    sql = "UPDATE node_copy SET at = :at WHERE receiver = :r AND state = 'going' AND at > :at"
+    connection.execute(sa.text(sql), {"r": receiver, "at": at})
+
+
 def forget_copies(connection: Connection, receiver: str, node: str, locations: Iterable[str]) -> None:
     """Their bytes are gone."""
     values = [{"r": receiver, "n": node, "l": location} for location in sorted(locations)]

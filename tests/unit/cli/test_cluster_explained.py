@@ -8,7 +8,7 @@ import pytest
 
 from tests.cluster_world import Asked, ClusterWorld, last_json
 from tidemark.cluster.schema_paper import paper_of
-from tidemark.ledger import group_rows, move_rows
+from tidemark.ledger import cluster_rows, group_rows, move_rows
 
 
 def test_a_node_that_serves_is_final(ask: Asked) -> None:
@@ -98,6 +98,17 @@ def test_doctor_looks_at_every_node(world: ClusterWorld, ask: Asked) -> None:
     assert checks["node n1: folder"]["ok"] and checks["node n1: table"]["ok"] and checks["node n1: space"]["ok"]
     assert not checks["node n2: table"]["ok"] and "epoch 0" in checks["node n2: table"]["detail"]
     assert not checks["node n3: folder"]["ok"] and "node n1" in checks["node n3: folder"]["detail"]
+
+
+def test_doctor_is_content_with_a_node_that_left(world: ClusterWorld, ask: Asked) -> None:
+    """Its folder is ours until the grace is over, with the table of that time."""
+    with world.app.ledger.write() as connection:
+        cluster_rows.set_node_state(connection, "centre", "n3", "left", 1.0)
+    (world.folder / "n3" / ".tidemark/table/1").unlink()
+    _, answer = ask("doctor")
+    checks = {one["name"]: one for one in answer["checks"]}
+    assert checks["node n3: folder"]["ok"] and "has left" in checks["node n3: folder"]["detail"]
+    assert "node n3: table" not in checks and not [name for name, one in checks.items() if "node" in name and not one["ok"]]
 
 
 def test_doctor_names_settings_that_the_table_has_otherwise(world: ClusterWorld, ask: Asked) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 from tests.cluster_world import Asked, ClusterWorld, last_json
 from tidemark.cluster.schema_paper import paper_of
 from tidemark.ledger import cluster_rows, copy_rows, group_rows
+from tidemark.progress import size
 
 
 def problems(answer: dict[str, Any]) -> set[tuple[str, str]]:
@@ -46,6 +50,31 @@ def test_show_tells_what_moves_and_how_far_it_is(
     assert world.run("cluster", "show") == 0
     told = capsys.readouterr().out
     assert "slots move" in told and "▒" in told and "add n4 is migrating" in told
+
+
+def test_a_plan_tells_slots_bytes_and_time_of_each_node(
+    world: ClusterWorld, ask: Asked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for partition in range(8):
+        world.put("root.sg", partition, b"x" * 100_000)
+    (world.folder / "n4").mkdir()
+    words = ("cluster", "plan", "add", f"n4=file://{world.folder / 'n4'}")
+    gains = {one["node"]: one for one in ask(*words)[1]["nodes"]}
+    assert gains["n4"]["slots"] > 0 and gains["n4"]["bytes"] > 0
+    assert world.run(*words) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("n4"))
+    assert line.split() == ["n4", str(gains["n4"]["slots"]), *size(gains["n4"]["bytes"]).split(), "0:00"]
+
+
+def test_who_reads_only_the_first_lines_sees_no_trace_of_python(world: ClusterWorld) -> None:
+    words = [sys.executable, "-P", "-m", "tidemark.cli", "--config", str(world.folder / "tidemark.toml"), "cluster", "show"]
+    reads, writes = os.pipe()
+    os.close(reads)
+    try:
+        done = subprocess.run(words, stdout=writes, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(writes)
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 def test_the_picture_is_one_file_that_names_every_node(world: ClusterWorld, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.cluster import balance
-from tidemark.cluster.migration_plan import bytes_to_move, plan
+from tidemark.cluster.migration_plan import batches, plan
 from tidemark.cluster.partition_table import PartitionTable, begin
 from tidemark.cluster.ring import Node, identifier_of
 from tidemark.cluster.slot_hash import SlotHash
@@ -62,29 +62,21 @@ def test_what_it_refuses() -> None:
         begin([node("a"), node("a")], 1, ("a",))
 
 
-def test_the_bytes_that_move_are_counted_for_every_member_that_lacks_them() -> None:
-    grown = THREE.joined(node("d"), balance.even_slots)
-    sizes = dict.fromkeys(range(100), 10)
-    expected = sum(10 * len(set(grown.group_of(slot)) - set(old)) for slot, old in grown.moving.items())
-    assert bytes_to_move(plan(grown), sizes) == expected > 0
-
-
 def test_every_slot_that_moves_is_in_one_move() -> None:
     grown = THREE.joined(node("d"), balance.even_slots)
     covered = [slot for move in plan(grown) for slot in move.slots]
     assert sorted(covered) == sorted(grown.moving)
-    for move in plan(grown):
-        for pull in move.pulls():
-            assert bool(pull.sources) == (pull.member not in move.old)
-            assert set(pull.sources) in (set(), set(move.old))
 
 
-def test_files_go_when_each_member_has_acknowledged_at_this_epoch() -> None:
-    move = plan(THREE.joined(node("d"), balance.even_slots))[0]
-    first, *others = move.new
-    assert not move.may_delete({first: move.epoch})
-    assert not move.may_delete({first: move.epoch} | dict.fromkeys(others, move.epoch - 1))  # of an earlier change
-    assert move.may_delete(dict.fromkeys(move.new, move.epoch))
+def test_each_member_asks_everybody_else_of_the_old_group_who_has_its_place_first() -> None:
+    grown = THREE.joined(node("d"), balance.even_slots)
+    found = batches(grown.epoch, [(slot, old, grown.group_of(slot)) for slot, old in grown.moving.items()], {})
+    assert sorted(slot for batch in found for slot in batch.slots) == sorted(grown.moving)
+    for batch in found:
+        for place, member in enumerate(batch.new):
+            asked = batch.sources(member)
+            assert sorted(asked) == sorted(set(batch.old) - {member})
+            assert batch.old[place] in (member, asked[0])
 
 
 @given(st.integers(1, 40), st.integers(1, 300), st.sampled_from(SlotHash), st.integers(0, 1 << 30))

@@ -16,7 +16,8 @@ from tidemark.flows.cluster_catch_up import catch_up
 from tidemark.flows.cluster_check import check
 from tidemark.flows.housekeep import DAY, housekeep
 from tidemark.flows.merge_catalog import merge
-from tidemark.ledger import group_rows
+from tidemark.ledger import cluster_rows, group_rows
+from tidemark.ledger.cluster_rows import ChangeRow
 from tidemark.ledger.group_rows import OperationRow
 
 NODES = ("n1", "n2", "n3")
@@ -197,6 +198,24 @@ def test_a_merge_that_died_leaves_nothing_that_check_calls_unknown(centre: Clust
     stranger = output.replace("-0.tsfile", "-1.tsfile")
     (centre.node("n2") / stranger).write_bytes(b"nobody brought it")
     assert unknown(centre) == [stranger]
+
+
+def test_what_a_move_brought_is_not_left_over_while_the_change_is_open_whatever_the_clock_says(centre: Clustered) -> None:
+    """It is proved at its node before it is written down; until then no row names it."""
+    centre.begin(*NODES)
+    brought = centre.node("n2") / "data/root.sg/0/0f8e3c1a-proved.tsfile"
+    brought.parent.mkdir(parents=True)
+    brought.write_bytes(b"proved")
+    moving = ChangeRow("add-1", "centre", "add", "n4", 1, "somebody", centre.app.clock(), "migrating")
+    with centre.app.ledger.write() as connection:
+        cluster_rows.put_change(connection, moving)
+    later(centre, 400)
+    housekeep(centre.app, centre.receiver)
+    assert brought.exists()
+    with centre.app.ledger.write() as connection:
+        cluster_rows.set_change_state(connection, "add-1", "done")
+    housekeep(centre.app, centre.receiver)
+    assert not brought.exists(), "nobody brings it any more"
 
 
 def unknown(centre: Clustered) -> list[str]:

@@ -26,6 +26,7 @@ from tidemark.flows.cluster_change import Wanted, change, init, plan_change, rol
 from tidemark.flows.cluster_forward import commit, forward
 from tidemark.flows.cluster_migrate import migrate
 from tidemark.flows.cluster_nodes import Cluster
+from tidemark.flows.cluster_repair import repair
 from tidemark.ledger import catalog_rows
 from tidemark.ledger.leases import Leases, this_process
 from tidemark.settings import ClusterSettings
@@ -166,10 +167,19 @@ def test_two_administrators_at_once_one_wins(three: MovingWorld) -> None:
             lambda: asked(three, ADD),
             lambda: migrate(app, three.receiver),
             lambda: roll_back(app, three.receiver),
+            lambda: repair(app, three.receiver),
         ):
             with pytest.raises(LeaseHeldError, match="add-by-the-other"):
                 attempt()
     three.settled()
+
+
+def test_the_second_administrator_hears_which_change_goes_on(three: MovingWorld) -> None:
+    assert asked(three, ADD, wait=False) == "swapped"
+    with three.app() as app, Leases(app.ledger, this_process()).hold(f"cluster:{RECEIVER}", "migrate-1"):
+        with pytest.raises(LeaseHeldError, match=r"“add n4” of .*, is swapped: .*migrate-1") as told:
+            asked(three, Wanted("remove", "n1"))
+    assert "./tidemark cluster show" in told.value.hint
 
 
 def quorum_of_two(world: MovingWorld) -> None:
@@ -217,6 +227,31 @@ def test_a_node_that_left_and_comes_back_in_vain_has_left_again(three: MovingWor
         migrate(app, three.receiver)
     assert not three.stores["n1"].list_files([""]).entries
     three.settled()
+
+
+def test_a_node_that_never_comes_back_may_be_removed_with_one_less_for_a_quorum(three: MovingWorld) -> None:
+    quorum_of_two(three)
+    three.away = {"n2"}
+    with pytest.raises(NoQuorumError) as told:
+        asked(three, Wanted("remove", "n2"))
+    assert "n2 is lost for good: [cluster] quorum = 1 in the settings until it has left" in told.value.hint
+    three.cluster = replace(three.cluster, quorum=1)
+    assert asked(three, Wanted("remove", "n2")) == "done"
+    three.audit()
+
+
+def test_a_change_of_a_node_that_the_settings_do_not_have_goes_on_by_its_name(three: MovingWorld) -> None:
+    quorum_of_two(three)
+    known, url = three.names, "file:///n9"
+    three.stores[url] = MemoryStore("n9")
+    three.away = {"n2"}
+    with three.app(nodes=known) as app, pytest.raises(NoQuorumError):
+        change(app, three.receiver, Wanted("add", "n9", url))
+    three.away = set()
+    with three.app(nodes=known) as app:
+        assert change(app, three.receiver, Wanted("add", "n9")).state == "done"
+        with pytest.raises(UsageError, match="n9 is a node of the cluster already"):
+            change(app, three.receiver, Wanted("add", "n9"))
 
 
 def test_without_a_quorum_it_goes_on_once_the_node_is_back(three: MovingWorld) -> None:

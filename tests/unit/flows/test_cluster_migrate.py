@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from tests.moving_world import RECEIVER, MovingWorld
 from tidemark.cluster.migration_plan import Batch
 from tidemark.errors import LeaseLostError, RetryableError, StaleEpochError, UnreachableError
+from tidemark.flows import cluster_going
 from tidemark.flows.cluster_catch_up import catch_up
 from tidemark.flows.cluster_change import Wanted, change, init
 from tidemark.flows.cluster_migrate import MigrateResult, migrate, open_batches
@@ -20,6 +21,8 @@ from tidemark.flows.cluster_nodes import Cluster
 from tidemark.flows.cluster_show import status_of
 from tidemark.flows.cluster_stock import read_stock
 from tidemark.ledger import catalog_rows, copy_rows, group_rows, move_rows
+from tidemark.ledger.copy_rows import CopyRow
+from tidemark.ledger.group_rows import OperationRow
 from tidemark.ledger.leases import Leases
 from tidemark.progress import Tick, silent
 from tidemark.settings import ClusterSettings
@@ -234,6 +237,23 @@ def test_old_copies_stay_for_the_grace_and_a_change_need_not_wait_for_it(swapped
     swapped.settled()
 
 
+def test_a_clock_that_was_years_ahead_keeps_no_old_copy_for_years(swapped: MovingWorld) -> None:
+    swapped.cluster = replace(swapped.cluster, grace_hours=1)
+    moved(swapped)
+
+    def set_the_clock(seconds: float) -> None:
+        with swapped.app() as app, app.ledger.write() as connection:
+            connection.execute(sa.text(f"UPDATE node_copy SET at = at + {seconds} WHERE state = 'going'"))
+
+    set_the_clock(10 * 365 * 86_400.0)
+    moved(swapped)
+    going = swapped.sql("SELECT node, location FROM node_copy WHERE state = 'going'")
+    assert going and all(swapped.digest(str(node), str(location)) for node, location in going), "the grace begins anew"
+    set_the_clock(-3601)
+    moved(swapped)
+    swapped.settled()
+
+
 def test_what_is_wanted_again_does_not_go(swapped: MovingWorld) -> None:
     swapped.cluster = replace(swapped.cluster, grace_hours=1)
     moved(swapped)
@@ -242,6 +262,35 @@ def test_what_is_wanted_again_does_not_go(swapped: MovingWorld) -> None:
     swapped.cluster = replace(swapped.cluster, grace_hours=0)
     moved(swapped)
     swapped.settled()
+
+
+@pytest.mark.parametrize("by", ["brought", "on its way"])
+def test_a_copy_that_is_wanted_again_while_others_go_stays(
+    swapped: MovingWorld, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    swapped.cluster = replace(swapped.cluster, grace_hours=1)
+    moved(swapped)
+    going = swapped.sql("SELECT node, location, slot, sha256 FROM node_copy WHERE state = 'going' ORDER BY node, location")
+    node, location, slot, sha256 = next(row for row in reversed(going) if [one[0] for one in going].count(row[0]) > 1)
+    monkeypatch.setattr(cluster_going, "_AT_ONCE", 1)
+    store, remove = swapped.stores[str(node)], swapped.stores[str(node)].remove
+
+    def brought_again(paths: Iterable[str]) -> None:
+        """A load, while the first file of the node goes."""
+        remove(paths)
+        monkeypatch.setattr(store, "remove", remove)
+        with swapped.app() as app, app.ledger.write() as connection:
+            if by == "brought":
+                held = CopyRow(RECEIVER, str(node), str(location), int(str(slot)), str(sha256), 1, "held", 1.0)
+                copy_rows.put_copies(connection, [held])
+            else:
+                row = OperationRow(RECEIVER, "n1", 2, int(str(slot)), "put", str(location), str(sha256), 1, at=1.0)
+                group_rows.propose(connection, [row])
+
+    swapped.cluster = replace(swapped.cluster, grace_hours=0)
+    monkeypatch.setattr(store, "remove", brought_again)
+    moved(swapped)
+    assert swapped.digest(str(node), str(location)) == sha256
 
 
 def test_a_copy_does_not_go_while_a_member_lacks_it(swapped: MovingWorld) -> None:
