@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,14 +121,19 @@ def _plan(call: Call) -> Answer:
 
 
 def _show_plan(screen: Screen, found: Mapping[str, Any]) -> None:
-    takes = f", about {span(found['seconds'])}" if found.get("seconds") else ""
+    takes = f", about {_rounded_up(found['seconds'])}" if found.get("seconds") else ""
     screen.line(f"epoch {found['epoch']}: {found['slots']:,} slots would move, {size(found['bytes'])}{takes}")
     rows = [(_span(m), m["slots"], _names(m["from"]), _names(m["to"]), size(m["bytes"])) for m in found["moves"][:SHOWN]]
     screen.table(["slots", "number>", "from", "to", "bytes>"], rows)
     if len(found["moves"]) > SHOWN:
         screen.line(f"… {len(found['moves']) - SHOWN:,} more: --json")
-    gains = [(one["node"], one["slots"], size(one["bytes"]), span(one["seconds"])) for one in found["nodes"]]
+    gains = [(one["node"], one["slots"], size(one["bytes"]), _rounded_up(one["seconds"])) for one in found["nodes"]]
     screen.table(["node", "slots that come>", "bytes>", "time>"], gains)
+
+
+def _rounded_up(seconds: float) -> str:
+    """What takes some time takes a second."""
+    return span(ceil(seconds))
 
 
 def _span(move: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from tidemark.cluster import change_plan
 from tidemark.cluster.balance import balance_of
 from tidemark.cluster.change_plan import ChangePlan
 from tidemark.cluster.ring import Group
+from tidemark.errors import UsageError
 from tidemark.flows.app import App
 from tidemark.flows.cluster_nodes import Cluster
 from tidemark.flows.cluster_stock import Stock, read_stock
@@ -73,6 +74,9 @@ def planned(app: App, cluster: Cluster, wanted: Wanted) -> tuple[ChangePlan, Sto
     """The plan of a change on the table in force, and what there is to move. Errors as `change_plan.plan_change`."""
     with app.ledger.read() as connection:
         stock = read_stock(connection, cluster.receiver.name, cluster.table)
+        gone = {row.node for row in cluster_rows.nodes(connection, cluster.receiver.name) if row.state == "left"}
+    if wanted.kind == "remove" and wanted.node in gone:
+        raise UsageError(f"{wanted.node} has left the cluster", hint="./tidemark cluster show", subject=wanted.node)
     sizes, by = stock.sizes(), cluster.settings.balance
     balance = balance_of(by, dict(stock.writes) if by == "writes" else sizes)
     return change_plan.plan_change(cluster.table, wanted.kind, wanted.node, sizes, balance), stock

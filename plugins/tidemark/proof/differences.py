@@ -65,8 +65,9 @@ class VerifyReport:
             more = f" (and {len(standing) - 1} more)" if len(standing) > 1 else ""
             return {"error": f"{standing[0].path}: {standing[0].what}: {standing[0].detail}{more}", "hint": standing[0].next}
         if self.unreachable:
-            site, error = self.unreachable[0]
-            return {"error": f"site {site} was not verified: {error}", "hint": "./tidemark doctor, then verify again"}
+            name, error = self.unreachable[0]
+            who = name if name.startswith("node ") else f"site {name}"
+            return {"error": f"{who} was not verified: {error}", "hint": "./tidemark doctor, then verify again"}
         for found, what in ((self.held, "held back"), (self.not_read, "not compared")):
             if found:
                 more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""

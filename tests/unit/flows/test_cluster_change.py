@@ -302,6 +302,13 @@ def test_a_dead_node_is_removed_and_its_slots_come_from_the_others(three: Moving
     three.settled()
 
 
+def test_a_node_that_has_left_cannot_leave_again(three: MovingWorld) -> None:
+    asked(three, Wanted("remove", "n2"))
+    with pytest.raises(UsageError, match="n2 has left the cluster"):
+        asked(three, Wanted("remove", "n2"))
+    three.settled()
+
+
 def test_a_node_that_was_dead_when_it_left_is_cleaned_when_it_is_back(three: MovingWorld) -> None:
     three.away = {"n2"}
     assert asked(three, Wanted("remove", "n2")) == "done"
