@@ -223,7 +223,8 @@ def test_a_source_that_changes_during_the_sending_is_never_mixed(nodes: Nodes, s
         def change(count: int) -> None:
             before, came[0] = came[0], came[0] + count
             if before < min(size, 4 * MB) <= came[0]:
-                (nodes.begin / "large.tsfile").write_bytes(new)
+                with (nodes.begin / "large.tsfile").open("r+b") as there:  # one that is shorter for a moment has failed
+                    there.write(new)
 
         (sent,) = send(source, target, items, OPTIONS, change)
 

@@ -28,7 +28,7 @@ from tests.services.processes import descendants, die_with_parent, free_port
 from tests.services.spark import Cluster
 from tests.services.sshd import Sshd
 from tests.small_files import sealed, source
-from tidemark.errors import CorruptionError, RetryableError, UnreachableError, UsageError
+from tidemark.errors import RetryableError, TaskLimitError, UnreachableError, UsageError
 from tidemark.flows import admitting, spark_session
 from tidemark.flows.engines import Limits
 from tidemark.flows.java import java_home
@@ -278,6 +278,6 @@ def test_what_explodes_on_an_executor_costs_itself_alone(
     monkeypatch.setattr(admitting, "choose_engine", lambda *_: engine)
     centre.sender().land({source(1): {"": many_chunks(1_200_000)}, source(2): sealed({"root.sg.d1": {"s": [(1, 10)]}})})
     result = centre.load()
-    assert (result.loaded, result.quarantined, result.exit_code) == (1, 1, CorruptionError.kind)
+    assert (result.loaded, result.quarantined, result.exit_code) == (1, 1, TaskLimitError.kind)
     assert "used up its CPU time" in result.troubles[0].reason
     assert centre.rows() == [("root.sg.d1", "s", 1, "INT64", "10")]

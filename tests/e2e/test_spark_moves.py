@@ -102,6 +102,7 @@ def world(tmp_path: Path, start_sshd: Callable[..., Sshd], java: Path) -> Iterat
         near, far = start_sshd(), start_sshd()
         return World(tmp_path, {name: far if name == "n4" else near for name in NODES}, master)
 
+    close_sessions()  # a warm one of other tests was started by another job
     yield build
     close_sessions()
 
