@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from tidemark.ledger.leases import expired
 from tidemark.ledger.processes import Identity
 
 TTL_SECONDS = 20.0
@@ -43,12 +44,11 @@ def places(connection: Connection, receiver: str) -> list[PlaceRow]:
 def working(
     rows: Sequence[PlaceRow], clock: float, host: str, alive: Callable[[Identity], bool]
 ) -> tuple[list[PlaceRow], list[PlaceRow]]:
-    """Those of processes at work, and the others: of a process of this `host` that is known dead, expired, or from before a
-    machine was started again, whose boot clock had come further than any row may be renewed to by now."""
+    """Those of processes at work, and the others: expired, or of a process of this `host` that is known dead."""
     there = [
         row
         for row in rows
-        if clock < row.expires <= clock + TTL_SECONDS and (row.identity.host != host or alive(row.identity))
+        if not expired(row.expires, clock, TTL_SECONDS) and (row.identity.host != host or alive(row.identity))
     ]
     return there, [row for row in rows if row not in there]
 
