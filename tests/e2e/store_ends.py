@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ QUICK = Limits(connect=10, handshake=20, stall=10)  # a busy machine keeps them 
 IMPATIENT = Limits(connect=5, handshake=8, stall=1.5)  # where the limit itself is waited for
 BLOCK = 1 << 20
 OPTIONS = SendOptions(block_bytes=BLOCK, retries=5)
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a disk of its own, so root")
 MAC_ROOM = 400_000  # bytes of handshakes, packets and answers in a proxy's count
 
 
@@ -46,3 +50,14 @@ def ends(server: Sshd, near: Path, far: Path, way: str, tier: Tier) -> tuple[Sto
     near.mkdir(exist_ok=True)
     remote, local = open_sftp(address(server, far), tier, QUICK), LocalStore(str(near))
     return (remote, local) if way == "pull" else (local, remote)
+
+
+@contextmanager
+def disk(place: Path, options: str) -> Iterator[Path]:
+    """A disk of its own for as long as the block runs."""
+    place.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)

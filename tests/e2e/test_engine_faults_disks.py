@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import resource
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 
 from tests.e2e.engine_world import MB, World, world_on_a_bad_disk
 from tests.e2e.sending_process import moved_apart
+from tests.e2e.store_ends import disk, needs_root
 from tests.services import bad_disk
 from tests.services.sshd import FarEnd, Sshd
 from tidemark.errors import CorruptionError, DiskFullError, PermanentError, SourceVanishedError
@@ -62,22 +61,13 @@ def test_a_quota_of_our_own_user_is_named_and_nothing_is_half(sshd: Sshd, tmp_pa
 # --- a disk that somebody else fills meanwhile
 
 
-@contextmanager
-def disk_of(size: int, place: Path) -> Iterator[None]:
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
-
-
 def fill(place: Path) -> None:
     with suppress(OSError), (place / "ballast").open("wb", buffering=0) as file:
         while file.write(bytes(4096)):
             pass
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a disk of its own, so root")
+@needs_root
 @WAYS
 @pytest.mark.parametrize("tier", [Tier.PYTHON, *LOWER])
 @pytest.mark.parametrize("percent", [1, 50, 99])
@@ -95,7 +85,7 @@ def test_a_target_that_is_full_on_the_way_is_named_and_goes_on_once_there_is_roo
         if crossed * 100 >= total * percent > (crossed - count) * 100:
             fill(world.centre)
 
-    with disk_of(2 * total, world.centre):
+    with disk(world.centre, f"size={2 * total}"):
         options = SendOptions(bandwidth=12e6)
         with world.ends() as (source, target):
             outcomes = {one.item: one for one in send(source, target, items, options, on_bytes)}

@@ -9,7 +9,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import psutil
 import pytest
 
 from tests.e2e.engine_world import every_line_is_long
+from tests.e2e.store_ends import disk, needs_root
 from tests.services.processes import descendants, soon
 from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
@@ -35,7 +35,6 @@ from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 
 pytestmark = pytest.mark.real("sshd")
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a disk of its own, so root")
 OLD = 1_600_000_000
 MB = 1 << 20
 
@@ -121,17 +120,6 @@ def put(site: Path, name: str, size: int, seed: int = 1) -> SendItem:
 
 def same(site: Path, centre: Path, item: SendItem) -> bool:
     return (site / item.source_path).read_bytes()[: item.size] == (centre / item.target_path).read_bytes()
-
-
-@contextmanager
-def disk(place: Path, options: str) -> Iterator[Path]:
-    """A disk of its own for as long as the block runs."""
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)], check=True)
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
 
 
 def files_in(folder: Path) -> list[str]:

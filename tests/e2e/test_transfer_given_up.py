@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.store_ends import QUICK, address, same, write
+from tests.e2e.store_ends import QUICK, address, needs_root, same, write
 from tests.services.processes import descendants
 from tests.services.sshd import Sshd
 from tidemark.errors import DiskFullError, PermissionDeniedError, UnreachableError
@@ -27,7 +27,6 @@ from tidemark.stores.sftp import open_sftp
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 
 pytestmark = pytest.mark.real("sshd")
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a disk of its own, so root")
 MB = 1 << 20
 LONG_AGO = 1_600_000_000
 
