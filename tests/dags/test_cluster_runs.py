@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
+import os
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 
 from tests.dags.conftest import Centre
 from tests.dags.test_parsing import CLUSTER
+from tests.services.processes import descendants_named
 from tidemark.errors import NotFoundError, UsageError
 from tidemark.flows.cluster_change import Wanted, change, init
 from tidemark.flows.cluster_check import check
@@ -185,8 +185,4 @@ def test_a_run_whose_files_spark_carries(nodes: Centre, go: Callable[..., dict[s
 
 def slot_migrations() -> int:
     """Drivers of the Spark job that this process started and that still live."""
-    found = 0
-    for one in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):  # ended meanwhile
-            found += any("slot_migrate.py" in word for word in one.cmdline())
-    return found
+    return len(descendants_named(os.getpid(), "slot_migrate.py"))

@@ -24,7 +24,7 @@ from tests.expected import SITES
 from tests.exploding_files import DEVICE, SERIES, many_chunks, many_pages
 from tests.landing_maker import companions, tsfiles_below
 from tests.services import spark as spark_service
-from tests.services.processes import descendants, die_with_parent, free_port
+from tests.services.processes import descendants, descendants_named, die_with_parent, free_port
 from tests.services.spark import Cluster
 from tests.services.sshd import Sshd
 from tests.small_files import sealed, source
@@ -235,7 +235,7 @@ def test_a_driver_or_a_whole_merge_that_is_killed_and_asked_for_again(cluster: C
     config = config_of(centre, cluster.address)
     first = start_merge(config)
     wait_for_middle(centre, first)
-    kill_all([p for p in descendants(first.pid) if any("spark_jobs" in word for word in p.cmdline())])
+    kill_all(descendants_named(first.pid, "spark_jobs"))
     out, err = first.communicate(timeout=120)
     assert first.returncode == RetryableError.kind, (out, err)
     assert b"the Spark job merge at spark://" in out + err

@@ -15,7 +15,7 @@ import pytest
 
 from tests.moving_world import put
 from tests.services import spark as spark_service
-from tests.services.processes import descendants
+from tests.services.processes import descendants, descendants_named
 from tests.services.sshd import Sshd
 from tidemark.cluster import move_task
 from tidemark.errors import UsageError
@@ -139,7 +139,7 @@ def test_a_task_that_is_killed_is_done_again(world: Callable[[str], World], java
     moving = world("local[2]")
     first = session_at("slot_migrate", "local[2]", java)
     assert any("slot_migrate.py" in word for word in psutil.Process(first.pid).cmdline()), "the first move started it"
-    sent = strike(moving, lambda: [p for p in descendants(first.pid) if sends(p)])
+    sent = strike(moving, lambda: descendants_named(first.pid, "tidemark.cluster.move_task:run_move"))
     done = moving.add()
     assert (done.state, {road.road for road in done.roads}) == ("done", {"direct"}), "an executor's nodes send, too"
     before, after = sent(), moving.whole()
@@ -158,12 +158,6 @@ def test_a_driver_that_is_killed_is_started_again(world: Callable[[str], World],
     assert before and before == {at: after[at] for at in before}
     assert session_at("slot_migrate", "local[2]", java).pid != first.pid
     moving.sound()
-
-
-def sends(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-        return "tidemark.cluster.move_task:run_move" in process.cmdline()
-    return False
 
 
 def test_an_executor_that_dies_is_replaced(

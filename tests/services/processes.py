@@ -79,3 +79,13 @@ def descendants(pid: int) -> list[psutil.Process]:
         return list(psutil.Process(pid).children(recursive=True))
     except psutil.NoSuchProcess:
         return []
+
+
+def descendants_named(pid: int, word: str) -> list[psutil.Process]:
+    """Those of `descendants` with `word` in their command line; who ended meanwhile, a zombie too, is left out."""
+    found = []
+    for one in descendants(pid):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if word in " ".join(one.cmdline()):
+                found.append(one)
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.services.processes import descendants, die_with_parent
+from tests.services.processes import descendants, descendants_named, die_with_parent
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data" / "iotdb" / "2.0.1-beta" / "data" / "datanode"
@@ -129,14 +130,17 @@ class RunningAirflow:
 
     def sessions(self) -> set[int]:
         """The session leaders below it: the starter and Airflow's parts."""
-        return {pid for child in descendants(self.process.pid) if os.getsid(pid := child.pid) == pid}
+        found = set()
+        for child in descendants(self.process.pid):
+            with contextlib.suppress(ProcessLookupError):  # ended meanwhile
+                if os.getsid(child.pid) == child.pid:
+                    found.add(child.pid)
+        return found
 
     def part(self, name: str) -> int:
         """The process id of a part of Airflow: "scheduler", "api_server" …"""
         leaders = self.sessions()
-        found = [
-            p.pid for p in descendants(self.process.pid) if p.pid in leaders and f"airflow {name}" in " ".join(p.cmdline())
-        ]
+        found = [p.pid for p in descendants_named(self.process.pid, f"airflow {name}") if p.pid in leaders]
         assert len(found) == 1, f"{name}: {found}"
         return found[0]
 
