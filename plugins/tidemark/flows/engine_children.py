@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import resource
 import selectors
 import signal
 import subprocess
@@ -22,11 +23,13 @@ from typing import IO, Any
 
 import tidemark
 from tidemark.errors import CorruptionError, RetryableError, TaskLimitError, TidemarkError
-from tidemark.flows.engine_worker import out_of_memory, read_frame, subject_of, write_frame
+from tidemark.flows.engine_worker import LENT_BYTES, at_most, out_of_memory, read_frame, subject_of, write_frame
 from tidemark.flows.engines import Limits, Outcome
 
 _OURS = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
 _TAIL_BYTES = 2000
+_LOOK_SECONDS = 1.0
+_LITTLE_BYTES = 2 << 20  # CPython asks for memory 1 MiB at a time: where it gets none, less is left
 
 
 def run_in_children(where: str, tasks: Sequence[Any], workers: int, limits: Limits) -> Iterator[Outcome]:
@@ -62,8 +65,7 @@ def run_in_kept_child(where: str, tasks: Sequence[Any], limits: Limits) -> Itera
         child = _KEPT.pop((where, limits), None) or _Child(where, limits, selectors.DefaultSelector())
         try:
             child.give(index, tasks)
-            while not _ready(child.selector, [child]):
-                pass
+            _ready(child.selector, [child])
             outcome = child.answer(tasks)
         except BaseException:
             child.end()
@@ -83,6 +85,7 @@ class _Child:
         self.selector = selector
         self.index = -1
         self.deadline = 0.0
+        self.lent = self.spent = False
         self.alive = True
         self.stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
         words = (where, os.getpid(), limits.cpu_seconds, limits.memory_bytes)
@@ -99,6 +102,7 @@ class _Child:
 
     def give(self, index: int, tasks: Sequence[Any]) -> None:
         self.index = index
+        self.lent = False
         self.deadline = time.monotonic() + self.limits.wall_seconds
         with contextlib.suppress(BrokenPipeError):  # it died before it read its task: its answer is the end of its stdout
             write_frame(self.stdin, pickle.dumps(tasks[index], pickle.HIGHEST_PROTOCOL))
@@ -114,6 +118,25 @@ class _Child:
             return Outcome(self.index, error=self._died(subject_of(tasks[self.index])))
         value, error = pickle.loads(frame)
         return Outcome(self.index, value, error)
+
+    def look(self) -> None:
+        """Lend a task that stands at its limit of memory a little more, once; kill one that stands there again.
+
+        With none left it might never end: CPython up to 3.13 leaves an `except` or a `with` from the 257th instruction of a
+        function on by way of a new int, and tries for ever where it cannot have that (its issue 132508).
+        """
+        pid = self.process.pid
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            soft, hard = resource.prlimit(pid, resource.RLIMIT_AS)
+            used = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+            if soft == resource.RLIM_INFINITY or soft - used > _LITTLE_BYTES:
+                return
+            if self.lent:
+                self.spent, self.alive = True, False
+                self.process.kill()
+            else:
+                self.lent = True
+                resource.prlimit(pid, resource.RLIMIT_AS, (at_most(soft + LENT_BYTES, hard), hard))
 
     def end(self) -> None:
         """Kill and forget; what is idle has nothing to lose, what is not has no one left who waits for it."""
@@ -137,7 +160,7 @@ class _Child:
         if -code in _OURS:
             how = f"crashed ({signal.Signals(-code).name})"
             return CorruptionError(f"{subject}: the process that read it {how}{tail}", subject=subject)
-        if "MemoryError" in tail:  # it had not even memory left to say so
+        if self.spent or "MemoryError" in tail:  # it had not even memory left to say so
             return out_of_memory(subject, self.limits.memory_bytes)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         return RetryableError(
@@ -155,10 +178,14 @@ _KEPT: dict[tuple[str, Limits], _Child] = {}
 
 
 def _ready(selector: selectors.BaseSelector, children: Sequence[_Child]) -> list[_Child]:
-    """Children that answered, ended or ran out of time; waits for the first."""
-    wait = max(0.0, min(child.deadline for child in children) - time.monotonic())
-    answered: list[_Child] = [key.data for key, _ in selector.select(wait)]
-    return answered or [child for child in children if child.deadline <= time.monotonic()]
+    """Children that answered, ended or ran out of time; waits for the first, and looks after them meanwhile."""
+    while True:
+        wait = max(0.0, min(child.deadline for child in children) - time.monotonic())
+        answered: list[_Child] = [key.data for key, _ in selector.select(min(wait, _LOOK_SECONDS))]
+        if ready := answered or [child for child in children if child.deadline <= time.monotonic()]:
+            return ready
+        for child in children:
+            child.look()
 
 
 def package_root() -> Path:

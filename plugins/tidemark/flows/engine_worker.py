@@ -25,6 +25,9 @@ from tidemark.errors import TaskLimitError, TidemarkError
 _LENGTH = struct.Struct(">Q")
 _PR_SET_PDEATHSIG = 1
 
+LENT_BYTES = 16 << 20
+"""What a task that stands at its limit of memory may be lent, by whoever waits for its answer, so that it can end."""
+
 
 def read_frame(stream: IO[bytes]) -> bytes | None:
     """The next frame; None where the stream ends, in the middle of one as well."""
@@ -61,10 +64,10 @@ def answer(function: Callable[[Any], Any], frame: bytes) -> bytes:
     So the limit goes first, then what the task still holds. Whoever gave the task ends a child that answers with an error.
     """
     task = pickle.loads(frame)
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)  # before anything is lent
     try:
         return pickle.dumps(run_task(function, task), pickle.HIGHEST_PROTOCOL)
     except MemoryError as full:
-        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
         traceback.clear_frames(full.__traceback__)
         return pickle.dumps((None, out_of_memory(subject_of(task), soft)), pickle.HIGHEST_PROTOCOL)
@@ -93,10 +96,15 @@ def _limit_cpu(seconds: int) -> None:
     _limit(resource.RLIMIT_CPU, int(used) + seconds + 1)
 
 
-def _limit(what: int, most: int) -> None:
-    """Set a limit that this process can lift again; one that whoever started us set stays where it is lower."""
+def _limit(what: int, most: int, below: int = 0) -> None:
+    """Set a limit that can be lifted again, by `below` at least where whoever started us set one too."""
     hard = resource.getrlimit(what)[1]
-    resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+    resource.setrlimit(what, (at_most(most, hard if hard == resource.RLIM_INFINITY else hard - below), hard))
+
+
+def at_most(most: int, hard: int) -> int:
+    """`most`, or the `hard` limit where that is lower."""
+    return most if hard == resource.RLIM_INFINITY else min(most, hard)
 
 
 def main(arguments: list[str]) -> None:
@@ -105,12 +113,13 @@ def main(arguments: list[str]) -> None:
     _die_with(parent)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    _limit(resource.RLIMIT_AS, memory_bytes)
+    _limit(resource.RLIMIT_AS, memory_bytes, LENT_BYTES)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     module, name = where.split(":")
     function = getattr(importlib.import_module(module), name)
     while (frame := read_frame(sys.stdin.buffer)) is not None:
         _limit_cpu(cpu_seconds)
+        _limit(resource.RLIMIT_AS, memory_bytes, LENT_BYTES)  # the task before may have been lent some
         write_frame(answers, answer(function, frame))
 
 

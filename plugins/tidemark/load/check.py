@@ -90,11 +90,13 @@ def _describe(task: ExamineTask) -> Examined:
     """The facts of a file whose bytes are those that the manifest promised."""
     file = task.file
     try:
-        return _facts(task)
-    except MemoryError:
-        # Before the others: CPython 3.11 leaves an `except` by a number of where it is, which takes memory from 257 on; with
-        # none left it tries for ever.
-        raise
+        if file.mods:
+            place = Path(task.folder, landed_path(file.mods.path))
+            parse_mods(place.read_bytes(), mods_form(file.mods.path), file.mods.path)
+        if file.tsfile is None:
+            return Examined(file.path, file.generation)
+        place = Path(task.folder, landed_path(file.tsfile.path))
+        return Examined(file.path, file.generation, inspect(place, task.database))
     except TidemarkError as broken:
         if not isinstance(broken, CorruptionError):
             raise
@@ -104,17 +106,6 @@ def _describe(task: ExamineTask) -> Examined:
     except (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, RecursionError) as broken:
         # A decoder stumbled over bytes it did not expect: the file goes to quarantine with that, the rest goes on.
         return _troubled(task, f"cannot be read: {type(broken).__name__}: {broken}", CorruptionError.kind)
-
-
-def _facts(task: ExamineTask) -> Examined:
-    file = task.file
-    if file.mods:
-        place = Path(task.folder, landed_path(file.mods.path))
-        parse_mods(place.read_bytes(), mods_form(file.mods.path), file.mods.path)
-    if file.tsfile is None:
-        return Examined(file.path, file.generation)
-    place = Path(task.folder, landed_path(file.tsfile.path))
-    return Examined(file.path, file.generation, inspect(place, task.database))
 
 
 def _by_source_path(task: ExamineTask, message: str) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import mmap
 import os
+import resource
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from tidemark.errors import CorruptionError
 
@@ -33,6 +38,16 @@ def perform(task: Task) -> object:
             os.kill(os.getpid(), signal.SIGKILL)
         case "memory":
             return len(bytearray(64 << 30))
+        case "hoard":
+            return _hoard()
+        case "brim":
+            with _all_but(1 << 20):
+                time.sleep(1)
+        case "greed":
+            pieces = []
+            while True:
+                with contextlib.suppress(MemoryError):
+                    pieces.append(bytearray(1 << 18))
         case "corrupt":
             raise CorruptionError("page 3 is torn", subject=task.subject)
         case "surprise":
@@ -42,3 +57,26 @@ def perform(task: Task) -> object:
         case "pid":
             return os.getpid()
     return task.what.upper()
+
+
+def _all_but(left: int) -> mmap.mmap:
+    """All the address space that this process may have but `left` bytes, in one piece."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+    return mmap.mmap(-1, resource.getrlimit(resource.RLIMIT_AS)[0] - used - left)
+
+
+def _hoard() -> int:
+    """Fills the memory with ints before an `except` that stands behind the 256th instruction of its function."""
+    scope: dict[str, Callable[[list[int]], int]] = {}
+    exec(
+        "def fill(things):\n"
+        "    try:\n"
+        "        for place in range(len(things)):\n"
+        "            things[place] = place + 1_000_000\n"
+        f"        {'; '.join(['place += 1'] * 100)}\n"
+        "    except KeyError:\n"
+        "        place = 0\n"
+        "    return place\n",
+        scope,
+    )
+    return scope["fill"]([0] * 10_000_000)

@@ -14,6 +14,7 @@ import pytest
 
 from tests.unit.flows.engine_tasks import Task
 from tidemark.errors import CorruptionError, RetryableError, TaskLimitError, UsageError
+from tidemark.flows import engine_children
 from tidemark.flows.engine_children import run_in_children, run_in_kept_child
 from tidemark.flows.engines import Limits, Outcome, PoolEngine, choose_engine
 from tidemark.settings import SparkSettings
@@ -77,6 +78,25 @@ def test_too_much_memory_is_an_error_of_the_task() -> None:
     outcomes = run(["memory", "a"], limits=Limits(memory_bytes=1 << 30))
     assert isinstance(outcomes[0].error, TaskLimitError) and "memory" in outcomes[0].error.message
     assert outcomes[1].value == "A"
+
+
+def test_a_task_that_fills_its_memory_with_small_things_ends_as_well() -> None:
+    """CPython 3.11 to 3.13 would try for ever to leave an `except`, until its CPU time is up."""
+    outcomes = run(["hoard", "a"], limits=Limits(memory_bytes=300 << 20, cpu_seconds=20))
+    assert isinstance(outcomes[0].error, TaskLimitError)
+    assert "needs more memory than a task may use, 0.29 GiB" in outcomes[0].error.message
+    assert outcomes[1].value == "A"
+
+
+def test_a_task_with_all_its_memory_in_use_is_left_in_peace_until_it_takes_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_children, "_LOOK_SECONDS", 0.05)
+    limits = Limits(memory_bytes=300 << 20, cpu_seconds=20)
+    (first,) = run_in_kept_child(WHERE, [Task("brim")], limits)
+    (second,) = run_in_kept_child(WHERE, [Task("brim")], limits)
+    assert first.value == second.value == "BRIM"
+    (greedy,) = run_in_kept_child(WHERE, [Task("greed", "file 0")], limits)
+    assert isinstance(greedy.error, TaskLimitError)
+    assert "file 0: needs more memory than a task may use, 0.29 GiB" in greedy.error.message
 
 
 def test_errors_of_tasks_come_back_as_they_are() -> None:
