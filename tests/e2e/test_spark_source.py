@@ -17,6 +17,7 @@ import pytest
 from tests.expected import SITES, RealSite
 from tests.services import spark as spark_service
 from tests.services.processes import PartMissing
+from tests.small_files import tsfile
 from tidemark.errors import UsageError
 from tidemark.flows.java import java_home
 from tidemark.tsfiles.dataset_paper import PAPER, read_paper
@@ -171,6 +172,17 @@ def test_a_task_that_fails_leaves_nothing(spark: Any, tmp_path: Path) -> None:
         twice = spark.createDataFrame([("root.a.d", 1, 1), ("root.a.d", 1, 2)], "device string, time long, v int")
         twice.coalesce(1).write.format("tsfile").mode("append").save(str(tmp_path))
     assert (tmp_path / PAPER).read_bytes() == before
+
+
+def test_a_file_that_does_not_answer_ends_its_task_by_the_clock(spark: Any, tmp_path: Path) -> None:
+    """A pipe that nobody writes into takes no CPU time, as a share whose server is gone."""
+    place = tmp_path / "1-1-0-0.tsfile"
+    place.write_bytes(tsfile({"root.a.d": {"v": [(1, 1)]}}))
+    frame = spark.read.format("tsfile").option("wallSeconds", "2").load(str(place))
+    place.unlink()
+    os.mkfifo(place)
+    with pytest.raises(Exception, match="worker exited unexpectedly"):
+        frame.collect()
 
 
 def test_a_folder_of_somebody_else_is_not_written_into(spark: Any, tmp_path: Path) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidemark.errors import UsageError
+from tidemark.tsfiles.limited import CPU_SECONDS, WALL_SECONDS, TimeLimit
 from tidemark.tsfiles.moments import PER_SECOND, moment
 from tidemark.tsfiles.scan_plan import ROWS_OF_A_TASK, Cut
 from tidemark.tsfiles.survey import Wanted
@@ -26,20 +27,20 @@ OPTIONS = (
     "undecodable",
     "rowsPerTask",
     "cpuSeconds",
+    "wallSeconds",
 )
-CPU_SECONDS = 900
 
 
 @dataclass(frozen=True)
 class ScanOptions:
-    """What is asked for. `unit`: of the times, empty leaves them numbers; `cpu_seconds`: a device may take, 0 no limit."""
+    """What is asked for. `unit`: of the times, empty leaves them numbers; `limit`: what a device may take."""
 
     paths: tuple[str, ...]
     wanted: Wanted
     cut: Cut
     unit: str = ""
     lenient: bool = False
-    cpu_seconds: int = CPU_SECONDS
+    limit: TimeLimit = field(default_factory=TimeLimit)
 
 
 def scan_options(options: Mapping[str, str]) -> ScanOptions:
@@ -63,7 +64,8 @@ def scan_options(options: Mapping[str, str]) -> ScanOptions:
         raise UsageError("layout=tall has its own columns: leave `columns` out", subject="columns")
     wanted = Wanted(choice(given, "model", ("", "tree", "table")), given.get("database", ""), given.get("table", ""))
     lenient = choice(given, "undecodable", ("fail", "null")) == "null"
-    return ScanOptions(paths, wanted, cut, unit, lenient, number(given, "cpuSeconds", CPU_SECONDS, 0))
+    limit = TimeLimit(number(given, "cpuSeconds", CPU_SECONDS, 0), number(given, "wallSeconds", WALL_SECONDS, 0))
+    return ScanOptions(paths, wanted, cut, unit, lenient, limit)
 
 
 def lowered(options: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:

@@ -21,7 +21,7 @@ from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import Column, overlay
 from tidemark.tsfiles.dataset import DataFile
 from tidemark.tsfiles.devices import pad, table_segments
-from tidemark.tsfiles.limited import CpuLimit
+from tidemark.tsfiles.limited import TimeLimit
 from tidemark.tsfiles.mods import Deletion
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.scan_plan import ScanTask, Shape
@@ -33,13 +33,14 @@ _OPEN_FILES = 128
 
 
 class TaskReader:
-    """Reads tasks of one shape. `unit`: ms, us, ns make instants of times; `lenient`: what cannot be decoded is null."""
+    """Reads tasks of one shape. `unit`: ms, us, ns make instants of times; `lenient`: what cannot be decoded is null.
+    `limit`: of some devices, up to one with many rows."""
 
-    def __init__(self, shape: Shape, unit: str = "", lenient: bool = False, cpu_seconds: int = 900) -> None:
+    def __init__(self, shape: Shape, unit: str = "", lenient: bool = False, limit: TimeLimit | None = None) -> None:
         self.shape = shape
         self.unit = unit
         self.lenient = lenient
-        self.cpu_seconds = cpu_seconds
+        self.limit = limit or TimeLimit()
         self.schema = _tall_schema(unit) if shape.tall else _wide_schema(shape, unit)
 
     def read(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
@@ -53,7 +54,7 @@ class TaskReader:
         while True:
             ready: list[pa.RecordBatch] = []
             rows = devices = 0
-            with CpuLimit(self.cpu_seconds):
+            with self.limit:
                 for device, places in itertools.islice(waiting, _DEVICES_AT_ONCE):
                     devices += 1
                     for batch in self._of_device(task, device, [files.get(place) for place in places]):

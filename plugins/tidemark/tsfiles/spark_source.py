@@ -105,7 +105,7 @@ class TsFileReader(DataSourceReader):  # type: ignore[misc]
         self._schema = to_arrow_schema(schema, timezone="UTC")
         shape = shape_of(found, asked.cut)
         self._tasks: list[ScanTask] | None = tasks_of(found, asked.cut, _narrowed(shape, self._schema, asked.unit))
-        self._reader = TaskReader(_narrowed(shape, self._schema, asked.unit), asked.unit, asked.lenient, asked.cpu_seconds)
+        self._reader = TaskReader(_narrowed(shape, self._schema, asked.unit), asked.unit, asked.lenient, asked.limit)
 
     def partitions(self) -> list[Partition]:
         tasks, self._tasks = self._tasks or [], None

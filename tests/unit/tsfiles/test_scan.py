@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import signal
 import subprocess
 import sys
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from tidemark.tsfiles.column import Column
 from tidemark.tsfiles.dataset import find_files
 from tidemark.tsfiles.filebytes import FileBytes
 from tidemark.tsfiles.footer import read_footer
+from tidemark.tsfiles.limited import TimeLimit
 from tidemark.tsfiles.scan_options import ScanOptions, scan_options
 from tidemark.tsfiles.scan_plan import ScanTask, shape_of, tasks_of
 from tidemark.tsfiles.scan_read import TaskReader
@@ -180,14 +183,33 @@ def test_dates_and_instants_are_exact_or_an_error() -> None:
         instants(np.array([2**62]), "ms")
 
 
-def test_a_task_that_computes_for_ever_is_ended_by_the_kernel() -> None:
-    """The kill timer of a scan: CPU seconds while a device is decoded, and no longer."""
+@pytest.mark.parametrize(
+    ("use", "ends_by"),
+    [
+        ("now = time.process_time\nbegan = now()\nwhile now() - began < seconds: pass", signal.SIGXCPU),
+        ("time.sleep(seconds)", signal.SIGALRM),
+    ],
+    ids=["computes", "waits"],
+)
+def test_a_task_that_goes_on_for_ever_is_ended_by_the_kernel(use: str, ends_by: int) -> None:
+    """The kill timers of a scan: CPU seconds and seconds by the clock while a device is decoded, and no longer."""
+    outside = f"seconds = 2.5\n{use}\n"
+    inside = f"seconds = 100\nwith limit:\n{textwrap.indent(use, '    ')}\n"
+    cpu, wall = (1, 0) if ends_by == signal.SIGXCPU else (0, 1)
     program = (
-        "import sys, time\nfrom tidemark.tsfiles.limited import CpuLimit\n"
-        "with CpuLimit(1): pass\n"
-        "began = time.process_time()\n"
-        "while time.process_time() - began < float(sys.argv[1]): pass\n"  # outside of the limit
-        "with CpuLimit(1):\n    while True: pass\n"
+        f"import time\nfrom tidemark.tsfiles.limited import TimeLimit\nlimit = TimeLimit({cpu}, {wall})\nwith limit: pass\n"
     )
-    done = subprocess.run([sys.executable, "-c", program, "2.5"], check=False, timeout=120, env={"PYTHONPATH": "plugins"})
-    assert done.returncode == -24  # SIGXCPU
+    done = subprocess.run(
+        [sys.executable, "-c", program + outside + inside], check=False, timeout=120, env={"PYTHONPATH": "plugins"}
+    )
+    assert done.returncode == -ends_by
+
+
+def test_an_alarm_that_the_process_has_stays() -> None:
+    before = signal.setitimer(signal.ITIMER_REAL, 1000)
+    try:
+        with TimeLimit(wall_seconds=5):
+            assert signal.getitimer(signal.ITIMER_REAL)[0] > 5
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 5
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *before)
