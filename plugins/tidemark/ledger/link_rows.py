@@ -280,14 +280,10 @@ def put_skipped(connection: Connection, link: str, skipped: Mapping[str, str]) -
     rows = connection.execute(sa.text("SELECT path, reason FROM skipped_file WHERE link = :link"), {"link": link})
     known = {str(path): str(reason) for path, reason in rows}
     stale = [{"link": link, "path": p} for p, reason in known.items() if skipped.get(p) != reason]
-    if stale:
-        connection.execute(sa.text("DELETE FROM skipped_file WHERE link = :link AND path = :path"), stale)
+    write_rows(connection, "DELETE FROM skipped_file WHERE link = :link AND path = :path", stale)
     at = now(connection)
     fresh = [{"link": link, "path": p, "reason": r, "at": at} for p, r in skipped.items() if known.get(p) != r]
-    if fresh:
-        connection.execute(
-            sa.text("INSERT INTO skipped_file (link, path, reason, since) VALUES (:link, :path, :reason, :at)"), fresh
-        )
+    write_rows(connection, "INSERT INTO skipped_file (link, path, reason, since) VALUES (:link, :path, :reason, :at)", fresh)
 
 
 def count_skipped(connection: Connection, link: str, reason: str) -> int:
