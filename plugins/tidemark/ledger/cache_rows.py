@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from tidemark.ledger.many_rows import write_rows
+
 _CHUNK = 400  # values in one IN list
 
 
@@ -34,12 +36,10 @@ def put_uses(connection: Connection, receiver: str, locations: Iterable[str], at
         "INSERT INTO cache_use (receiver, location, used) VALUES (:r, :l, :at) ON CONFLICT (receiver, location)"
         " DO UPDATE SET used = excluded.used WHERE cache_use.used < excluded.used"
     )
-    if values:
-        connection.execute(sa.text(sql), values)
+    write_rows(connection, sql, values)
 
 
 def forget_uses(connection: Connection, receiver: str, locations: Iterable[str]) -> None:
     """The cache does not have them any more."""
     values = [{"r": receiver, "l": location} for location in locations]
-    if values:
-        connection.execute(sa.text("DELETE FROM cache_use WHERE receiver = :r AND location = :l"), values)
+    write_rows(connection, "DELETE FROM cache_use WHERE receiver = :r AND location = :l", values)

@@ -7,13 +7,14 @@ from collections.abc import Iterable
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from tidemark.ledger.many_rows import write_rows
+
 
 def mark_reclaimed(connection: Connection, file_ids: Iterable[int]) -> None:
     """Their bytes are gone. What is live again meanwhile stays live."""
     rows = [{"f": file_id} for file_id in file_ids]
-    if rows:
-        sql = "UPDATE catalog_file SET state = 'reclaimed' WHERE file_id = :f AND state = 'retired'"
-        connection.execute(sa.text(sql), rows)
+    sql = "UPDATE catalog_file SET state = 'reclaimed' WHERE file_id = :f AND state = 'retired'"
+    write_rows(connection, sql, rows)
 
 
 def trim_events(connection: Connection, before: float) -> int:

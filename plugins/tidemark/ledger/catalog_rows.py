@@ -15,6 +15,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from tidemark.ledger.many_rows import write_rows
+
 Rank = tuple[int, int, int, int, int]
 
 _CHUNK = 400  # values in one IN list
@@ -106,30 +108,24 @@ def add_files(connection: Connection, files: Sequence[FileWithDevices]) -> list[
         for file_id, one in zip(file_ids, files, strict=True)
         for d in one.devices
     ]
-    if rows:
-        connection.execute(
-            sa.text(
-                "INSERT INTO catalog_device (file_id, device, start_time, end_time, points) VALUES (:f, :d, :s, :e, :p)"
-            ),
-            rows,
-        )
+    write_rows(
+        connection,
+        "INSERT INTO catalog_device (file_id, device, start_time, end_time, points) VALUES (:f, :d, :s, :e, :p)",
+        rows,
+    )
     return file_ids
 
 
 def retire_files(connection: Connection, file_ids: Iterable[int], at: float) -> None:
     """No reader sees these from now on; their bytes go after the grace."""
     rows = [{"f": file_id, "at": at} for file_id in file_ids]
-    if rows:
-        connection.execute(
-            sa.text("UPDATE catalog_file SET state = 'retired', visible = 0, retired = :at WHERE file_id = :f"), rows
-        )
+    write_rows(connection, "UPDATE catalog_file SET state = 'retired', visible = 0, retired = :at WHERE file_id = :f", rows)
 
 
 def mark_dropped(connection: Connection, file_ids: Iterable[int]) -> None:
     """The site dropped these and the link keeps what it drops."""
     rows = [{"f": file_id} for file_id in file_ids]
-    if rows:
-        connection.execute(sa.text("UPDATE catalog_file SET marked = 'dropped' WHERE file_id = :f"), rows)
+    write_rows(connection, "UPDATE catalog_file SET marked = 'dropped' WHERE file_id = :f", rows)
 
 
 def sources_of_paths(
@@ -250,15 +246,13 @@ def known_places(connection: Connection, receiver: str, locations: Iterable[str]
 def widen_tables(connection: Connection, receiver: str, site_id: str, widths: Mapping[tuple[str, str], int]) -> None:
     """Raise each (database, table) to at least this number of tags; tables never get narrower."""
     rows = [{"r": receiver, "s": site_id, "d": d, "t": t, "n": tags} for (d, t), tags in sorted(widths.items())]
-    if rows:
-        connection.execute(
-            sa.text(
-                "INSERT INTO table_width (receiver, site_id, database_name, table_name, tags) VALUES (:r, :s, :d, :t, :n) "
-                "ON CONFLICT (receiver, site_id, database_name, table_name) DO UPDATE SET tags = "
-                "CASE WHEN table_width.tags < excluded.tags THEN excluded.tags ELSE table_width.tags END"
-            ),
-            rows,
-        )
+    write_rows(
+        connection,
+        "INSERT INTO table_width (receiver, site_id, database_name, table_name, tags) VALUES (:r, :s, :d, :t, :n) "
+        "ON CONFLICT (receiver, site_id, database_name, table_name) DO UPDATE SET tags = "
+        "CASE WHEN table_width.tags < excluded.tags THEN excluded.tags ELSE table_width.tags END",
+        rows,
+    )
 
 
 def table_widths(connection: Connection, receiver: str) -> dict[tuple[str, str, str], int]:

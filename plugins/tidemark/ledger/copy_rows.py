@@ -13,6 +13,8 @@ from typing import TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from tidemark.ledger.many_rows import write_rows
+
 T = TypeVar("T")
 _CHUNK = 400  # values in one IN list
 
@@ -43,8 +45,7 @@ def put_copies(connection: Connection, rows: Iterable[CopyRow]) -> None:
         " DO UPDATE SET slot = excluded.slot, sha256 = excluded.sha256, size = excluded.size, state = excluded.state,"
         " at = excluded.at"
     )
-    if values:
-        connection.execute(sa.text(sql), values)
+    write_rows(connection, sql, values)
 
 
 def copies_of(connection: Connection, receiver: str, locations: Iterable[str]) -> dict[str, list[CopyRow]]:
@@ -89,8 +90,7 @@ def mark_going(connection: Connection, receiver: str, node: str, locations: Iter
         "UPDATE node_copy SET state = 'going', at = :at WHERE receiver = :r AND node = :n AND location = :l"
         " AND state = 'held'"
     )
-    if values:
-        connection.execute(sa.text(sql), values)
+    write_rows(connection, sql, values)
 
 
 def begin_grace_anew(connection: Connection, receiver: str, at: float) -> None:
@@ -102,8 +102,7 @@ def begin_grace_anew(connection: Connection, receiver: str, at: float) -> None:
 def forget_copies(connection: Connection, receiver: str, node: str, locations: Iterable[str]) -> None:
     """Their bytes are gone."""
     values = [{"r": receiver, "n": node, "l": location} for location in sorted(locations)]
-    if values:
-        connection.execute(sa.text("DELETE FROM node_copy WHERE receiver = :r AND node = :n AND location = :l"), values)
+    write_rows(connection, "DELETE FROM node_copy WHERE receiver = :r AND node = :n AND location = :l", values)
 
 
 def bytes_by_slot(connection: Connection, receiver: str) -> dict[int, int]:

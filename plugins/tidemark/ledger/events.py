@@ -13,10 +13,10 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidemark.ledger.database import now
+from tidemark.ledger.many_rows import write_rows
 
 KINDS: Mapping[str, str] = {
     # a run, in its order
@@ -111,16 +111,16 @@ def record_many(connection: Connection, kind: str, rows: Iterable[Mapping[str, A
         raise ValueError(f"no such kind of event: {kind}; the words stand in tidemark.ledger.events.KINDS")
     at = now(connection)
     values = [{**{c: r.get(c) for c in _PLACES}, "at": at, "kind": kind, "detail": _detail(r)} for r in rows]
-    if values:
-        connection.execute(_INSERT, values)
+    write_rows(connection, _INSERT, values)
 
 
 _PLACES = ("site_id", "link", "run_id", "landing", "path")
-_INSERT = sa.text(
+_INSERT = (
     "INSERT INTO event (at, site_id, link, run_id, landing, path, kind, detail)"
     " VALUES (:at, :site_id, :link, :run_id, :landing, :path, :kind, :detail)"
 )
+_JSON = json.JSONEncoder(ensure_ascii=False, sort_keys=True)
 
 
 def _detail(row: Mapping[str, Any]) -> str:
-    return json.dumps({k: v for k, v in row.items() if k not in _PLACES}, ensure_ascii=False, sort_keys=True)
+    return _JSON.encode({k: v for k, v in row.items() if k not in _PLACES})

@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 
 from tidemark.errors import StaleEpochError
 from tidemark.ledger import named_locks
+from tidemark.ledger.many_rows import write_rows
 
 _CHUNK = 400  # values in one IN list
 
@@ -118,8 +119,7 @@ def set_operation_state(connection: Connection, rows: Iterable[OperationRow], st
         "UPDATE group_operation SET state = :s, at = :at WHERE receiver = :r AND header = :h AND version = :v"
         " AND state = 'proposed'"
     )
-    if values:
-        connection.execute(sa.text(sql), values)
+    write_rows(connection, sql, values)
     if state == "committed":
         _require_committed(connection, set(wanted))
 

@@ -12,6 +12,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from tidemark.ledger.many_rows import write_rows
+
 _CHUNK = 400
 
 
@@ -133,31 +135,27 @@ def of_path(connection: Connection, path: str) -> list[tuple[str, FileRow]]:
 def put_files(connection: Connection, target: Target, rows: Iterable[FileRow], at: float) -> None:
     """Write these rows; `at` in seconds since 1970."""
     values = [{**vars(target), **vars(row), "at": at} for row in rows]
-    if values:
-        connection.execute(
-            sa.text(
-                "INSERT INTO iotdb_file (receiver, server, file_id, state, how, reason, kind, at)"
-                " VALUES (:receiver, :server, :file_id, :state, :how, :reason, :kind, :at)"
-                " ON CONFLICT (receiver, server, file_id) DO UPDATE SET state = excluded.state, how = excluded.how,"
-                " reason = excluded.reason, kind = excluded.kind, at = excluded.at"
-            ),
-            values,
-        )
+    write_rows(
+        connection,
+        "INSERT INTO iotdb_file (receiver, server, file_id, state, how, reason, kind, at)"
+        " VALUES (:receiver, :server, :file_id, :state, :how, :reason, :kind, :at)"
+        " ON CONFLICT (receiver, server, file_id) DO UPDATE SET state = excluded.state, how = excluded.how,"
+        " reason = excluded.reason, kind = excluded.kind, at = excluded.at",
+        values,
+    )
 
 
 def raise_fences(connection: Connection, target: Target, partitions: Iterable[tuple[str, int]], at: float) -> None:
     """Something is about to be given to these (database, partition): they are to be counted."""
     values = [{**vars(target), "d": database, "p": partition, "at": at} for database, partition in sorted(set(partitions))]
-    if values:
-        connection.execute(
-            sa.text(
-                "INSERT INTO iotdb_partition (receiver, server, database_name, partition, fence, counted, state, at)"
-                " VALUES (:receiver, :server, :d, :p, 1, 0, 'open', :at)"
-                " ON CONFLICT (receiver, server, database_name, partition) DO UPDATE SET"
-                " fence = iotdb_partition.fence + 1, state = 'open', reason = NULL, at = excluded.at"
-            ),
-            values,
-        )
+    write_rows(
+        connection,
+        "INSERT INTO iotdb_partition (receiver, server, database_name, partition, fence, counted, state, at)"
+        " VALUES (:receiver, :server, :d, :p, 1, 0, 'open', :at)"
+        " ON CONFLICT (receiver, server, database_name, partition) DO UPDATE SET"
+        " fence = iotdb_partition.fence + 1, state = 'open', reason = NULL, at = excluded.at",
+        values,
+    )
 
 
 def partitions(connection: Connection, target: Target, states: Sequence[str]) -> list[PartitionRow]:
@@ -176,14 +174,12 @@ def conclude(connection: Connection, target: Target, counted: Iterable[Partition
         {**vars(target), "d": r.database, "p": r.partition, "f": r.fence, "s": r.state, "r": r.reason, "at": at}
         for r in counted
     ]
-    if values:
-        connection.execute(
-            sa.text(
-                "UPDATE iotdb_partition SET counted = :f, state = :s, reason = :r, at = :at WHERE receiver = :receiver"
-                " AND server = :server AND database_name = :d AND partition = :p AND fence = :f"
-            ),
-            values,
-        )
+    write_rows(
+        connection,
+        "UPDATE iotdb_partition SET counted = :f, state = :s, reason = :r, at = :at WHERE receiver = :receiver"
+        " AND server = :server AND database_name = :d AND partition = :p AND fence = :f",
+        values,
+    )
 
 
 def tally(connection: Connection, target: Target) -> Mapping[str, int]:

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, fields
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from tidemark.ledger.many_rows import write_rows
+
 _CHUNK = 400  # values in one IN list
 
 
@@ -139,11 +141,8 @@ def finished_landings(connection: Connection, receiver: str) -> dict[tuple[str, 
 def note_finished(connection: Connection, receiver: str, folders: Mapping[tuple[str, str], int]) -> None:
     """Remember landings as `finished_landings` gives them."""
     rows = [{"receiver": receiver, "site": s, "landing": name, "mtime": at} for (s, name), at in folders.items()]
-    if rows:
-        sql = (
-            "UPDATE landing SET folder_mtime = :mtime WHERE receiver = :receiver AND site_id = :site AND landing = :landing"
-        )
-        connection.execute(sa.text(sql), rows)
+    sql = "UPDATE landing SET folder_mtime = :mtime WHERE receiver = :receiver AND site_id = :site AND landing = :landing"
+    write_rows(connection, sql, rows)
 
 
 def last_loaded(connection: Connection, receiver: str, site_id: str) -> tuple[int, str | None]:
@@ -186,10 +185,8 @@ def take_inventory(connection: Connection, receiver: str, site_id: str, change: 
         ],
     )
     gone = [{**place, "p": path} for path in change.removed]
-    if gone:
-        connection.execute(
-            sa.text("UPDATE inventory SET live = 0, landing = :l WHERE receiver = :r AND site_id = :s AND path = :p"), gone
-        )
+    sql = "UPDATE inventory SET live = 0, landing = :l WHERE receiver = :r AND site_id = :s AND path = :p"
+    write_rows(connection, sql, gone)
 
 
 def inventory_of(connection: Connection, receiver: str, site_id: str, paths: Iterable[str]) -> dict[str, InventoryRow]:
@@ -226,17 +223,15 @@ def put_drops(connection: Connection, receiver: str, site_id: str, rows: Sequenc
         {**asdict(row), "covered_by": json.dumps(row.covered_by, ensure_ascii=False), "r": receiver, "s": site_id}
         for row in rows
     ]
-    if values:
-        connection.execute(
-            sa.text(
-                "INSERT INTO pending_drop "
-                "(receiver, site_id, path, generation, kind, covered_by, landing, at, state, reason) "
-                "VALUES (:r, :s, :path, :generation, :kind, :covered_by, :landing, :at, :state, :reason) "
-                "ON CONFLICT (receiver, site_id, path, generation) DO UPDATE SET kind = excluded.kind, "
-                "covered_by = excluded.covered_by, state = excluded.state, reason = excluded.reason"
-            ),
-            values,
-        )
+    write_rows(
+        connection,
+        "INSERT INTO pending_drop "
+        "(receiver, site_id, path, generation, kind, covered_by, landing, at, state, reason) "
+        "VALUES (:r, :s, :path, :generation, :kind, :covered_by, :landing, :at, :state, :reason) "
+        "ON CONFLICT (receiver, site_id, path, generation) DO UPDATE SET kind = excluded.kind, "
+        "covered_by = excluded.covered_by, state = excluded.state, reason = excluded.reason",
+        values,
+    )
 
 
 def drops(
@@ -267,12 +262,10 @@ def drops_of_paths(connection: Connection, receiver: str, site_id: str, paths: I
 
 
 def _upsert_inventory(connection: Connection, change: str, rows: list[dict[str, object]]) -> None:
-    if rows:
-        connection.execute(
-            sa.text(
-                "INSERT INTO inventory (receiver, site_id, path, size, mtime, extent, live, generation, landing) "
-                "VALUES (:r, :s, :p, :z, :m, :e, 1, :g, :l) "
-                f"ON CONFLICT (receiver, site_id, path) DO UPDATE SET {change}"
-            ),
-            rows,
-        )
+    write_rows(
+        connection,
+        "INSERT INTO inventory (receiver, site_id, path, size, mtime, extent, live, generation, landing) "
+        "VALUES (:r, :s, :p, :z, :m, :e, 1, :g, :l) "
+        f"ON CONFLICT (receiver, site_id, path) DO UPDATE SET {change}",
+        rows,
+    )

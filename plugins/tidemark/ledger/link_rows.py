@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidemark.ledger.database import now
+from tidemark.ledger.many_rows import write_rows
 
 Extent = tuple[tuple[str, int, int], ...]
 _FILE = "path, size, mtime, inode, mods_size, state, generation, sha256, reason, mods_mtime"
@@ -152,33 +153,29 @@ def add_files(connection: Connection, link: str, files: Iterable[Seen]) -> None:
     """Files seen for the first time, or in a new content: they wait. What was acknowledged of them stays written."""
     at = now(connection)
     rows = [{"link": link, "at": at, **f._asdict()} for f in files]
-    if rows:
-        connection.execute(
-            sa.text(
-                "INSERT INTO file (link, path, size, mtime, inode, mods_size, state, generation, sha256, mods_sha256,"
-                " first_seen, changed, reason) VALUES (:link, :path, :size, :mtime, :inode, 0, 'waiting', 0, '', '', :at,"
-                " :at, :reason) ON CONFLICT (link, path) DO UPDATE SET size = excluded.size, mtime = excluded.mtime,"
-                " inode = excluded.inode, state = 'waiting', changed = excluded.changed, reason = excluded.reason"
-            ),
-            rows,
-        )
+    write_rows(
+        connection,
+        "INSERT INTO file (link, path, size, mtime, inode, mods_size, state, generation, sha256, mods_sha256,"
+        " first_seen, changed, reason) VALUES (:link, :path, :size, :mtime, :inode, 0, 'waiting', 0, '', '', :at,"
+        " :at, :reason) ON CONFLICT (link, path) DO UPDATE SET size = excluded.size, mtime = excluded.mtime,"
+        " inode = excluded.inode, state = 'waiting', changed = excluded.changed, reason = excluded.reason",
+        rows,
+    )
 
 
 def adopt_files(connection: Connection, link: str, files: Iterable[tuple[Seen, int]]) -> None:
     """Files that the receiving end has by other ways, with the size of their mods: acknowledged as generation 0."""
     at = now(connection)
     rows = [{"link": link, "at": at, "mods_size": mods_size, **f._asdict()} for f, mods_size in files]
-    if rows:
-        connection.execute(
-            sa.text(
-                "INSERT INTO file (link, path, size, mtime, inode, mods_size, mods_mtime, state, generation, sha256,"
-                " mods_sha256, first_seen, changed, reason) VALUES (:link, :path, :size, :mtime, :inode, :mods_size,"
-                " :mods_mtime, 'acked', 0, '', '', :at, :at, :reason) ON CONFLICT (link, path) DO UPDATE SET"
-                " size = excluded.size, mtime = excluded.mtime, inode = excluded.inode, mods_size = excluded.mods_size,"
-                " mods_mtime = excluded.mods_mtime, state = 'acked', changed = excluded.changed, reason = excluded.reason"
-            ),
-            rows,
-        )
+    write_rows(
+        connection,
+        "INSERT INTO file (link, path, size, mtime, inode, mods_size, mods_mtime, state, generation, sha256,"
+        " mods_sha256, first_seen, changed, reason) VALUES (:link, :path, :size, :mtime, :inode, :mods_size,"
+        " :mods_mtime, 'acked', 0, '', '', :at, :at, :reason) ON CONFLICT (link, path) DO UPDATE SET"
+        " size = excluded.size, mtime = excluded.mtime, inode = excluded.inode, mods_size = excluded.mods_size,"
+        " mods_mtime = excluded.mods_mtime, state = 'acked', changed = excluded.changed, reason = excluded.reason",
+        rows,
+    )
 
 
 def adopted_paths(connection: Connection, link: str) -> frozenset[str]:
@@ -190,33 +187,28 @@ def adopted_paths(connection: Connection, link: str) -> frozenset[str]:
 def touch_files(connection: Connection, link: str, files: Iterable[Seen]) -> None:
     """The same content under other times or inode: only what the next listing is compared with changes."""
     rows = [{"link": link, **f._asdict()} for f in files]
-    if rows:
-        connection.execute(
-            sa.text(
-                "UPDATE file SET mtime = :mtime, inode = :inode, mods_mtime = :mods_mtime"
-                " WHERE link = :link AND path = :path"
-            ),
-            rows,
-        )
+    write_rows(
+        connection,
+        "UPDATE file SET mtime = :mtime, inode = :inode, mods_mtime = :mods_mtime WHERE link = :link AND path = :path",
+        rows,
+    )
 
 
 def ack_files(connection: Connection, link: str, files: Iterable[Acked]) -> None:
     """These contents are the receiver's now: acknowledged, whatever was known of the paths before."""
     at = now(connection)
     rows = [{"link": link, "at": at, **f._asdict()} for f in files]
-    if rows:
-        connection.execute(
-            sa.text(
-                "INSERT INTO file (link, path, size, mtime, inode, mods_size, mods_mtime, state, generation, sha256,"
-                " mods_sha256, landing, first_seen, changed) VALUES (:link, :path, :size, :mtime, :inode, :mods_size,"
-                " :mods_mtime, 'acked', :generation, :sha256, :mods_sha256, :landing, :at, :at) ON CONFLICT (link, path)"
-                " DO UPDATE SET size = excluded.size, mtime = excluded.mtime, inode = excluded.inode,"
-                " mods_size = excluded.mods_size, mods_mtime = excluded.mods_mtime, state = 'acked',"
-                " generation = excluded.generation, sha256 = excluded.sha256, mods_sha256 = excluded.mods_sha256,"
-                " landing = excluded.landing, changed = excluded.changed, reason = NULL"
-            ),
-            rows,
-        )
+    write_rows(
+        connection,
+        "INSERT INTO file (link, path, size, mtime, inode, mods_size, mods_mtime, state, generation, sha256,"
+        " mods_sha256, landing, first_seen, changed) VALUES (:link, :path, :size, :mtime, :inode, :mods_size,"
+        " :mods_mtime, 'acked', :generation, :sha256, :mods_sha256, :landing, :at, :at) ON CONFLICT (link, path)"
+        " DO UPDATE SET size = excluded.size, mtime = excluded.mtime, inode = excluded.inode,"
+        " mods_size = excluded.mods_size, mods_mtime = excluded.mods_mtime, state = 'acked',"
+        " generation = excluded.generation, sha256 = excluded.sha256, mods_sha256 = excluded.mods_sha256,"
+        " landing = excluded.landing, changed = excluded.changed, reason = NULL",
+        rows,
+    )
 
 
 def mark_gone(connection: Connection, link: str, paths: Iterable[str]) -> None:
@@ -244,8 +236,7 @@ def note_reason(connection: Connection, link: str, paths: Iterable[str], reason:
 def _update(connection: Connection, link: str, paths: Iterable[str], change: str, **values: str) -> None:
     at = now(connection)
     rows = [{"link": link, "path": path, "at": at, **values} for path in paths]
-    if rows:
-        connection.execute(sa.text(f"UPDATE file SET {change}, changed = :at WHERE link = :link AND path = :path"), rows)
+    write_rows(connection, f"UPDATE file SET {change}, changed = :at WHERE link = :link AND path = :path", rows)
 
 
 def count_live(connection: Connection, link: str) -> int:
@@ -269,14 +260,12 @@ def acked_paths(connection: Connection, link: str, paths: Sequence[str]) -> froz
 def put_extents(connection: Connection, link: str, extents: Mapping[str, Extent]) -> None:
     """{path: extent} as the `.resource` of the sent content said."""
     rows = [{"link": link, "path": p, "extent": json.dumps(e, ensure_ascii=False)} for p, e in extents.items()]
-    if rows:
-        connection.execute(
-            sa.text(
-                "INSERT INTO file_extent (link, path, extent) VALUES (:link, :path, :extent)"
-                " ON CONFLICT (link, path) DO UPDATE SET extent = excluded.extent"
-            ),
-            rows,
-        )
+    write_rows(
+        connection,
+        "INSERT INTO file_extent (link, path, extent) VALUES (:link, :path, :extent)"
+        " ON CONFLICT (link, path) DO UPDATE SET extent = excluded.extent",
+        rows,
+    )
 
 
 def extents(connection: Connection, link: str, paths: Sequence[str]) -> Mapping[str, Extent]:
@@ -291,14 +280,10 @@ def put_skipped(connection: Connection, link: str, skipped: Mapping[str, str]) -
     rows = connection.execute(sa.text("SELECT path, reason FROM skipped_file WHERE link = :link"), {"link": link})
     known = {str(path): str(reason) for path, reason in rows}
     stale = [{"link": link, "path": p} for p, reason in known.items() if skipped.get(p) != reason]
-    if stale:
-        connection.execute(sa.text("DELETE FROM skipped_file WHERE link = :link AND path = :path"), stale)
+    write_rows(connection, "DELETE FROM skipped_file WHERE link = :link AND path = :path", stale)
     at = now(connection)
     fresh = [{"link": link, "path": p, "reason": r, "at": at} for p, r in skipped.items() if known.get(p) != r]
-    if fresh:
-        connection.execute(
-            sa.text("INSERT INTO skipped_file (link, path, reason, since) VALUES (:link, :path, :reason, :at)"), fresh
-        )
+    write_rows(connection, "INSERT INTO skipped_file (link, path, reason, since) VALUES (:link, :path, :reason, :at)", fresh)
 
 
 def count_skipped(connection: Connection, link: str, reason: str) -> int:
@@ -317,16 +302,14 @@ def put_schema_positions(connection: Connection, link: str, positions: Iterable[
     """The logs were sent so far; only forward within an epoch."""
     at = now(connection)
     rows = [{"link": link, "at": at, **p._asdict()} for p in positions]
-    if rows:
-        connection.execute(
-            sa.text(
-                "INSERT INTO schema_position (link, path, position, mtime, prefix_sha256, epoch, updated)"
-                " VALUES (:link, :path, :position, :mtime, :prefix_sha256, :epoch, :at) ON CONFLICT (link, path) DO UPDATE"
-                " SET position = excluded.position, mtime = excluded.mtime, prefix_sha256 = excluded.prefix_sha256,"
-                " epoch = excluded.epoch, updated = excluded.updated"
-            ),
-            rows,
-        )
+    write_rows(
+        connection,
+        "INSERT INTO schema_position (link, path, position, mtime, prefix_sha256, epoch, updated)"
+        " VALUES (:link, :path, :position, :mtime, :prefix_sha256, :epoch, :at) ON CONFLICT (link, path) DO UPDATE"
+        " SET position = excluded.position, mtime = excluded.mtime, prefix_sha256 = excluded.prefix_sha256,"
+        " epoch = excluded.epoch, updated = excluded.updated",
+        rows,
+    )
 
 
 def forget_schema_prefix(connection: Connection, link: str, path: str) -> None:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from tidemark.ledger.many_rows import write_rows
+
 
 @dataclass(frozen=True)
 class MoveRow:
@@ -47,8 +49,7 @@ def add_moves(connection: Connection, rows: Iterable[MoveRow]) -> None:
         "INSERT INTO cluster_move (receiver, epoch, slot, old_group, new_group, state, bytes_done, at) VALUES"
         " (:receiver, :epoch, :slot, :old, :new, :state, :bytes, :at) ON CONFLICT DO NOTHING"
     )
-    if values:
-        connection.execute(sa.text(sql), values)
+    write_rows(connection, sql, values)
 
 
 def moves(connection: Connection, receiver: str, epoch: int, open_only: bool = False) -> list[MoveRow]:
@@ -73,15 +74,13 @@ def set_move_state(connection: Connection, receiver: str, epoch: int, slots: Ite
         "UPDATE cluster_move SET state = :s, at = :at WHERE receiver = :r AND epoch = :e AND slot = :slot"
         f" AND state IN ({_BEFORE[state]})"
     )
-    if values:
-        connection.execute(sa.text(sql), values)
+    write_rows(connection, sql, values)
 
 
 def add_bytes(connection: Connection, receiver: str, epoch: int, by_slot: Mapping[int, int]) -> None:
     values = [{"r": receiver, "e": epoch, "slot": slot, "b": count} for slot, count in sorted(by_slot.items())]
     sql = "UPDATE cluster_move SET bytes_done = bytes_done + :b WHERE receiver = :r AND epoch = :e AND slot = :slot"
-    if values:
-        connection.execute(sa.text(sql), values)
+    write_rows(connection, sql, values)
 
 
 def acknowledge(connection: Connection, receiver: str, epoch: int, slots: Iterable[int], node: str, at: float) -> None:
@@ -91,8 +90,7 @@ def acknowledge(connection: Connection, receiver: str, epoch: int, slots: Iterab
         "INSERT INTO cluster_acknowledgement (receiver, epoch, slot, node, at) VALUES (:r, :e, :slot, :n, :at)"
         " ON CONFLICT DO NOTHING"
     )
-    if values:
-        connection.execute(sa.text(sql), values)
+    write_rows(connection, sql, values)
 
 
 def acknowledged(connection: Connection, receiver: str, epoch: int) -> dict[int, frozenset[str]]:
@@ -121,13 +119,11 @@ def put_slot_states(connection: Connection, receiver: str, states: Mapping[tuple
         for (n, slot), state in sorted(states.items())
         if state != "null"
     ]
-    if gone:
-        sql = "DELETE FROM cluster_slot WHERE receiver = :r AND node = :n AND slot = :slot AND epoch <= :e"
-        connection.execute(sa.text(sql), gone)
-    if kept:
-        sql = (
-            "INSERT INTO cluster_slot (receiver, node, slot, state, epoch) VALUES (:r, :n, :slot, :s, :e)"
-            " ON CONFLICT (receiver, node, slot) DO UPDATE SET state = excluded.state, epoch = excluded.epoch"
-            " WHERE cluster_slot.epoch <= excluded.epoch"
-        )
-        connection.execute(sa.text(sql), kept)
+    sql = "DELETE FROM cluster_slot WHERE receiver = :r AND node = :n AND slot = :slot AND epoch <= :e"
+    write_rows(connection, sql, gone)
+    sql = (
+        "INSERT INTO cluster_slot (receiver, node, slot, state, epoch) VALUES (:r, :n, :slot, :s, :e)"
+        " ON CONFLICT (receiver, node, slot) DO UPDATE SET state = excluded.state, epoch = excluded.epoch"
+        " WHERE cluster_slot.epoch <= excluded.epoch"
+    )
+    write_rows(connection, sql, kept)

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, fields
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from tidemark.ledger.many_rows import write_rows
+
 _CHUNK = 400  # values in one IN list
 
 
@@ -63,15 +65,13 @@ def all_owners(connection: Connection, receiver: str) -> list[OwnerRow]:
 def put_owners(connection: Connection, receiver: str, rows: Iterable[OwnerRow]) -> None:
     """Claim devices, or hand them to another site."""
     values = [{**asdict(row), "receiver": receiver} for row in rows]
-    if values:
-        connection.execute(
-            sa.text(
-                "INSERT INTO owner (receiver, device, site_id, since, landing) "
-                "VALUES (:receiver, :device, :site_id, :since, :landing) ON CONFLICT (receiver, device) "
-                "DO UPDATE SET site_id = excluded.site_id, since = excluded.since, landing = excluded.landing"
-            ),
-            values,
-        )
+    write_rows(
+        connection,
+        "INSERT INTO owner (receiver, device, site_id, since, landing) "
+        "VALUES (:receiver, :device, :site_id, :since, :landing) ON CONFLICT (receiver, device) "
+        "DO UPDATE SET site_id = excluded.site_id, since = excluded.since, landing = excluded.landing",
+        values,
+    )
 
 
 _COLUMNS = tuple(f.name for f in fields(RefusalRow) if f.name != "refusal_id")
@@ -125,12 +125,10 @@ def supersede_refusals(connection: Connection, receiver: str, site_id: str, take
     )
     rows = connection.execute(query, {"receiver": receiver, "site": site_id}).all() if last else ()
     over = [{"id": row[0]} for row in rows if row[2] <= last.get(row[1], -1)]
-    if over:
-        connection.execute(sa.text("UPDATE refusal SET state = 'superseded' WHERE refusal_id = :id"), over)
+    write_rows(connection, "UPDATE refusal SET state = 'superseded' WHERE refusal_id = :id", over)
 
 
 def forget_bytes(connection: Connection, refusal_ids: Iterable[int]) -> None:
     """The waiting bytes are gone."""
     rows = [{"id": refusal_id} for refusal_id in refusal_ids]
-    if rows:
-        connection.execute(sa.text("UPDATE refusal SET location = '' WHERE refusal_id = :id"), rows)
+    write_rows(connection, "UPDATE refusal SET location = '' WHERE refusal_id = :id", rows)

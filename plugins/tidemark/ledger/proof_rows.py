@@ -14,6 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from tidemark.ledger.many_rows import write_rows
 from tidemark.ledger.migrations import FOLDER
 
 Row = Mapping[str, Any]
@@ -57,20 +58,17 @@ def file_checks(connection: Connection, receiver: str) -> dict[str, FileCheck]:
 def put_file_checks(connection: Connection, receiver: str, checks: Iterable[FileCheck], at: float) -> None:
     """Digests that were computed, with the signs by which an untouched file is known again."""
     values = [{**asdict(check), "receiver": receiver, "checked": at} for check in checks]
-    if values:
-        connection.execute(
-            sa.text(
-                "INSERT INTO file_check (receiver, location, size, ctime_ns, inode, sha256, checked)"
-                " VALUES (:receiver, :location, :size, :ctime_ns, :inode, :sha256, :checked)"
-                " ON CONFLICT (receiver, location) DO UPDATE SET size = excluded.size, ctime_ns = excluded.ctime_ns,"
-                " inode = excluded.inode, sha256 = excluded.sha256, checked = excluded.checked"
-            ),
-            values,
-        )
+    write_rows(
+        connection,
+        "INSERT INTO file_check (receiver, location, size, ctime_ns, inode, sha256, checked)"
+        " VALUES (:receiver, :location, :size, :ctime_ns, :inode, :sha256, :checked)"
+        " ON CONFLICT (receiver, location) DO UPDATE SET size = excluded.size, ctime_ns = excluded.ctime_ns,"
+        " inode = excluded.inode, sha256 = excluded.sha256, checked = excluded.checked",
+        values,
+    )
 
 
 def forget_file_checks(connection: Connection, receiver: str, locations: Iterable[str]) -> None:
     """These locations were written or removed: their digests say nothing any more."""
     values = [{"receiver": receiver, "location": location} for location in locations]
-    if values:
-        connection.execute(sa.text("DELETE FROM file_check WHERE receiver = :receiver AND location = :location"), values)
+    write_rows(connection, "DELETE FROM file_check WHERE receiver = :receiver AND location = :location", values)

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from tidemark.ledger.many_rows import write_rows
+
 
 class Place(NamedTuple):
     """A row of the catalog and where its bytes should be."""
@@ -31,9 +33,8 @@ def places(connection: Connection, receiver: str) -> list[Place]:
 def mark_gone(connection: Connection, file_ids: Iterable[int], at: float) -> None:
     """Their bytes are not there: nobody reads them."""
     rows = [{"f": file_id, "at": at} for file_id in file_ids]
-    if rows:
-        sql = "UPDATE catalog_file SET state = 'reclaimed', visible = 0, retired = COALESCE(retired, :at) WHERE file_id = :f"
-        connection.execute(sa.text(sql), rows)
+    sql = "UPDATE catalog_file SET state = 'reclaimed', visible = 0, retired = COALESCE(retired, :at) WHERE file_id = :f"
+    write_rows(connection, sql, rows)
 
 
 def merges(connection: Connection, receiver: str) -> dict[str, bool]:
@@ -70,12 +71,11 @@ def partitions(connection: Connection, receiver: str) -> list[tuple[str, int]]:
 def put_fences(connection: Connection, names: Iterable[str], fence: int) -> None:
     """Free leases whose next fence is above `fence`."""
     rows = [{"name": name, "fence": fence} for name in names]
-    if rows:
-        sql = (
-            "INSERT INTO lease (name, fence, holder, host, boot_id, pid, process_start, taken, expires)"
-            " VALUES (:name, :fence, '', '', '', 0, '', 0, 0) ON CONFLICT (name) DO NOTHING"
-        )
-        connection.execute(sa.text(sql), rows)
+    sql = (
+        "INSERT INTO lease (name, fence, holder, host, boot_id, pid, process_start, taken, expires)"
+        " VALUES (:name, :fence, '', '', '', 0, '', 0, 0) ON CONFLICT (name) DO NOTHING"
+    )
+    write_rows(connection, sql, rows)
 
 
 def put_audit(connection: Connection, at: float, who: str, action: str, subject: str, detail: Mapping[str, Any]) -> None:

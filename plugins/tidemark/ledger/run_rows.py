@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidemark.ledger.database import now
+from tidemark.ledger.many_rows import write_rows
 
 SEND, MODS, DROP, SUPERSEDE = "send", "mods", "drop", "supersede"
 PLANNED, PINNED, SENT, LANDED, FAILED, VANISHED, HELD = (
@@ -54,8 +55,7 @@ class RunRow:
     hint: str | None
 
 
-@dataclass(frozen=True)
-class RunItem:
+class RunItem(NamedTuple):
     """One path of a run; see the columns of `run_item`."""
 
     path: str
@@ -118,7 +118,8 @@ class SentLanding:
 
 
 _RUN = ", ".join(f.name for f in fields(RunRow))
-_ITEM = tuple(f.name for f in fields(RunItem))
+_ITEM = RunItem._fields
+_COVERED_BY = _ITEM.index("covered_by")
 _LANDING = tuple(f.name for f in fields(SentLanding))
 _SCHEMA = tuple(f.name for f in fields(RunSchema))
 
@@ -197,9 +198,10 @@ def add_items(connection: Connection, run_id: str, items: Iterable[RunItem]) -> 
     """What the run decided to do, one row a path."""
     columns = ", ".join(("run_id", *_ITEM))
     values = ", ".join(f":{name}" for name in ("run_id", *_ITEM))
-    rows = [{"run_id": run_id, **{name: getattr(i, name) for name in _ITEM}, **_covered(i)} for i in items]
-    if rows:
-        connection.execute(sa.text(f"INSERT INTO run_item ({columns}) VALUES ({values})"), rows)
+    rows = [
+        {"run_id": run_id, **i._asdict(), "covered_by": json.dumps(i.covered_by) if i.covered_by else None} for i in items
+    ]
+    write_rows(connection, f"INSERT INTO run_item ({columns}) VALUES ({values})", rows)
 
 
 def items(connection: Connection, run_id: str, *states: str, part: int | None = None) -> Iterator[RunItem]:
@@ -238,7 +240,7 @@ def set_items(connection: Connection, run_id: str, changes: Iterable[Mapping[str
     if rows:
         names = [name for name in rows[0] if name not in ("path", "run_")]
         assignments = ", ".join(f"{name} = :{name}" for name in names)
-        connection.execute(sa.text(f"UPDATE run_item SET {assignments} WHERE run_id = :run_ AND path = :path"), rows)
+        write_rows(connection, f"UPDATE run_item SET {assignments} WHERE run_id = :run_ AND path = :path", rows)
 
 
 def count_items(connection: Connection, run_id: str) -> Mapping[tuple[str, str], int]:
@@ -309,8 +311,8 @@ def set_schema_landed(connection: Connection, run_id: str) -> None:
 
 
 def _item(row: Sequence[Any]) -> RunItem:
-    values = dict(zip(_ITEM, row, strict=True))
-    return RunItem(**{**values, "covered_by": tuple(json.loads(values["covered_by"] or "[]"))})
+    covered_by = row[_COVERED_BY]
+    return RunItem._make((*row[:_COVERED_BY], tuple(json.loads(covered_by)) if covered_by else (), *row[_COVERED_BY + 1 :]))
 
 
 def _covered(item: RunItem) -> Mapping[str, str | None]:

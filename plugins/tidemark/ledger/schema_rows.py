@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, fields
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from tidemark.ledger.many_rows import write_rows
+
 _CHUNK = 400  # values in one IN list
 
 
@@ -77,15 +79,13 @@ def series_of_database(connection: Connection, receiver: str, database: str) -> 
 def put_series(connection: Connection, rows: Iterable[SeriesRow]) -> None:
     """Insert or replace."""
     values = [{**asdict(row), "aligned": int(row.aligned)} for row in rows]
-    if values:
-        connection.execute(
-            sa.text(
-                f"INSERT INTO schema_series ({', '.join(_COLUMNS)}) VALUES ({', '.join(':' + c for c in _COLUMNS)}) "
-                f"ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET "
-                + ", ".join(f"{c} = excluded.{c}" for c in _COLUMNS if c not in _KEY)
-            ),
-            values,
-        )
+    write_rows(
+        connection,
+        f"INSERT INTO schema_series ({', '.join(_COLUMNS)}) VALUES ({', '.join(':' + c for c in _COLUMNS)}) "
+        f"ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET "
+        + ", ".join(f"{c} = excluded.{c}" for c in _COLUMNS if c not in _KEY),
+        values,
+    )
 
 
 def received_logs(connection: Connection, receiver: str, site_id: str) -> dict[str, ReceivedLog]:
@@ -100,16 +100,14 @@ def received_logs(connection: Connection, receiver: str, site_id: str) -> dict[s
 def put_received(connection: Connection, receiver: str, site_id: str, logs: Iterable[ReceivedLog]) -> None:
     """How far logs were received and decoded."""
     values = [{**asdict(log), "receiver": receiver, "site_id": site_id} for log in logs]
-    if values:
-        connection.execute(
-            sa.text(
-                "INSERT INTO schema_received (receiver, site_id, path, epoch, position, decoded) "
-                "VALUES (:receiver, :site_id, :path, :epoch, :position, :decoded) "
-                "ON CONFLICT (receiver, site_id, path) DO UPDATE SET epoch = excluded.epoch, "
-                "position = excluded.position, decoded = excluded.decoded"
-            ),
-            values,
-        )
+    write_rows(
+        connection,
+        "INSERT INTO schema_received (receiver, site_id, path, epoch, position, decoded) "
+        "VALUES (:receiver, :site_id, :path, :epoch, :position, :decoded) "
+        "ON CONFLICT (receiver, site_id, path) DO UPDATE SET epoch = excluded.epoch, "
+        "position = excluded.position, decoded = excluded.decoded",
+        values,
+    )
 
 
 def _series(row: sa.RowMapping) -> SeriesRow:

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidemark.ledger.database import now
+from tidemark.ledger.many_rows import write_rows
 
 HELD, RELEASED, DROPPED = "held", "released", "dropped"
 _CHUNK = 400  # values in one IN list
@@ -58,21 +59,18 @@ def note_sent(connection: Connection, link: str, sent: Sequence[Sent]) -> None:
     grown = [s for s in sent if s.verified and not s.whole and s.path in known]
     at = now(connection)
     rows = [{"link": link, "path": s.path, "generation": s.generation, "at": at} for s in (*weak, *grown)]
-    if rows:
-        connection.execute(
-            sa.text(
-                "INSERT INTO unverified (link, path, generation, since) VALUES (:link, :path, :generation, :at)"
-                " ON CONFLICT (link, path) DO UPDATE SET generation = excluded.generation, since = excluded.since"
-            ),
-            rows,
-        )
+    write_rows(
+        connection,
+        "INSERT INTO unverified (link, path, generation, since) VALUES (:link, :path, :generation, :at)"
+        " ON CONFLICT (link, path) DO UPDATE SET generation = excluded.generation, since = excluded.since",
+        rows,
+    )
 
 
 def settled(connection: Connection, link: str, paths: Iterable[str]) -> None:
     """These are proved, or gone."""
     rows = [{"link": link, "path": path} for path in paths]
-    if rows:
-        connection.execute(sa.text("DELETE FROM unverified WHERE link = :link AND path = :path"), rows)
+    write_rows(connection, "DELETE FROM unverified WHERE link = :link AND path = :path", rows)
 
 
 def any_unverified(connection: Connection, link: str) -> bool:
@@ -131,9 +129,8 @@ def end_held(connection: Connection, link: str, paths: Iterable[str]) -> None:
     sql = "SELECT DISTINCT path FROM link_quarantine WHERE link = :link AND state <> 'over'"
     known = {row[0] for row in connection.execute(sa.text(sql), {"link": link})}
     rows = [{"link": link, "path": path} for path in paths if path in known]
-    if rows:
-        sql = "UPDATE link_quarantine SET state = 'over' WHERE link = :link AND path = :path AND state <> 'over'"
-        connection.execute(sa.text(sql), rows)
+    sql = "UPDATE link_quarantine SET state = 'over' WHERE link = :link AND path = :path AND state <> 'over'"
+    write_rows(connection, sql, rows)
 
 
 def _in_chunks(connection: Connection, sql: str, link: str, paths: Sequence[str]) -> Iterator[Sequence[str]]:

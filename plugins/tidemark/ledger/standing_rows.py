@@ -18,6 +18,7 @@ from sqlalchemy.engine import Connection
 
 from tidemark.ledger import catalog_rows
 from tidemark.ledger.catalog_rows import CatalogFile
+from tidemark.ledger.many_rows import write_rows
 
 _CHUNK = 400  # values in one IN list
 _STANDS = "m.state = 'live' AND a.settled IS NOT NULL"
@@ -76,8 +77,7 @@ def set_waits(connection: Connection, merged_ids: Iterable[int], late: Mapping[s
     """What these merged files wait for; nothing where `late` is empty."""
     text = json.dumps(dict(sorted(late.items())), ensure_ascii=False) if late else None
     rows = [{"merged": merged_id, "waits": text} for merged_id in merged_ids]
-    if rows:
-        connection.execute(sa.text("UPDATE merge_account SET waits = :waits WHERE merged_id = :merged"), rows)
+    write_rows(connection, "UPDATE merge_account SET waits = :waits WHERE merged_id = :merged", rows)
 
 
 def source_rows(connection: Connection, receiver: str, site_id: str, databases: Iterable[str]) -> list[CatalogFile]:

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, fields
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from tidemark.ledger.many_rows import write_rows
+
 
 @dataclass(frozen=True)
 class QuarantineRow:
@@ -80,8 +82,7 @@ def supersede_quarantine(connection: Connection, receiver: str, site_id: str, ta
     )
     rows = connection.execute(query, {"receiver": receiver, "site": site_id}).all() if last else ()
     over = [{"id": row[0]} for row in rows if row[2] <= last.get(row[1], -1)]
-    if over:
-        connection.execute(sa.text("UPDATE quarantine SET state = 'superseded' WHERE quarantine_id = :id"), over)
+    write_rows(connection, "UPDATE quarantine SET state = 'superseded' WHERE quarantine_id = :id", over)
 
 
 def quarantine_to_sweep(connection: Connection, receiver: str) -> list[QuarantineRow]:
@@ -95,5 +96,4 @@ def quarantine_to_sweep(connection: Connection, receiver: str) -> list[Quarantin
 def forget_bytes(connection: Connection, quarantine_ids: Iterable[int]) -> None:
     """The held bytes are gone."""
     rows = [{"id": quarantine_id} for quarantine_id in quarantine_ids]
-    if rows:
-        connection.execute(sa.text("UPDATE quarantine SET location = '' WHERE quarantine_id = :id"), rows)
+    write_rows(connection, "UPDATE quarantine SET location = '' WHERE quarantine_id = :id", rows)

@@ -17,7 +17,6 @@ from tidemark.sync import snapshot
 from tidemark.sync.closing import require_all_sent, settle_all
 from tidemark.sync.receipts import read_receipts
 from tidemark.sync.sending import pieces_of
-from tidemark.sync.snapshot import SnapshotFolders
 from tidemark.sync.work import Work
 
 _TIME = len("20260101T000000Z")  # of a run id
@@ -82,7 +81,7 @@ def cleanup(work: Work) -> Mapping[str, int]:
     sent = any(action in ("send", "mods") for action, _ in counted)
     # CRASH WINDOW: everything has landed and the links are still there; the rerun removes them.
     if sent and work.site.snapshot:
-        snapshot.drop(work.source, SnapshotFolders.of(work.site, work.link.name), work.run_id)
+        snapshot.drop(work.source, work.folders, work.run_id)
     left = sum(n for (_, state), n in counted.items() if state in (FAILED, VANISHED, HELD))
     if sent or landings:
         _remove_half_files(work, len(landings))
@@ -108,7 +107,7 @@ def cleanup(work: Work) -> Mapping[str, int]:
 
 def _remove_dead_links(work: Work) -> None:
     """Links of runs of this ledger that are over, and of forsaken ones; those of another Tidemark stay."""
-    others = snapshot.others(work.source, SnapshotFolders.of(work.site, work.link.name), keep=work.run_id)
+    others = snapshot.others(work.source, work.folders, keep=work.run_id)
     if not others:
         return
     with work.ledger.read() as connection:

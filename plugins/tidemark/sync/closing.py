@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from sqlalchemy.engine import Connection
 
@@ -37,8 +38,14 @@ from tidemark.stores.landing_papers import encode
 from tidemark.sync import snapshot
 from tidemark.sync.manifest import Contents, Inventory, compose, read_inventory
 from tidemark.sync.parts import partition_of
-from tidemark.sync.snapshot import SnapshotFolders
 from tidemark.sync.work import Work
+
+
+class Paper(NamedTuple):
+    """What a landing carries, and its manifest's bytes."""
+
+    contents: Contents
+    data: bytes
 
 
 def finish(work: Work) -> Mapping[str, int]:
@@ -71,10 +78,10 @@ def require_all_sent(work: Work) -> None:
 def close_part(work: Work, last: bool) -> None:
     """Make a landing of all that was sent since the part before. Nothing happens where there is nothing to tell."""
     with work.recording() as connection:
-        landing = _reserve(connection, work, last)
+        reserved = _reserve(connection, work, last)
     # CRASH WINDOW: a number is reserved, no manifest is there; `settle` makes the same manifest again.
-    if landing is not None:
-        settle(work, landing)
+    if reserved is not None:
+        settle(work, *reserved)
 
 
 def settle_all(work: Work) -> int:
@@ -86,14 +93,16 @@ def settle_all(work: Work) -> int:
     return len(closing)
 
 
-def settle(work: Work, landing: SentLanding) -> None:
+def settle(work: Work, landing: SentLanding, paper: Paper | None = None) -> None:
     """Bring a reserved landing to its end: read back its manifest, publish it where it is missing, acknowledge.
 
+    `paper`: what was reserved this moment; from the ledger otherwise, which gives the same.
     Raises CorruptionError where another manifest than ours lies there.
     """
-    with work.ledger.read() as connection:
-        contents = _contents(connection, work, landing)
-    data = encode(compose(landing, contents, work.link, work.site))
+    if paper is None:
+        with work.ledger.read() as connection:
+            paper = _paper(connection, work, landing)
+    contents, data = paper
     digest = hashlib.sha256(data).hexdigest()
     path = f"{work.landing_folder(landing.landing)}/{MANIFEST}"
     there = _read_back(work, path)
@@ -114,7 +123,7 @@ def settle(work: Work, landing: SentLanding) -> None:
     # CRASH WINDOW: landed, links still there: cleanup removes what is left of the run's.
     if work.site.snapshot and not landing.last:  # the last part's go with all others, at once
         released = [path for item in contents.files for path in item.paths]
-        snapshot.release(work.source, SnapshotFolders.of(work.site, work.link.name), landing.run_id, released)
+        snapshot.release(work.source, work.folders, landing.run_id, released)
 
 
 def _read_back(work: Work, path: str) -> str | None:
@@ -125,7 +134,7 @@ def _read_back(work: Work, path: str) -> str | None:
         return None
 
 
-def _reserve(connection: Connection, work: Work, last: bool) -> SentLanding | None:
+def _reserve(connection: Connection, work: Work, last: bool) -> tuple[SentLanding, Paper] | None:
     link = link_rows.get_link(connection, work.link.name)
     assert link is not None  # open_run made it
     before = run_rows.landings(connection, work.link.name, run_id=work.run_id)
@@ -145,13 +154,19 @@ def _reserve(connection: Connection, work: Work, last: bool) -> SentLanding | No
         files=0,
         bytes=0,
     )
-    contents = _contents(connection, work, draft)
+    paper = _paper(connection, work, draft)
+    contents = paper.contents
     if contents.empty and not (last and before):
         return None
-    digest = hashlib.sha256(encode(compose(draft, contents, work.link, work.site))).hexdigest()
+    digest = hashlib.sha256(paper.data).hexdigest()
     landing = replace(draft, manifest_sha256=digest, files=len(contents.files), bytes=contents.bytes)
     run_rows.add_landing(connection, landing)
-    return landing
+    return landing, paper
+
+
+def _paper(connection: Connection, work: Work, landing: SentLanding) -> Paper:
+    contents = _contents(connection, work, landing)
+    return Paper(contents, encode(compose(landing, contents, work.link, work.site)))
 
 
 def _contents(connection: Connection, work: Work, landing: SentLanding) -> Contents:

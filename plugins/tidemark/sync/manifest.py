@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from tidemark.ledger.run_rows import (
     DROP,
@@ -62,7 +63,7 @@ class Contents:
     def empty(self) -> bool:
         return not (self.items or self.schema or self.inventory.changes or self.failed)
 
-    @property
+    @cached_property
     def files(self) -> list[RunItem]:
         return sorted((i for i in self.items if i.action in (SEND, MODS)), key=lambda i: i.path)
 

@@ -25,10 +25,12 @@ class Weighed(NamedTuple):
 
 @dataclass(frozen=True)
 class PartLimits:
-    """A batch ends at `batch_bytes` or `batch_files`; a part closes after the batch that reaches its bytes or seconds."""
+    """A batch ends at `batch_bytes` or `batch_files`; a part closes after the batch that reaches its bytes or seconds.
+
+    Each batch begins and ends with empty lines, so that few large ones cost least; how far it came is recorded all along."""
 
     batch_bytes: int = 1_000_000_000
-    batch_files: int = 1_000
+    batch_files: int = 20_000
     part_bytes: int = 10_000_000_000
     part_seconds: float = 600.0
 

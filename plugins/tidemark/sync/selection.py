@@ -22,7 +22,6 @@ from tidemark.sync.choice import Facts, Selection, choose, left_out_reason, with
 from tidemark.sync.distrust import kept_back
 from tidemark.sync.guard import View
 from tidemark.sync.plan import Change, Changes, Compared, Kind, changes, compare, set_outside
-from tidemark.sync.snapshot import SnapshotFolders
 from tidemark.sync.vanished import LATELY
 from tidemark.sync.work import Options, Site, Work
 from tidemark.tsfiles.names import RESOURCE, SUFFIX
@@ -74,16 +73,15 @@ def look(site: Site, options: Options) -> Selection:
 def _pinned(work: Work, options: Options) -> tuple[Selection, frozenset[str]]:
     """A selection, and the TsFiles of it that are linked: all, as many as `snapshot_bytes` allows, or none where the site
     cannot link. The others will be read in place."""
-    folders = SnapshotFolders.of(work.site, work.link.name)
     if work.again and work.site.snapshot:
-        snapshot.drop(work.source, folders, work.run_id)
+        snapshot.drop(work.source, work.folders, work.run_id)
     for tries_left in reversed(range(TRIES)):
         selection = look(work, options)
         if not work.site.snapshot or not selection.files:
             return selection, frozenset()
         linked = snapshot.affordable(selection.files, work.site.snapshot_bytes)
         pinned = frozenset(file.entry.path for file in linked)
-        troubled = snapshot.take(work.source, folders, work.run_id, linked) if linked else frozenset()
+        troubled = snapshot.take(work.source, work.folders, work.run_id, linked) if linked else frozenset()
         if troubled is None:
             return selection, frozenset()
         if not troubled:
@@ -93,7 +91,7 @@ def _pinned(work: Work, options: Options) -> tuple[Selection, frozenset[str]]:
             events.record_many(connection, "file.vanished", rows)
         if not tries_left:
             return without(selection, troubled), pinned
-        snapshot.drop(work.source, folders, work.run_id)
+        snapshot.drop(work.source, work.folders, work.run_id)
     raise AssertionError("unreachable: the last try returns")
 
 
@@ -235,7 +233,7 @@ def _approved(connection: Connection, link: str) -> frozenset[str]:
 def _record(connection: Connection, work: Work, selection: Selection, pinned: frozenset[str]) -> None:
     link, run_id = work.link.name, work.run_id
     items = [
-        i if i.action in (DROP, SUPERSEDE) else replace(i, state=PINNED if i.path in pinned else PLANNED)
+        i if i.action in (DROP, SUPERSEDE) else i._replace(state=PINNED if i.path in pinned else PLANNED)
         for i in selection.items
     ]
     in_place = sum(i.state == PLANNED and i.action not in (DROP, SUPERSEDE) for i in items)

@@ -35,13 +35,13 @@ from tidemark.sync.closing import close_part
 from tidemark.sync.distrust import hold
 from tidemark.sync.parts import PartLimits, Weighed, batches, part_is_full, partition_of
 from tidemark.sync.seeding import seed
-from tidemark.sync.snapshot import SnapshotFolders
 from tidemark.sync.window import is_open, require_window
 from tidemark.sync.work import Work
 
-RECORD_FILES = 200  # files in one record at most
+RECORD_FILES = 2_000  # files in one record at most
 RECORD_SECONDS = 1.0
 TASKS = 32  # batches that an orchestrator is given at most
+TASK_FILES = 1_000  # and files in each of them at least
 HEADROOM_BYTES = 64 << 20  # left free at the receiver for manifests, receipts, the ledger
 CULPRITS = 3  # files that may each take a connection down before the link itself counts as sick
 
@@ -136,24 +136,28 @@ def task_batches(connection: Connection, run_id: str, data: Sequence[str]) -> li
     files = [Weighed(path, size) for path, size, _ in run_rows.sizes(connection, run_id)]
     limits = PartLimits(
         batch_bytes=max(PartLimits.batch_bytes, sum(f.size for f in files) // TASKS),
-        batch_files=max(PartLimits.batch_files, len(files) // TASKS),
+        batch_files=max(TASK_FILES, len(files) // TASKS),
     )
     return list(batches(files, lambda path: partition_of(path, data), limits))
 
 
 def pieces_of(work: Work, item: RunItem, landing: str) -> list[Piece]:
     """What travels for an item, companions first: the links of a pinned one, the files themselves otherwise."""
-    folders = SnapshotFolders.of(work.site, work.link.name)
+    folder = work.landing_folder(landing)
 
-    def piece(role: str, path: str, size: int, sha256: str = "") -> Piece:
-        source = folders.place(work.run_id, path) if item.state == PINNED else path
-        return Piece(item, role, SendItem(source, f"{work.landing_folder(landing)}/{landed_path(path)}", size, sha256))
+    def piece(role: str, path: str, size: int) -> Piece:
+        return Piece(item, role, SendItem(source_of(work, item, path), f"{folder}/{landed_path(path)}", size))
 
     mods = [piece(MODS_FILE, item.mods_path, item.mods_size)] if item.mods_path else []
     if item.action == MODS:
         return mods
     resource = piece(RESOURCE, item.path + ".resource", item.resource_size)
     return [resource, *mods, piece(TSFILE, item.path, item.size)]
+
+
+def source_of(work: Work, item: RunItem, path: str) -> str:
+    """Where one of the item's files is read at the source."""
+    return work.folders.place(work.run_id, path) if item.state == PINNED else path
 
 
 class Sending:
@@ -199,8 +203,9 @@ class Sending:
     def _send(self, todo: Sequence[RunItem]) -> list[Failed]:
         """Send the items and record what became of them; returns the failures of an end that was not reachable."""
         landing = self.work.landing(self.part)
-        pieces = {p.send.target_path: p for item in todo for p in pieces_of(self.work, item, landing)}
-        waiting = {item.path: len(pieces_of(self.work, item, landing)) for item in todo}
+        travelling = {item.path: pieces_of(self.work, item, landing) for item in todo}
+        pieces = {p.send.target_path: p for several in travelling.values() for p in several}
+        waiting = {path: len(several) for path, several in travelling.items()}
         arrived: dict[str, Arrived] = defaultdict(Arrived)
         failed: dict[str, Failed] = {}
         complete: list[RunItem] = []
@@ -258,14 +263,10 @@ class Sending:
         """
         if not items and not self._unrecorded_wire:
             return
-        landing = self.work.landing(self.part)
-        tsfiles = [pieces_of(self.work, item, landing)[-1].send.source_path for item in items]
-        entries = self.work.source.stat_many(tsfiles)
-        same = [
-            item
-            for item, entry in zip(items, entries, strict=True)
-            if item.action == MODS or (entry and (entry.size, entry.mtime) == (item.size, item.mtime))
-        ]
+        whole = [item for item in items if item.action != MODS]
+        found = self.work.source.stat_many([source_of(self.work, item, item.path) for item in whole])
+        now = {item.path: entry and (entry.size, entry.mtime) for item, entry in zip(whole, found, strict=True)}
+        same = [item for item in items if item.action == MODS or now[item.path] == (item.size, item.mtime)]
         with self.work.recording() as connection:
             run_rows.set_items(connection, self.work.run_id, [self._sent(i, arrived[i.path]) for i in same])
             run_rows.add_to_run(connection, self.work.run_id, sent_bytes=self._unrecorded_wire)

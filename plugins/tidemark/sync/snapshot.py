@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 
 from tidemark.errors import PermanentError
 from tidemark.settings import SiteSettings
@@ -31,6 +32,12 @@ class SnapshotFolders:
     def of(cls, site: SiteSettings, link: str) -> SnapshotFolders:
         return cls(site.data, site.snapshot, link)
 
+    @cached_property
+    def _places(self) -> Sequence[tuple[str, str, int]]:
+        """(data folder with its slash, root of its links, its number): who lies in another one comes before it."""
+        longest = sorted(enumerate(self.data), key=lambda pair: len(pair[1]), reverse=True)
+        return [(data + "/" if data else "", self._root(data), number) for number, data in longest]
+
     def roots(self) -> list[str]:
         """One folder a data folder, holding a folder a run; some may be the same."""
         return sorted({self._root(data) for data in self.data})
@@ -40,9 +47,9 @@ class SnapshotFolders:
 
     def place(self, run_id: str, path: str) -> str:
         """The link of a source path."""
-        for number, data in _longest_first(self.data):
-            if path.startswith(data + "/") or not data:
-                return f"{self._root(data)}/{run_id}/{number}/{path[len(data) :].lstrip('/')}"
+        for data, root, number in self._places:
+            if path.startswith(data):
+                return f"{root}/{run_id}/{number}/{path[len(data) :].lstrip('/')}"
         raise ValueError(f"{path} is not below a data folder of the site: {', '.join(self.data)}")
 
     def _root(self, data: str) -> str:
@@ -137,7 +144,3 @@ def _holds(member: Entry, link: Entry | None) -> bool:
     if member.path.endswith((".mods", ".mods2")):
         return link.size >= member.size
     return link.size == member.size and link.mtime == member.mtime
-
-
-def _longest_first(data: Sequence[str]) -> list[tuple[int, str]]:
-    return sorted(enumerate(data), key=lambda pair: len(pair[1]), reverse=True)

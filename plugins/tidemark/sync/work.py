@@ -16,6 +16,7 @@ from tidemark.stores.landing import landing_folder
 from tidemark.stores.protocol import Store
 from tidemark.sync.parts import PartLimits
 from tidemark.sync.seeding import Copies
+from tidemark.sync.snapshot import SnapshotFolders
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,11 @@ class Site:
     link: LinkSettings
     site: SiteSettings
     source: Store
+
+    @cached_property
+    def folders(self) -> SnapshotFolders:
+        """Where the link's runs have their hard links."""
+        return SnapshotFolders.of(self.site, self.link.name)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from tidemark.flows.plan_link import plan, read_plan
 from tidemark.flows.sync_link import Options
 from tidemark.stores.landing import Answer, Receipt
 from tidemark.stores.landing_papers import encode
+from tidemark.sync import sending
 
 # what travels
 
@@ -255,7 +256,7 @@ def test_a_run_cannot_be_ended_before_its_files_are_sent(world: SyncWorld, early
 
 
 def test_batches_for_mapped_tasks(world: SyncWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemark.sync.parts.PartLimits.batch_files", 1)
+    monkeypatch.setattr(sending, "TASK_FILES", 1)
     for number in (1, 2, 3):
         world.edge.seal(path_of(number, partition=number))
     with opened(world) as app:
