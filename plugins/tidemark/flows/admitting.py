@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tidemark.errors import CorruptionError, NotFoundError, TaskLimitError, UsageError
 from tidemark.flows.app import App
-from tidemark.flows.engines import Engine, choose_engine
+from tidemark.flows.engines import Engine, PoolEngine, choose_engine
 from tidemark.ledger import landing_rows
 from tidemark.load.admit import Admission, Origin, admit
 from tidemark.load.check import Examined, ExamineTask
@@ -77,6 +77,13 @@ def examine_all(
             raise outcome.error
         progress(Tick("check", done=len(results), total=len(tasks)))
     return [CheckedFile(origin, file, results[index]) for index, (origin, file) in enumerate(files)]
+
+
+def examine_soon(app: App, files: int) -> None:
+    """So many files are about to be checked: what reads them starts while other things are done."""
+    engine = _engine(app, "auto")
+    if isinstance(engine, PoolEngine):
+        engine.start_early("load_check", files)
 
 
 def decide(app: App, origin: Origin, checked: Sequence[CheckedFile], at: float) -> Admission:

@@ -36,13 +36,15 @@ def run_in_children(where: str, tasks: Sequence[Any], workers: int, limits: Limi
     """One outcome a task, as they come. `where` is the task function as `module:name`."""
     waiting = deque(range(len(tasks)))
     selector = selectors.DefaultSelector()
+    idle = _EARLY.pop((where, limits), [])
     children: list[_Child] = []
     try:
         while waiting or children:
             while waiting and len(children) < workers:
-                children.append(_Child(where, limits, selector))
+                children.append(idle.pop() if idle else _Child(where, limits))
+                children[-1].wait_with(selector)
                 children[-1].give(waiting.popleft(), tasks)
-            for child in _ready(selector, children):
+            for child in _ready(children):
                 outcome = child.answer(tasks)
                 if child.alive and waiting and outcome.error is None:  # after an error nobody knows what a child still holds
                     child.give(waiting.popleft(), tasks)
@@ -51,9 +53,16 @@ def run_in_children(where: str, tasks: Sequence[Any], workers: int, limits: Limi
                     children.remove(child)
                 yield outcome
     finally:
-        for child in children:
+        for child in (*children, *idle):
             child.end()
         selector.close()
+
+
+def start_early(where: str, workers: int, limits: Limits) -> None:
+    """Start children that the next `run_in_children` of this process for such work finds ready, where it is known to come:
+    importing what reads TsFiles takes each of them half a second."""
+    early = _EARLY.setdefault((where, limits), [])
+    early += [_Child(where, limits) for _ in range(workers - len(early))]
 
 
 def run_in_kept_child(where: str, tasks: Sequence[Any], limits: Limits) -> Iterator[Outcome]:
@@ -62,10 +71,10 @@ def run_in_kept_child(where: str, tasks: Sequence[Any], limits: Limits) -> Itera
     For executors that are handed a few tasks at a time: a start costs as much as many a task.
     """
     for index in range(len(tasks)):
-        child = _KEPT.pop((where, limits), None) or _Child(where, limits, selectors.DefaultSelector())
+        child = _KEPT.pop((where, limits), None) or _Child(where, limits).wait_with(selectors.DefaultSelector())
         try:
             child.give(index, tasks)
-            _ready(child.selector, [child])
+            _ready([child])
             outcome = child.answer(tasks)
         except BaseException:
             child.end()
@@ -80,9 +89,9 @@ def run_in_kept_child(where: str, tasks: Sequence[Any], limits: Limits) -> Itera
 class _Child:
     """One worker process and the task it has."""
 
-    def __init__(self, where: str, limits: Limits, selector: selectors.BaseSelector) -> None:
+    def __init__(self, where: str, limits: Limits) -> None:
         self.limits = limits
-        self.selector = selector
+        self.selector: selectors.BaseSelector | None = None
         self.index = -1
         self.deadline = 0.0
         self.lent = self.spent = False
@@ -98,7 +107,12 @@ class _Child:
         )
         assert self.process.stdin is not None and self.process.stdout is not None  # both are pipes
         self.stdin, self.stdout = self.process.stdin, self.process.stdout
+
+    def wait_with(self, selector: selectors.BaseSelector) -> _Child:
+        """From now on its answers are waited for there."""
+        self.selector = selector
         selector.register(self.stdout, selectors.EVENT_READ, self)
+        return self
 
     def give(self, index: int, tasks: Sequence[Any]) -> None:
         self.index = index
@@ -140,7 +154,8 @@ class _Child:
 
     def end(self) -> None:
         """Kill and forget; what is idle has nothing to lose, what is not has no one left who waits for it."""
-        self.selector.unregister(self.stdout)
+        if self.selector:
+            self.selector.unregister(self.stdout)
         self.process.kill()
         self.process.wait()
         for stream in (self.stdin, self.stdout, self.stderr):
@@ -176,9 +191,14 @@ class _Child:
 _KEPT: dict[tuple[str, Limits], _Child] = {}
 """Idle children of `run_in_kept_child`; the kernel ends them with this process."""
 
+_EARLY: dict[tuple[str, Limits], list[_Child]] = {}
+"""Children of `start_early` that nobody gave a task to yet; the kernel ends them with this process."""
 
-def _ready(selector: selectors.BaseSelector, children: Sequence[_Child]) -> list[_Child]:
+
+def _ready(children: Sequence[_Child]) -> list[_Child]:
     """Children that answered, ended or ran out of time; waits for the first, and looks after them meanwhile."""
+    selector = children[0].selector
+    assert selector is not None  # they wait with the same one
     while True:
         wait = max(0.0, min(child.deadline for child in children) - time.monotonic())
         answered: list[_Child] = [key.data for key, _ in selector.select(min(wait, _LOOK_SECONDS))]

@@ -73,8 +73,16 @@ class PoolEngine:
     def run(self, kind: str, tasks: Sequence[Any]) -> Iterator[Outcome]:
         from tidemark.flows.engine_children import run_in_children
 
-        workers = self.workers or len(os.sched_getaffinity(0))
-        return run_in_children(KINDS[kind], tasks, min(workers, len(tasks)), LIMITS.get(kind, self.limits))
+        return run_in_children(KINDS[kind], tasks, self._workers(len(tasks)), LIMITS.get(kind, self.limits))
+
+    def start_early(self, kind: str, tasks: int) -> None:
+        """Start the processes now: so many tasks of this kind are known to come."""
+        from tidemark.flows.engine_children import start_early
+
+        start_early(KINDS[kind], self._workers(tasks), LIMITS.get(kind, self.limits))
+
+    def _workers(self, tasks: int) -> int:
+        return min(self.workers or len(os.sched_getaffinity(0)), tasks)
 
 
 def choose_engine(settings: SparkSettings, wanted: str, points: int) -> Engine:

@@ -9,8 +9,10 @@ those of a finished run change nothing.
 
 from __future__ import annotations
 
+from functools import partial
+
 from tidemark.flows.app import App
-from tidemark.flows.sync_loading import keep_up, loaded_after
+from tidemark.flows.sync_loading import keep_up, load_soon, loaded_after
 from tidemark.flows.sync_opening import open_lease, require_same_ends
 from tidemark.flows.sync_result import SyncResult, result_of, total, with_receiver
 from tidemark.flows.sync_steps import STEPS, Counts, one_step, run_of, whole_run
@@ -42,10 +44,11 @@ def run_sync(
     settings = app.link(link)
     keep_up(app, settings, options)
     results = []
+    on_sent = (lambda _files: None) if options.no_load else partial(load_soon, app, settings)
     continued = True
     while continued:
         lease, continued = open_lease(app, settings, None, options)
-        results.append(whole_run(app, lease, progress, limits, copies))
+        results.append(whole_run(app, lease, progress, limits, copies, on_sent))
     result = total(results)
     return result if options.no_load else with_receiver(app, settings, loaded_after(app, settings, result, progress))
 

@@ -10,12 +10,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.unit.flows.engine_tasks import Task
 from tidemark.errors import CorruptionError, RetryableError, TaskLimitError, UsageError
 from tidemark.flows import engine_children
-from tidemark.flows.engine_children import run_in_children, run_in_kept_child
+from tidemark.flows.engine_children import run_in_children, run_in_kept_child, start_early
 from tidemark.flows.engines import Limits, Outcome, PoolEngine, choose_engine
 from tidemark.settings import SparkSettings
 
@@ -120,6 +121,15 @@ def test_children_are_gone_when_the_caller_stops_early() -> None:
     running.close()  # type: ignore[attr-defined]
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_children_that_were_started_early_get_the_tasks_and_go() -> None:
+    before = set(psutil.Process().children())
+    start_early(WHERE, 3, Limits())
+    started = {child.pid for child in set(psutil.Process().children()) - before}
+    answers = {outcome.value for outcome in run_in_children(WHERE, [Task("pid"), Task("pid")], 2, Limits())}
+    assert answers <= started
+    assert not started & {child.pid for child in psutil.Process().children()}, "the third, too"
 
 
 def test_children_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
