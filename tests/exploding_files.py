@@ -27,8 +27,8 @@ def many_points(pages: int, points: int) -> bytes:
 
 
 def many_pages(count: int) -> bytes:
-    """A chunk of `count` pages of one point each."""
-    return _of_chunk([_page(number, 1) for number in range(count)], count)
+    """A chunk of `count` pages of one point each, the last time first: in that order they are read one by one."""
+    return _of_chunk([_page(number, 1) for number in reversed(range(count))], count)
 
 
 def _of_chunk(pages: list[bytes], points: int) -> bytes:

@@ -144,9 +144,9 @@ def _any_header(cursor: Cursor, offset: int, series: Series, chunks_end: int) ->
     return ChunkHeader(offset, name, kind & _COLUMN_BITS, one_page, of_type, encoding, compression, data_offset, size)
 
 
-def pages(file: FileBytes, header: ChunkHeader) -> Iterator[Page]:
-    """The pages of a chunk in order, not decompressed."""
-    cursor = Cursor(file.read(header.data_offset, header.data_size), file.path, header.data_offset)
+def pages(file: FileBytes, header: ChunkHeader, data: bytes) -> Iterator[Page]:
+    """The pages of a chunk in order, not decompressed; `data`: all their bytes."""
+    cursor = Cursor(data, file.path, header.data_offset)
     while cursor.left():
         offset = cursor.base + cursor.position
         size = cursor.uvarint()

@@ -1,5 +1,5 @@
-"""The compiled decoders (`kernels.c`), what writing and merging need (`kernels_write.c`) and what copying does
-(`kernels_index.c`), built where a compiler is.
+"""The compiled decoders (`kernels.c`), what writing and merging need (`kernels_write.c`), what copying does
+(`kernels_index.c`) and chunks of many small pages (`kernels_pages.c`), built where a compiler is.
 
 They buy speed alone: what numpy cannot do as arrays (GORILLA, CHIMP, varints) is 50 to 100 times quicker, TS_2DIFF and RLE
 three to ten times. Everything works without them, in numpy and Python; `TIDEMARK_PURE=1` asks for that. Built at the first
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from enum import IntEnum
 from functools import lru_cache
 from typing import Any
 
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from tidemark.machine_code import library
 from tidemark.tsfiles.compression import BadPageError
 
-_SOURCES = ("kernels.c", "kernels_write.c", "kernels_index.c")  # one after another: one library
+_SOURCES = ("kernels.c", "kernels_write.c", "kernels_index.c", "kernels_pages.c")  # one after another: one library
 _PROBLEMS = {1: "ends in the middle of a value", 2: "does not hold the values announced", 3: "no writer makes this"}
 
 _PAGE = (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p)
@@ -33,6 +34,8 @@ _SUMMARY = (*_RUN, ctypes.c_void_p, ctypes.c_void_p)
 _SERIES = (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64)
 _BYTES_AT = (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_char_p)
 _CHUNKS = (*_BYTES_AT, *_RUN, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_void_p)
+_PAGES = (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint32, *_RUN)
+_POINTS = (ctypes.c_char_p, ctypes.c_uint64, *_RUN, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "tm_deltas_32": _PAGE,
     "tm_deltas_64": _PAGE,
@@ -58,11 +61,25 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "tm_summary_float64": _SUMMARY,
     "tm_series": _SERIES,
     "tm_chunks": _CHUNKS,
+    "tm_pages": _PAGES,
+    "tm_points": _POINTS,
 }
-_COUNTING = (_ARRAY, _RUNS, _PRESENT, _SERIES)  # these return a number of bytes or values, the others a code of _PROBLEMS
+_COUNTING = (_ARRAY, _RUNS, _PRESENT, _SERIES, _PAGES)  # return a number of bytes or values, the others a code of _PROBLEMS
 _SHORT = (_SERIES, _CHUNKS)
 _ROW = 9  # numbers in a row of tm_series
 _LEAST_ENTRY = 21  # bytes of a series or chunk in the index
+_LEAST_PAGE = 19  # bytes of one with statistics
+
+
+class PageRow(IntEnum):
+    """The numbers in a row of `tm_pages` that are looked at."""
+
+    DATA = 2
+    DATA_BYTES = 3
+    POINTS = 4
+    FIRST = 5
+    LAST = 6
+    PAGE_BYTES = 7
 
 
 class Kernels:
@@ -171,6 +188,21 @@ class Kernels:
         where = (data, len(data), base, entries, table.ctypes.data, len(rows))
         found = self._functions["tm_chunks"](*where, aligned, sound, ends.ctypes.data)
         return ends.tolist() if found else []
+
+    def pages(self, data: bytes, of_type: int) -> NDArray[np.int64]:
+        """The pages of a chunk of several as the rows of `tm_pages`; none where one has no points, or is not read here."""
+        rows = np.empty((len(data) // _LEAST_PAGE + 1, _ROW), np.int64)
+        return rows[: self._functions["tm_pages"](data, len(data), of_type, rows.ctypes.data, len(rows))]
+
+    def points(
+        self, data: bytes, rows: NDArray[np.int64], coding: int, dtype: np.dtype[Any]
+    ) -> tuple[NDArray[np.int64], NDArray[Any]] | None:
+        """Times and values of pages by `tm_points`; None where one is not as its row says."""
+        rows = np.ascontiguousarray(rows)
+        count = int(rows[:, PageRow.POINTS].sum())
+        times, values = np.empty(count, np.int64), np.empty(count, dtype)
+        where = (data, len(data), rows.ctypes.data, len(rows), coding, dtype.itemsize)
+        return (times, values) if self._functions["tm_points"](*where, times.ctypes.data, values.ctypes.data) else None
 
     def _with_end(
         self, coding: str, name: str, data: bytes, count: int, dtype: np.dtype[Any]

@@ -25,6 +25,7 @@ from tidemark.tsfiles.decode_rare import UNSURE, settled
 from tidemark.tsfiles.decoders import decode
 from tidemark.tsfiles.filebytes import FileBytes
 from tidemark.tsfiles.series import PLAIN_SERIES, TIME_COLUMN, VALUE_COLUMN, ChunkPlace, Series, Statistics
+from tidemark.tsfiles.small_pages import small_pages
 from tidemark.tsfiles.wire import Cursor, corrupt
 
 Times = NDArray[np.int64]
@@ -54,9 +55,14 @@ class ChunkReader:
         self._chunks_end = chunks_end
 
     def plain(self, series: Series, place: ChunkPlace, span: Span, label: str) -> Iterator[Column]:
-        """The points of a chunk of a series that is not aligned, a column a page; pages outside `span` are left out."""
-        header = self._header(series, place, label, PLAIN_SERIES)
-        found = list(pages(self._file, header))
+        """The points of a chunk of a series that is not aligned, a column a page or one of many small ones; pages outside
+        `span` are left out."""
+        header, data = self._chunk(series, place, label, PLAIN_SERIES)
+        together = small_pages(header, data, place.statistics.count, span.start, span.end)
+        if together is not None:
+            yield together
+            return
+        found = list(pages(self._file, header, data))
         self._check_points(header, place, found, label)
         for page in found:
             statistics = page.statistics or place.statistics
@@ -70,8 +76,8 @@ class ChunkReader:
 
     def times(self, series: Series, place: ChunkPlace, label: str) -> list[tuple[Statistics, Times]]:
         """The times of a chunk of the time column, an array a page."""
-        header = self._header(series, place, label, TIME_COLUMN)
-        of_chunk = list(pages(self._file, header))
+        header, of_data = self._chunk(series, place, label, TIME_COLUMN)
+        of_chunk = list(pages(self._file, header, of_data))
         self._check_points(header, place, of_chunk, label)
         found = []
         for page in of_chunk:
@@ -88,8 +94,8 @@ class ChunkReader:
 
         A page without nulls gives the very array of its times, not a copy.
         """
-        header = self._header(series, place, label, VALUE_COLUMN)
-        found = list(pages(self._file, header))
+        header, data = self._chunk(series, place, label, VALUE_COLUMN)
+        found = list(pages(self._file, header, data))
         if len(found) not in (0, len(times)):
             raise corrupt(self._file.path, f"{label} has {len(found)} pages for {len(times)} of times", header.offset)
         self._check_points(header, place, found, label)
@@ -112,7 +118,8 @@ class ChunkReader:
             problem = f"{label}: pages of {told} points where the index says {place.statistics.count}"
             raise corrupt(self._file.path, problem, header.offset)
 
-    def _header(self, series: Series, place: ChunkPlace, label: str, column: int) -> ChunkHeader:
+    def _chunk(self, series: Series, place: ChunkPlace, label: str, column: int) -> tuple[ChunkHeader, bytes]:
+        """The header of a chunk that is as the index says and can be decoded, and the bytes of its pages."""
         header = read_header(self._file, place.offset, series, self._chunks_end)
         if header.column != column:
             raise corrupt(self._file.path, f"{label}: chunk and index differ on whether it is aligned", place.offset)
@@ -124,7 +131,7 @@ class ChunkReader:
                 hint="the file is kept as it came and loaded into IoTDB where one is set; its other series are read",
                 subject=label,
             )
-        return header
+        return header, self._file.read(header.data_offset, header.data_size)
 
 
 def _times(data: bytes, encoding: Encoding, statistics: Statistics) -> Times:

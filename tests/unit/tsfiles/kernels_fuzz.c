@@ -1,7 +1,9 @@
-/* Random pages through every function of kernels.c, and entries and chunks through those of kernels_index.c, compiled with sanitizers: no byte beyond a page, no undefined step.
- * What encodes is decoded again. Included by path: cc -DKERNELS='"…/kernels.c"' -DINDEX='"…/kernels_index.c"'. */
+/* Random pages through every function of kernels.c, entries and chunks through those of kernels_index.c, chunks of small pages through
+ * those of kernels_pages.c, compiled with sanitizers: no byte beyond a page, no undefined step. What encodes is decoded again. Included
+ * by path: cc -DKERNELS='"…/kernels.c"' -DINDEX='"…/kernels_index.c"' -DPAGES='"…/kernels_pages.c"'. */
 #include KERNELS
 #include INDEX
+#include PAGES
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -107,11 +109,55 @@ static void index_garbage(void) {
     free(exact);
 }
 
+/* Pages of one or two points, nearly sound, through every coding. */
+static void pages_garbage(void) {
+    static const uint32_t WIDTHS[CODINGS] = {4, 8, 4, 8, 4, 8, 8, 8, 4, 1, 4, 8};
+    static const uint8_t OF_TYPES[] = {0, 1, 2, 3, 4, 9};
+    uint8_t body[1200];
+    uint64_t size = 0, points = 0;
+    const uint8_t of_type = OF_TYPES[next(sizeof OF_TYPES)];
+    const uint64_t pages = 1 + next(6);
+    for (uint8_t time = 0; time < 2 * pages; time += 2) {
+        const uint8_t told = (uint8_t)(1 + next(2)), of_values = (uint8_t)(next(4) ? told << (2 + next(2)) : next(20));
+        const uint8_t all = (uint8_t)(25 + of_values);
+        uint8_t *at = body + size;
+        memset(at, 0, 160);
+        at[0] = at[1] = all;
+        at[2] = told;
+        at[10] = time;
+        at[18] = (uint8_t)(next(9) ? time + told - 1 : next(9));
+        uint8_t *data = at + 19 + STATISTICS[of_type];
+        data[0] = 24;
+        data[4] = told == 2;
+        data[16] = 1;
+        data[24] = time;
+        for (uint8_t i = 0; i < of_values; i++) data[25 + i] = (uint8_t)(next(3) ? next(4) : next(256));
+        size += 19 + (uint64_t)STATISTICS[of_type] + all;
+    }
+    for (uint64_t flips = next(3); flips; flips--) body[next(size)] ^= (uint8_t)(1 << next(8));
+    size = next(4) ? size : next(size);
+    uint8_t *exact = malloc(size + !size);
+    memcpy(exact, body, size);
+    int64_t *rows = malloc((size / 19 + 1) * ROW * sizeof *rows);
+    const uint64_t found = tm_pages(exact, size, of_type, rows, size / 19 + 1);
+    for (uint64_t i = 0; i < found; i++) points += (uint64_t)rows[ROW * i + POINTS];
+    for (uint32_t coding = 0; found && points < 100000 && coding < CODINGS; coding++) {
+        int64_t *times = malloc(points * sizeof *times);
+        uint8_t *values = malloc(points * WIDTHS[coding]);
+        tm_points(exact, size, rows, found, coding, WIDTHS[coding], times, values);
+        free(times);
+        free(values);
+    }
+    free(rows);
+    free(exact);
+}
+
 int main(int count, char **words) {
     const long rounds = count > 1 ? atol(words[1]) : 1000;
     for (long i = 0; i < rounds; i++) {
         decode_garbage();
         index_garbage();
+        pages_garbage();
         if (!longs() || !ints()) return 1;
     }
     printf("%ld rounds\n", rounds);

@@ -30,7 +30,8 @@ def test_no_page_leads_beyond_its_bytes(tmp_path: Path) -> None:
     if compiler is None:
         pytest.skip("no C compiler")
     program = tmp_path / "fuzz"
-    sources = [f'-DKERNELS="{KERNELS}"', f'-DINDEX="{KERNELS.with_name("kernels_index.c")}"']
+    names = {"KERNELS": "kernels.c", "INDEX": "kernels_index.c", "PAGES": "kernels_pages.c"}
+    sources = [f'-D{word}="{KERNELS.with_name(name)}"' for word, name in names.items()]
     flags = ["-std=gnu11", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", *sources]
     built = subprocess.run(
         [compiler, *flags, "-o", program, HERE / "kernels_fuzz.c"], capture_output=True, text=True, check=False
