@@ -152,8 +152,8 @@ class Receipt:
     resend: tuple[Resend, ...] = ()  # older receipts have no such key: none
 
 
-# Most paths there are, found good at one look: no component begins with a dot.
-_PLAIN = re.compile(r"/?[\w-][\w.=+@-]*(?:/[\w-][\w.=+@-]*)*", re.ASCII)
+# Most paths there are, those in `.tidemark` too, found good at one look: no component is of dots alone.
+_PLAIN = re.compile(r"/?\.?[\w-][\w.=+@-]*(?:/\.?[\w-][\w.=+@-]*)*", re.ASCII)
 
 
 def check_path(path: str) -> str:
