@@ -180,9 +180,12 @@ def _unheld(recorded: Recorded) -> Iterator[Problem]:
 
 
 def _table(recorded: Recorded, row: NodeRow, answer: Found) -> Iterator[Problem]:
-    """The table in the node's folder is the ledger's. One newer is of a change whose phase 1 stopped before its swap."""
+    """The table in the node's folder is the ledger's. One newer is of a change whose phase 1 stopped before its swap; who
+    joins by that change may have none yet, or one of when it left."""
     if answer.wrong:
         yield Problem(answer.wrong, row.node, next=MEND, kind="table")
+        return
+    if row.state == "joining" and recorded.change is not None:
         return
     epoch = recorded.table.epoch
     if answer.table is None:
