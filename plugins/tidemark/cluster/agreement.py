@@ -19,7 +19,8 @@ from tidemark.ledger.group_rows import OperationRow
 from tidemark.ledger.move_rows import MoveRow
 
 LONG_SECONDS = 3600.0
-"""An operation that is proposed, or bytes that are going, for longer than this past their time were forgotten."""
+"""An operation that is proposed, a schema that is to be told, or bytes that are going, for longer than this past their time
+were forgotten."""
 
 LOAD, SHOW, DOCTOR = "./tidemark load", "./tidemark cluster show", "./tidemark doctor"
 MEND = "./tidemark cluster check --repair"
@@ -228,9 +229,12 @@ def _digest(node: str, row: CopyRow, known: Expected | None, found: str | None) 
 
 
 def _schemas(recorded: Recorded, answer: Found) -> Iterator[Problem]:
-    """Databases it was told of late, by what lies in its folder; and papers that went, or rotted, since."""
+    """Databases it was told of late, by what lies in its folder; and papers that went, or rotted, since. A load tells them
+    when its files are in the catalog, at its end: until then, and should it die there until the next, nothing is wrong."""
     late = recorded.late.get(answer.node, ())
     for row in late:
+        if recorded.at - row.at <= LONG_SECONDS:
+            continue
         if row.kind.endswith("_database") and answer.schemas.get(row.subject, "") != row.sha256:
             what = "it lacks the schema" if row.kind == "create_database" else "it still has the schema"
             yield Problem(f"{what} of {row.subject}", answer.node, row.slot, next=LOAD)
