@@ -79,8 +79,8 @@ class Recorded:
 
     @property
     def in_flight(self) -> Set[str]:
-        """Locations that somebody is bringing to nodes, or was when it died."""
-        return {row.subject for row in self.proposed if row.kind == "put"}
+        """Locations that somebody is bringing to nodes, or was when it died: the next load or housekeeping sees to it."""
+        return {row.subject for row in self.proposed if row.kind == "put"} | self.withdrawn
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ def _left_over(recorded: Recorded, answer: Found) -> Iterator[Problem]:
         whole = whole_name(path)
         file = recorded.files.get(whole)
         coming = file is not None and file.live and answer.node in file.allowed and file.slot in recorded.moves
-        going = whole in recorded.withdrawn or (file is not None and not file.live)
+        going = file is not None and not file.live
         if path in rows or coming or going or whole in recorded.in_flight:
             continue
         if path == whole and file is not None and answer.node in file.wanted:
