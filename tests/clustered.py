@@ -70,8 +70,10 @@ class Clustered(Centre):
                     joined = NodeRow(self.name, node.name, node.identifier, store, state="serving", epoch=table.epoch)
                     cluster_rows.put_node(connection, joined)
         for node in table.ring:
+            folder = NodeFolder(LocalStore(str(self.node(node.name))), node.name)
             if node.name not in known:
-                NodeFolder(LocalStore(str(self.node(node.name))), node.name).claim(change)
+                folder.claim(change)
+            folder.put_table(table.epoch, row.paper)
         return table
 
     def node(self, name: str) -> Path:

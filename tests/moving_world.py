@@ -19,12 +19,15 @@ from tidemark.cluster.routing import members_of
 from tidemark.cluster.table_paper import decode
 from tidemark.errors import UnreachableError
 from tidemark.flows.app import App
+from tidemark.flows.cluster_check import check
 from tidemark.flows.cluster_forward import make_visible
-from tidemark.flows.cluster_nodes import Cluster
+from tidemark.flows.cluster_nodes import Cluster, opened
+from tidemark.flows.cluster_verify import verify_nodes
 from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, move_rows
 from tidemark.ledger.catalog_rows import CatalogFile
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.migrations import migrate
+from tidemark.progress import silent
 from tidemark.settings import ClusterSettings, LedgerSettings, NodeSettings, ReceiverSettings, Settings
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.opening import StoreAddress
@@ -165,6 +168,13 @@ class MovingWorld:
                 assert max(map(int, self.stores[node.node].list_folder(".tidemark/table"))) == table.epoch
             else:
                 assert not self.stores[node.node].list_files([""]).entries, f"{node.node} left and has something"
+
+    def proved(self) -> None:
+        """At every instant with all nodes there: neither `cluster check` nor `verify` calls wrong what merely goes on."""
+        with self.app() as app, opened(app, self.receiver) as cluster:
+            if cluster is not None:
+                assert check(app, self.receiver).problems == ()
+                assert verify_nodes(cluster, {SITE: "plant1"}, [SITE], None, silent).differences == []
 
     def digest(self, name: str, location: str) -> str | None:
         store = self.stores[name]

@@ -49,6 +49,7 @@ class ChangeWorld:
 
     def lose_power(self) -> None:
         self.world.audit()
+        self.world.proved()
 
     def check(self) -> None:
         self.world.settled()

@@ -17,6 +17,7 @@ from tests.crash.test_merge_crash import CrashingEngine
 from tests.small_files import deletion, sealed, source
 from tidemark.flows import admitting, merge_catalog
 from tidemark.flows.app import App
+from tidemark.flows.cluster_check import check
 from tidemark.flows.housekeep import DAY, housekeep
 from tidemark.flows.merge_catalog import merge
 from tidemark.stores.opening import StoreAddress
@@ -83,6 +84,7 @@ class ForwardWorld:
         """Whatever readers see now lies at a quorum, and is read though the receiver's own copies are gone."""
         centre = self.centre
         centre.reopen()
+        assert check(centre.app, centre.receiver).problems == ()
         held = centre.copies()
         seen = centre.sql("SELECT location, mods_location FROM catalog_file WHERE visible = 1")
         assert all(len(held.get(at, ())) >= QUORUM for row in seen for at in row if at)

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.cluster_world import ClusterWorld, last_json
+from tidemark.flows.cluster_migrate import migrate, open_batches
 
 REAL = Path(__file__).resolve().parents[1] / "data" / "iotdb" / "2.0.1-beta" / "data" / "datanode" / "data"
 Ask = Callable[..., tuple[int, dict[str, Any]]]
@@ -177,3 +178,35 @@ def test_a_node_whose_disk_is_lost_is_filled_again_by_leaving_and_joining(world:
     shown = ask("cluster", "show")[1]
     assert {node["name"]: node["state"] for node in shown["nodes"]} == dict.fromkeys(("n1", "n2", "n3"), "serving")
     assert ask("cluster", "check")[1]["problems"] == []
+
+
+def test_a_node_whose_disk_is_lost_is_filled_again_where_it_is(world: ClusterWorld, ask: Ask) -> None:
+    ask("sync", "plant1")
+    ask("cluster", "init")
+    seen = rows(world, ask)
+    ask("cluster", "check", "--lost", "n3", code=2)
+    ask("cluster", "check", "--repair", "--lost", "n9", code=3)
+    assert "is the folder of a node" in ask("cluster", "check", "--repair", "--lost", "n3", code=2)[1]["error"]
+    shutil.rmtree(world.folder / "n3")
+    assert ask("cluster", "check", "--repair", "--lost", "n3")[1]["problems"] == []
+    assert list((world.folder / "n3" / "data").rglob("*.tsfile"))
+    assert ask("verify", "--deep")[1]["differences"] == [] and rows(world, ask) == seen
+
+
+def test_a_node_whose_disk_is_lost_while_it_is_filled_is_filled_anew(world: ClusterWorld, ask: Ask) -> None:
+    ask("sync", "plant1")
+    ask("cluster", "init")
+    seen = rows(world, ask)
+    ask("cluster", "add", f"n4=file://{world.folder / 'n4'}", "--no-wait")
+    *some, _ = open_batches(world.app, world.receiver)
+    migrate(world.app, world.receiver, slots=[slot for batch in some for slot in batch.slots])
+    held = {path.name for path in (world.folder / "n4" / "data").rglob("*.tsfile")}
+    shutil.rmtree(world.folder / "n4")
+    ask("cluster", "add", "n4", code=5)
+    ask("cluster", "remove", "n4", code=5)
+
+    assert ask("cluster", "check", "--repair", "--lost", "n4")[1]["problems"] == []
+    assert ask("cluster", "add", "n4")[1]["state"] == "done"
+    assert held and held <= {path.name for path in (world.folder / "n4" / "data").rglob("*.tsfile")}
+    assert ask("cluster", "check")[1]["problems"] == [] and rows(world, ask) == seen
+    assert ask("verify", "--deep")[1]["differences"] == []

@@ -148,6 +148,7 @@ class ClusterMachine(RuleBasedStateMachine):
                 catch_up(cluster, self.world.stores[RECEIVER])
         self.every_file_is_readable()
         self.world.settled()
+        self.world.proved()
 
     # the model
 

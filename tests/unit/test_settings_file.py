@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -347,6 +348,9 @@ def test_the_template_shows_the_clusters_defaults_as_they_are(written: Path) -> 
     assert settings.cluster == ClusterSettings(receiver="centre")
     assert (settings.cluster.cache_bytes, settings.cluster.grace_hours) == (20_000_000_000, 24)
     assert settings.nodes["n1"].host_key == f"SHA256:{'a' * 43}"
+    assert {one.name for one in dataclasses.fields(ClusterSettings)} == set(
+        re.findall(r"^# (\w+) =", commented.split("# [nodes")[0], re.M)
+    )
 
 
 NODES = '\n[cluster]\nreplicas = 1\nquorum = 1\n[nodes.n1]\nstore = "/srv/n1"\n[nodes.n2]\nstore = "{}"\n'

@@ -37,6 +37,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     receiver_argument(choices.add_parser("roll-back", help="give up a change that is not in force yet"))
     checked = choices.add_parser("check", help="all nodes agree, every copy is there and whole, nothing is left over")
     checked.add_argument("--repair", action="store_true", help="make again what is wrong from what is right")
+    checked.add_argument(
+        "--lost", default="", metavar="NODE", help="its disk was lost: fill its empty folder; with --repair"
+    )
     receiver_argument(checked)
     routed = choices.add_parser("route", help="where data of a database (or device) at a time is written")
     routed.add_argument("database", metavar="DATABASE")
@@ -178,11 +181,18 @@ def _show_changed(screen: Screen, found: Mapping[str, Any]) -> None:
 
 
 def _check(call: Call) -> Answer:
+    from tidemark.cluster.agreement import MEND
     from tidemark.flows.cluster_check import check
     from tidemark.flows.cluster_repair import repair
 
+    mending, lost = call.arguments.repair, call.arguments.lost
+    if lost and not mending:
+        raise UsageError("--lost changes what is there: it goes with --repair", hint=f"{MEND} --lost {lost}", subject=lost)
+    if lost:
+        call.confirm(f"count on nothing that {lost} had, and fill its empty folder?")
     with progress.shown(call.screen) as beat:
-        report = (repair if call.arguments.repair else check)(call.app, receiver_of(call), beat)
+        app, receiver = call.app, receiver_of(call)
+        report = repair(app, receiver, beat, lost) if mending else check(app, receiver, beat)
     found = report.as_json()
     return Answer(found, lambda screen: _show_check(screen, found), report.exit_code)
 

@@ -19,7 +19,8 @@ from tidemark.ledger.group_rows import OperationRow
 from tidemark.ledger.move_rows import MoveRow
 
 LONG_SECONDS = 3600.0
-"""An operation that is proposed, or bytes that are going, for longer than this past their time were forgotten."""
+"""An operation that is proposed, a schema that is to be told, or bytes that are going, for longer than this past their time
+were forgotten."""
 
 LOAD, SHOW, DOCTOR = "./tidemark load", "./tidemark cluster show", "./tidemark doctor"
 MEND = "./tidemark cluster check --repair"
@@ -78,8 +79,8 @@ class Recorded:
 
     @property
     def in_flight(self) -> Set[str]:
-        """Locations that somebody is bringing to nodes, or was when it died."""
-        return {row.subject for row in self.proposed if row.kind == "put"}
+        """Locations that somebody is bringing to nodes, or was when it died: the next load or housekeeping sees to it."""
+        return {row.subject for row in self.proposed if row.kind == "put"} | self.withdrawn
 
 
 @dataclass(frozen=True)
@@ -180,9 +181,12 @@ def _unheld(recorded: Recorded) -> Iterator[Problem]:
 
 
 def _table(recorded: Recorded, row: NodeRow, answer: Found) -> Iterator[Problem]:
-    """The table in the node's folder is the ledger's. One newer is of a change whose phase 1 stopped before its swap."""
+    """The table in the node's folder is the ledger's. One newer is of a change whose phase 1 stopped before its swap; who
+    joins by that change may have none yet, or one of when it left."""
     if answer.wrong:
         yield Problem(answer.wrong, row.node, next=MEND, kind="table")
+        return
+    if row.state == "joining" and recorded.change is not None:
         return
     epoch = recorded.table.epoch
     if answer.table is None:
@@ -225,9 +229,12 @@ def _digest(node: str, row: CopyRow, known: Expected | None, found: str | None) 
 
 
 def _schemas(recorded: Recorded, answer: Found) -> Iterator[Problem]:
-    """Databases it was told of late, by what lies in its folder; and papers that went, or rotted, since."""
+    """Databases it was told of late, by what lies in its folder; and papers that went, or rotted, since. A load tells them
+    when its files are in the catalog, at its end: until then, and should it die there until the next, nothing is wrong."""
     late = recorded.late.get(answer.node, ())
     for row in late:
+        if recorded.at - row.at <= LONG_SECONDS:
+            continue
         if row.kind.endswith("_database") and answer.schemas.get(row.subject, "") != row.sha256:
             what = "it lacks the schema" if row.kind == "create_database" else "it still has the schema"
             yield Problem(f"{what} of {row.subject}", answer.node, row.slot, next=LOAD)
@@ -243,7 +250,7 @@ def _left_over(recorded: Recorded, answer: Found) -> Iterator[Problem]:
         whole = whole_name(path)
         file = recorded.files.get(whole)
         coming = file is not None and file.live and answer.node in file.allowed and file.slot in recorded.moves
-        going = whole in recorded.withdrawn or (file is not None and not file.live)
+        going = file is not None and not file.live
         if path in rows or coming or going or whole in recorded.in_flight:
             continue
         if path == whole and file is not None and answer.node in file.wanted:

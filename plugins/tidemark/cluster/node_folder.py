@@ -86,7 +86,8 @@ class NodeFolder:
         if owner is None:
             raise DiskAwayError(
                 f"{self.store.url} is not the folder of node {self.name}: {NODE} is not there",
-                hint=f"mount the node's disk, or mend its address in [nodes.*]; lost: ./tidemark cluster remove {self.name}",
+                hint="mount the node's disk, or mend its address in [nodes.*]; lost:"
+                f" ./tidemark cluster check --repair --lost {self.name}",
                 subject=self.name,
             )
         raise PermanentError(

@@ -152,7 +152,7 @@ def roll_back(app: App, receiver: ReceiverSettings) -> ChangeResult:
             raise NotFoundError(f"no change of the nodes of {receiver.name} is open", hint="./tidemark cluster show")
         if change.state != "planned":
             raise UsageError(
-                f"{words_of(change)} is in force: it cannot be rolled back",
+                f"{words_of(change)}: its table is in force, it cannot be rolled back",
                 hint="let it end (./tidemark cluster show), then the reverse is a change of its own",
                 subject=change.change_id,
             )

@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 from tidemark.cluster.migration_plan import Batch
 from tidemark.cluster.migration_plan import batches as batched
 from tidemark.cluster.slot_states import SlotEvent, SlotState, after
-from tidemark.errors import RetryableError, StaleEpochError, TidemarkError, UnreachableError
+from tidemark.errors import DiskFullError, RetryableError, StaleEpochError, TidemarkError, UnreachableError
 from tidemark.flows.app import App
 from tidemark.flows.cluster_deliver import advance
 from tidemark.flows.cluster_going import sweep
@@ -61,8 +61,8 @@ def migrate(
 ) -> MigrateResult:
     """Everything that is left of phase 2, or what is left of these `slots`. `engine`: as `cluster_carry`.
 
-    What one slot lacks does not stop the others; the first trouble is raised at the end, as RetryableError where it may
-    pass (a node that is away). LeaseHeldError while another one is at it.
+    What one slot lacks does not stop the others; the first trouble is raised at the end: DiskFullError where there is one,
+    else as RetryableError, since it may pass (a node that is away). LeaseHeldError while another one is at it.
     """
     with alone(app, receiver, "migrate") as lease, opened(app, receiver) as cluster:
         if cluster is None:
@@ -159,7 +159,7 @@ def _move(work: Moving, only: Collection[int] | None) -> list[TidemarkError]:
 
 
 def _move_batch(work: Moving, batch: Batch) -> list[TidemarkError]:
-    """A member that is away does not keep the others from theirs."""
+    """A member that is away or full does not keep the others from theirs."""
     troubles: list[TidemarkError] = []
     with work.app.ledger.read() as connection:
         told = move_rows.acknowledged(connection, work.receiver, batch.epoch)
@@ -173,8 +173,8 @@ def _move_batch(work: Moving, batch: Batch) -> list[TidemarkError]:
             _acknowledge(work, batch, member)
         except StaleEpochError:
             raise
-        except RetryableError as away:
-            troubles.append(away)
+        except (RetryableError, DiskFullError) as trouble:
+            troubles.append(trouble)
     if not troubles:
         _let_go(work, batch)
         drop_schemas(work, batch)
@@ -266,5 +266,5 @@ def _end(work: Moving, change_id: str) -> tuple[str, int]:
 
 
 def _trouble(failed: list[TidemarkError], left: int) -> TidemarkError:
-    first = failed[0]
+    first = next((error for error in failed if isinstance(error, DiskFullError)), failed[0])  # it does not pass by itself
     return type(first)(f"{left:,} slots still move: {first.message}", hint=first.hint, subject=first.subject)

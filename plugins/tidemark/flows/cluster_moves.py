@@ -45,6 +45,7 @@ RECEIVER = ""
 """The receiver itself as a source: it may have a file in its cache, and has all of them before the first table."""
 _ROUNDS = 5  # of a member: each lists anew what it lacks and who has it
 _RECORDED = 512  # files a transaction
+_RECORDED_BYTES = 256 << 20  # of what has come: who looks how far it is sees that it goes on
 
 
 @dataclass
@@ -158,7 +159,7 @@ def _fetch(
                     _note_road(work, source, member, outcome.road)
                 else:
                     wrong = failed[outcome.item.target_path] = outcome.error
-                if len(recorded) >= _RECORDED:
+                if len(recorded) >= _RECORDED or sum(row.size for row in recorded) >= _RECORDED_BYTES:
                     came |= _record(work, batch, recorded)
                     recorded = []
             # CRASH WINDOW: at the member, proved, not recorded: looked at again and not sent again.
@@ -170,11 +171,25 @@ def _fetch(
         failed.update({file.location: error for file in files if file.location not in came})
     if isinstance(wrong, DiskFullError):  # the member's: no other source helps
         raise wrong
+    if isinstance(wrong, UnreachableError):
+        _ask_both(work, source, member)
     if wrong is not None:
         with work.app.ledger.write() as connection:
             check_in(connection, work.lease)
             record(connection, "cluster.source_failed", node=source or "the receiver", error=wrong.message)
     return came
+
+
+def _ask_both(work: Moving, source: str, member: str) -> None:
+    """A sending broke off: who of both does not answer is not waited for again, with any source or batch. Raises where it is
+    the member: no other source helps."""
+    for node in filter(None, (source, member)):
+        try:
+            work.cluster.folder(node).owner()
+        except UnreachableError as away:
+            named = work.cluster.stores.gone(node, away)
+            if node == member:
+                raise named from away
 
 
 def _note_road(work: Moving, source: str, member: str, road: str) -> None:

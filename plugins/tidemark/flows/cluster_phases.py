@@ -115,8 +115,11 @@ def withdraw(
 
 def _require_free_folder(phase: PhaseOne, row: NodeRow) -> None:
     """Before anything is written down: the node that joins can be reached, and its folder is nobody else's."""
-    folder = phase.stores.folder(row.node)
-    owner = folder.owner()
+    try:
+        owner = phase.stores.folder(row.node).owner()
+    except UnreachableError as away:  # no `cluster check` asks it: it is no node yet
+        hint = "nothing was changed; is its sshd up, the address right? Then the same command again"
+        raise type(away)(away.message, hint=hint, subject=row.node) from away
     if owner is not None and owner != NodePaper(phase.identity, row.node):
         raise PermanentError(
             f"{row.store} is the folder of node {owner.node} of cluster {owner.cluster} already",

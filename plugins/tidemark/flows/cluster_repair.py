@@ -18,18 +18,18 @@ from tidemark.cluster.agreement import Problem, whole_name
 from tidemark.cluster.deliveries import Piece, pieces_of
 from tidemark.cluster.node_folder import NodeFolder
 from tidemark.cluster.schema_paper import paper_of
-from tidemark.errors import CorruptionError, TidemarkError
+from tidemark.errors import CorruptionError, NotFoundError, TidemarkError, UsageError
 from tidemark.flows.app import App
 from tidemark.flows.cluster_cache import places_of, recall
 from tidemark.flows.cluster_check import ClusterCheck, check, node_stores
 from tidemark.flows.cluster_deliver import Parcel, deliver_all, write_down
 from tidemark.flows.cluster_lost_table import restore
-from tidemark.flows.cluster_nodes import Cluster, opened
+from tidemark.flows.cluster_nodes import HELD, Cluster, opened
 from tidemark.flows.cluster_wanted import alone
 from tidemark.ledger import audit, catalog_rows, cluster_rows, copy_rows
 from tidemark.ledger.catalog_rows import CatalogFile
 from tidemark.ledger.database import now
-from tidemark.ledger.leases import Leases
+from tidemark.ledger.leases import Lease, Leases, check_in
 from tidemark.progress import Progress, silent
 from tidemark.settings import ReceiverSettings
 
@@ -41,14 +41,18 @@ class _Work:
     cluster: Cluster
 
 
-def repair(app: App, receiver: ReceiverSettings, progress: Progress = silent) -> ClusterCheck:
+def repair(app: App, receiver: ReceiverSettings, progress: Progress = silent, lost: str = "") -> ClusterCheck:
     """Check, mend, check again: what is left is what could not be mended. `repaired` counts problems that are gone.
 
-    LeaseHeldError while a load or a change is at work. CorruptionError where no node has the table that the ledger lost.
+    `lost`: a node whose disk is gone and whose folder is an empty one now: it is the node's from then on, and filled.
+    LeaseHeldError while a load or a change is at work. CorruptionError where no node has the table that the ledger lost,
+    UsageError where the folder of `lost` is somebody's.
     """
     with ExitStack() as held:
         lease = held.enter_context(alone(app, receiver, "repair"))
         held.enter_context(Leases(app.ledger, app.identity).hold(f"load:{receiver.name}", lease.holder))
+        if lost:
+            _begin_anew(app, receiver, lost, lease)
         before = check(app, receiver, progress)
         if before.damaged:
             with node_stores(app, receiver) as stores:
@@ -62,6 +66,36 @@ def repair(app: App, receiver: ReceiverSettings, progress: Progress = silent) ->
         _mend(_Work(app, receiver, cluster), before.problems)
         after = check(app, receiver, progress)
     return replace(after, repaired=before.repaired + max(0, len(before.problems) - len(after.problems)))
+
+
+def _begin_anew(app: App, receiver: ReceiverSettings, node: str, lease: Lease) -> None:
+    with opened(app, receiver) as cluster:
+        row = cluster.nodes.get(node) if cluster is not None else None
+        if cluster is None or row is None or row.state not in HELD:
+            raise NotFoundError(f"{node} is no node of the cluster", hint="./tidemark cluster show", subject=node)
+        folder = cluster.stores.folder(node)
+        if folder.owner() is not None:
+            raise UsageError(
+                f"{folder.store.url} is the folder of a node: nothing is lost there but what a check names",
+                hint="./tidemark cluster check --repair",
+                subject=node,
+            )
+        with app.ledger.write() as connection:
+            check_in(connection, lease)
+            gone = [copy.location for copy in copy_rows.copies_at(connection, receiver.name, node)]
+            copy_rows.forget_copies(connection, receiver.name, node, gone)
+            audit.record(connection, "cluster.lost", node, copies=len(gone))
+            known = catalog_rows.known_databases(
+                connection, receiver.name, catalog_rows.databases(connection, receiver.name)
+            )
+            schemas = {database: paper_of(connection, receiver.name, database) for database in known}
+        # CRASH WINDOW: nobody counts on its copies and the folder is nobody's: the node is away, and this is done again.
+        folder.claim(cluster.identity)
+        # CRASH WINDOW: it is the node's, and empty: what a check names is made again.
+        folder.put_table(cluster.epoch, cluster.paper)
+        for database, paper in schemas.items():
+            if node in cluster.table.route_schema(database).members:
+                folder.put_schema(database, paper)
 
 
 def _mend(work: _Work, problems: Sequence[Problem]) -> None:

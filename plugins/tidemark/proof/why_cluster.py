@@ -55,7 +55,7 @@ def explain_node(f: NodeFacts) -> Explanation:
     node = f.node
     evidence = [
         f"{node.store}: heads {node.slots:,} slots, holds copies of {node.holds:,}, {size(node.bytes)}",
-        f"table {node.epoch} lies in its folder, {f.epoch} is in force",
+        _table(f),
         *(f"{count:,} slots are {state}" for state, count in sorted(f.states.items())),
         *(f"it lacks: {operation}" for operation in f.behind[:_SHOWN]),
     ]
@@ -68,6 +68,12 @@ def explain_node(f: NodeFacts) -> Explanation:
     state, cause, following, wait = _node_state(f)
     final = state in ("serving", "left")
     return Explanation(f"node:{node.name}", "node", state, cause, tuple(evidence), following, wait, final)
+
+
+def _table(f: NodeFacts) -> str:
+    if f.node.state == "left" and not f.node.epoch:
+        return "its folder was let go: nothing of ours lies there"
+    return f"table {f.node.epoch} lies in its folder, {f.epoch} is in force"
 
 
 def _node_state(f: NodeFacts) -> tuple[str, str, str, str]:

@@ -71,6 +71,7 @@ files = ""                                 # "sftp://user@host:22/" (with host_k
 # hash = "full"                            # "compat": the hash of the original; for the cluster's life
 # balance = "slots"                        # what add and remove keep even: "slots", "bytes", "writes"; "compat"
 # cache_bytes = "20 GB"                    # of what the nodes hold the receiver keeps so much itself; "" : all of it
+# bandwidth = ""                           # "50 MB/s": of what moves between nodes, inside the receiver's; "" : no limit
 # grace_hours = 24                         # files that moved away stay at their old nodes for so long, for readers at work
 
 # [nodes.n1]                               # one table per node, as many as there are replicas at least

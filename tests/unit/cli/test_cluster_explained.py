@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,14 @@ def test_status_without_a_cluster_is_as_it_was(tmp_path: Path, capsys: pytest.Ca
     world = ClusterWorld(folder)
     assert world.run("status", "--json") == 0
     assert "cluster" not in last_json(capsys.readouterr().out)
+
+
+def test_a_node_that_left_long_ago_has_nothing_of_ours(world: ClusterWorld, ask: Asked) -> None:
+    with world.app.ledger.write() as connection:
+        row = next(row for row in cluster_rows.nodes(connection, "centre") if row.node == "n3")
+        cluster_rows.put_node(connection, replace(row, state="left", epoch=0))
+    answer = ask("why", "node:n3")[1]
+    assert answer["state"] == "left" and "its folder was let go: nothing of ours lies there" in answer["evidence"]
 
 
 def test_doctor_looks_at_every_node(world: ClusterWorld, ask: Asked) -> None:

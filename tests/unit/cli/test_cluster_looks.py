@@ -222,6 +222,15 @@ def test_states_and_members_that_lead_nowhere_are_named(world: ClusterWorld, ask
     assert lacking == set(others)
 
 
+def test_a_schema_that_a_load_tells_just_now_is_no_problem(world: ClusterWorld, ask: Asked) -> None:
+    with world.app.ledger.write() as connection:
+        told = group_rows.OperationRow("centre", world.table.owners[0], 1, 0, "create_database", "root.sg")
+        group_rows.set_operation_state(connection, group_rows.propose(connection, [told]), "committed", world.app.clock())
+    assert ask("cluster", "check")[1]["problems"] == []
+    world.sql("UPDATE group_operation SET at = at - 7200")
+    assert {problem for _, problem in problems(ask("cluster", "check")[1])} == {"it lacks the schema of root.sg"}
+
+
 def test_a_table_that_rots_in_the_ledger_exits_7_and_names_who_has_it_whole(world: ClusterWorld, ask: Asked) -> None:
     world.sql("UPDATE cluster_table SET paper = 'AAAA'")
     (world.folder / "n2" / ".tidemark/table/1").unlink()

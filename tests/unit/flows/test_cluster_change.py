@@ -132,8 +132,9 @@ def test_a_receiver_without_nodes_says_so(world: MovingWorld) -> None:
 
 def test_a_joining_node_that_is_away_or_anothers_changes_nothing(three: MovingWorld) -> None:
     three.away = {"n4"}
-    with pytest.raises(UnreachableError, match="n4"):
+    with pytest.raises(UnreachableError, match="n4") as told:
         asked(three, ADD)
+    assert "the same command again" in told.value.hint
     three.away = set()
     NodeFolder(three.stores["n4"], "other").claim("another cluster")
     with pytest.raises(PermanentError, match="of cluster another cluster"):
@@ -266,7 +267,7 @@ def test_without_a_quorum_it_goes_on_once_the_node_is_back(three: MovingWorld) -
 
 def test_what_is_in_force_is_not_rolled_back(three: MovingWorld) -> None:
     asked(three, ADD, wait=False)
-    with three.app() as app, pytest.raises(UsageError, match="is in force"):
+    with three.app() as app, pytest.raises(UsageError, match="is swapped: its table is in force, it cannot be rolled back"):
         roll_back(app, three.receiver)
 
 

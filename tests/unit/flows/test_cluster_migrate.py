@@ -11,8 +11,8 @@ import sqlalchemy as sa
 
 from tests.moving_world import RECEIVER, MovingWorld
 from tidemark.cluster.migration_plan import Batch
-from tidemark.errors import LeaseLostError, RetryableError, StaleEpochError, UnreachableError
-from tidemark.flows import cluster_going
+from tidemark.errors import DiskFullError, LeaseLostError, RetryableError, StaleEpochError, UnreachableError
+from tidemark.flows import cluster_going, cluster_moves
 from tidemark.flows.cluster_catch_up import catch_up
 from tidemark.flows.cluster_change import Wanted, change, init
 from tidemark.flows.cluster_migrate import MigrateResult, migrate, open_batches
@@ -24,6 +24,7 @@ from tidemark.ledger import catalog_rows, copy_rows, group_rows, move_rows
 from tidemark.ledger.copy_rows import CopyRow
 from tidemark.ledger.group_rows import OperationRow
 from tidemark.ledger.leases import Leases
+from tidemark.ledger.move_rows import MoveRow
 from tidemark.progress import Tick, silent
 from tidemark.settings import ClusterSettings
 
@@ -106,6 +107,18 @@ def events(world: MovingWorld) -> list[str]:
     return [str(row[0]) for row in world.sql("SELECT detail FROM event WHERE kind = 'cluster.source_failed'")]
 
 
+def open_moves(world: MovingWorld) -> list[MoveRow]:
+    with world.app() as app, app.ledger.read() as connection:
+        return move_rows.moves(connection, RECEIVER, 2, open_only=True)
+
+
+def acknowledged(world: MovingWorld) -> set[tuple[str, int]]:
+    """(node, slot)"""
+    with world.app() as app, app.ledger.read() as connection:
+        told = move_rows.acknowledged(connection, RECEIVER, 2)
+    return {(node, slot) for slot, nodes in told.items() for node in nodes}
+
+
 def test_the_member_of_the_same_place_is_asked_first(swapped: MovingWorld) -> None:
     batch = of_n4(swapped)
     source = batch.old[batch.new.index("n4")]
@@ -137,6 +150,55 @@ def test_a_source_that_is_away_is_passed_over(swapped: MovingWorld) -> None:
     swapped.away = set()
     moved(swapped)
     swapped.settled()
+
+
+def test_a_member_that_goes_away_in_the_middle_is_not_waited_for_with_every_source(swapped: MovingWorld) -> None:
+    n4, asked = swapped.stores["n4"], []
+
+    def gone(*path: object) -> None:
+        asked.append(path)
+        raise UnreachableError("memory://n4 does not answer")
+
+    def goes_away(effect: str, path: str) -> None:
+        if effect == "write" and path.startswith("data/"):
+            n4.read_many = n4.stat_many = n4.on_effect = gone  # type: ignore[method-assign, assignment]
+            gone(path)
+
+    n4.on_effect = goes_away
+    with pytest.raises(RetryableError, match="still move: node n4 cannot be reached"):
+        moved(swapped)
+    assert len(asked) < 6 and events(swapped) == [], "once found away it is left alone, and no source is blamed for it"
+    swapped.audit()
+    del n4.read_many, n4.stat_many
+    n4.on_effect = lambda _effect, _path: None
+    moved(swapped)
+    swapped.settled()
+
+
+def test_a_full_member_does_not_keep_the_others_from_theirs(swapped: MovingWorld) -> None:
+    def full(effect: str, path: str) -> None:
+        if effect == "write" and path.startswith("data/"):
+            raise DiskFullError(f"no space at memory://n4/{path}", hint="free space there, then run again")
+
+    swapped.stores["n4"].on_effect = full
+    with pytest.raises(DiskFullError, match="slots still move: no space at memory://n4"):
+        moved(swapped)
+    swapped.audit()
+    wanted = {(name, move.slot) for move in open_moves(swapped) for name in move.new if name != "n4"}
+    assert wanted and acknowledged(swapped) >= wanted
+    swapped.stores["n4"].on_effect = lambda _effect, _path: None
+    moved(swapped)
+    swapped.settled()
+
+
+def test_what_has_come_is_seen_before_a_batch_is_whole(swapped: MovingWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_moves, "_RECORDED_BYTES", 1)
+    batch = of_n4(swapped)
+    seen: set[object] = set()
+    with swapped.app() as app:
+        migrate(app, swapped.receiver, lambda _: seen.add(swapped.sql("SELECT count(*) FROM node_copy")[0][0]), batch.slots)
+    assert len(in_slots(swapped, batch)) > 1
+    assert len(seen) > len(in_slots(swapped, batch)), "each file was written down when it had come"
 
 
 def test_who_lacks_something_is_asked_after_who_lacks_nothing(swapped: MovingWorld) -> None:
