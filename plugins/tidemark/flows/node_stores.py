@@ -21,7 +21,7 @@ from tidemark.settings_file import values
 from tidemark.stores.opening import StoreAddress, without_password
 from tidemark.stores.protocol import Store
 
-OPENING_TRIES = 2  # a server that answers nothing costs ten seconds a try, and the other members of its groups are there
+OPENING_TRIES = 2  # a server that answers nothing costs twenty seconds a try, and the other members of its groups are there
 
 
 def node_row(app: App, receiver: ReceiverSettings, name: str, url: str = "", host_key: str = "", key: str = "") -> NodeRow:
