@@ -62,26 +62,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @dataclass
 class Stage:
-    """Where one round happens. `base`: the data folder as the server left it; `edge`: its links, fresh each round."""
+    """Where one run happens. `base`: the data folder as the server left it; `edge`: its links, fresh for each run."""
 
     edge_set: EdgeSet
     folder: Path
     base: Path
     server: Sshd
+    runs: int = 0
 
     @property
     def edge(self) -> Path:
-        return self.folder / "edge"
+        return self.folder / f"{self.runs}" / "edge"
 
     @property
     def centre(self) -> Path:
-        return self.folder / "centre"
+        return self.folder / f"{self.runs}" / "centre"
 
-    def clear(self) -> None:
-        """No trace of the round before; the files are hard links, for neither side writes into a TsFile."""
+    def begin(self) -> None:
+        """Folders of its own for the next run; the files are hard links, for neither side writes into a TsFile.
+
+        Nothing is removed before all is over: ext4 passes over every inode that was deleted in the last minutes, one by one,
+        for each file it makes, so that a run would pay for what was cleared away behind the one before.
+        """
+        self.runs += 1
         for place in (self.edge, self.centre):
-            shutil.rmtree(place, ignore_errors=True)
-            place.mkdir()
+            place.mkdir(parents=True)
         shutil.copytree(self.base / "system", self.edge / "data" / "system")
         shutil.copytree(self.base / "data", self.edge / "data" / "data", copy_function=os.link)
 
@@ -105,7 +110,7 @@ def measure(edge_set: EdgeSet, rounds: int, book: Book) -> None:
             ]
             for turn in range(rounds):
                 for act in (*acts[turn % 3 :], *acts[: turn % 3]):
-                    stage.clear()
+                    stage.begin()
                     act()
         finally:
             server.close()
