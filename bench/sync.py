@@ -102,7 +102,7 @@ def measure(edge_set: EdgeSet, rounds: int, book: Book) -> None:
         try:
             stage = Stage(edge_set, folder, sync_tool_data.make(made, edge_set), server)
             original = Contender("Sync Tool", [])
-            ours, pool = _tidemark("tidemark sync", stage), _tidemark("tidemark sync, pool", stage)
+            ours, pool = (Contender(name, [], server.pid) for name in ("tidemark sync", "tidemark sync, pool"))
             acts: list[Callable[[], None]] = [
                 lambda: _run_original(original, stage),
                 lambda: _run_ours(ours, stage, "auto"),
@@ -138,12 +138,6 @@ def _run_original(original: Contender, stage: Stage) -> None:
     _tell(original, stage)
 
 
-def _tidemark(name: str, stage: Stage) -> Contender:
-    settings = stage.centre / "tidemark.toml"
-    words = [str(REPOSITORY / "tidemark"), "--config", str(settings), "sync", "edge", "--json"]
-    return Contender(name, words, stage.server.pid)
-
-
 def _run_ours(ours: Contender, stage: Stage, engine: str) -> None:
     """A first sync with an empty ledger. RuntimeError unless every file was loaded and a device reads back whole."""
     (stage.centre / "tidemark.toml").write_text(
@@ -155,6 +149,8 @@ def _run_ours(ours: Contender, stage: Stage, engine: str) -> None:
         f'[links.edge]\nsite = "edge"\nreceiver = "centre"\n'
     )
     (stage.centre / "store").mkdir()
+    settings = str(stage.centre / "tidemark.toml")
+    ours.command = [str(REPOSITORY / "tidemark"), "--config", settings, "sync", "edge", "--json"]
     told = json.loads(ours.run(REPOSITORY).splitlines()[-1])
     _tell(ours, stage)
     if told["loaded"] != stage.edge_set.files:
