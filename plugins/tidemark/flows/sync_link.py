@@ -44,11 +44,10 @@ def run_sync(
     settings = app.link(link)
     keep_up(app, settings, options)
     results = []
-    on_sent = (lambda _files: None) if options.no_load else partial(load_soon, app, settings)
     continued = True
     while continued:
         lease, continued = open_lease(app, settings, None, options)
-        results.append(whole_run(app, lease, progress, limits, copies, on_sent))
+        results.append(whole_run(app, lease, progress, limits, copies, partial(load_soon, app, settings, options)))
     result = total(results)
     return result if options.no_load else with_receiver(app, settings, loaded_after(app, settings, result, progress))
 

@@ -42,12 +42,13 @@ def _unanswered(app: App, link: LinkSettings) -> int:
         return len(run_rows.landings(connection, link.name, state="landed"))
 
 
-def load_soon(app: App, link: LinkSettings, files: int) -> None:
+def load_soon(app: App, link: LinkSettings, options: Options, files: int) -> None:
     """So many files were sent: where they are loaded here, the processes that check them start while the run is ended."""
-    if files and app.receiver_root(app.receiver(link.receiver)) is not None:
-        from tidemark.flows.admitting import examine_soon
+    if options.no_load or not files or app.receiver_root(app.receiver(link.receiver)) is None:
+        return
+    from tidemark.flows.admitting import examine_soon
 
-        examine_soon(app, files)
+    examine_soon(app, files)
 
 
 def loaded_after(app: App, link: LinkSettings, result: SyncResult, progress: Progress) -> SyncResult:
