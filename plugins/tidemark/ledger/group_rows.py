@@ -58,8 +58,7 @@ def propose(connection: Connection, rows: Sequence[OperationRow]) -> list[Operat
         f"INSERT INTO group_operation ({_COLUMNS}) VALUES (:receiver, :header, :epoch, :slot, :kind, :subject, :sha256,"
         " :size, :state, :at, :version)"
     )
-    if numbered:
-        connection.execute(sa.text(sql), [vars(row) for row in numbered])
+    write_rows(connection, sql, [vars(row) for row in numbered])
     return numbered
 
 

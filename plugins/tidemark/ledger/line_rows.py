@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidemark.ledger.leases import expired
+from tidemark.ledger.many_rows import write_rows
 from tidemark.ledger.processes import Identity
 
 TTL_SECONDS = 20.0
@@ -67,5 +68,4 @@ def put(connection: Connection, row: PlaceRow) -> None:
 
 def forget(connection: Connection, rows: Sequence[PlaceRow]) -> None:
     """They take nothing any more."""
-    if rows:
-        connection.execute(sa.text("DELETE FROM line_place WHERE place = :place"), [{"place": row.place} for row in rows])
+    write_rows(connection, "DELETE FROM line_place WHERE place = :place", [{"place": row.place} for row in rows])

@@ -19,6 +19,7 @@ from sqlalchemy.engine import Connection
 from tidemark.ledger import catalog_rows, standing_rows
 from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
 from tidemark.ledger.events import record
+from tidemark.ledger.many_rows import write_rows
 
 _CHUNK = 400  # values in one IN list
 
@@ -281,9 +282,8 @@ def _came_between(connection: Connection, receiver: str, ids: set[int], merged: 
 
 def _insert(connection: Connection, one: MergedFile, source_ids: Sequence[int], batch: str, at: float) -> int:
     merged_id = catalog_rows.add_file(connection, one.file, one.devices)
-    made_from = {*source_ids, *_beneath(connection, source_ids)}
-    lineage = [{"m": merged_id, "s": source_id} for source_id in sorted(made_from)]
-    connection.execute(sa.text("INSERT INTO lineage (merged_id, source_id) VALUES (:m, :s)"), lineage)
+    lineage = [{"m": merged_id, "s": source_id} for source_id in sorted({*source_ids, *_beneath(connection, source_ids)})]
+    write_rows(connection, "INSERT INTO lineage (merged_id, source_id) VALUES (:m, :s)", lineage)
     account = {
         "merged": merged_id,
         "batch": batch,
