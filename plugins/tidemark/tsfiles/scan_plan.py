@@ -165,11 +165,12 @@ def _by_time(holdings: Sequence[Holding], cut: Cut) -> Iterator[tuple[list[Holdi
     bounds: list[int] = []
     gathered = 0
     for start, rows in begins:
-        if gathered >= cut.rows and (not bounds or start > bounds[-1]) and (cut.start is None or start > cut.start):
+        inside = (cut.start is None or start > cut.start) and (cut.end is None or start < cut.end)
+        if inside and gathered >= cut.rows and (not bounds or start > bounds[-1]):
             bounds.append(start)
             gathered = 0
         gathered += rows
     for low, high in zip([cut.start, *bounds], [*bounds, cut.end], strict=True):
         touched = [held for held in holdings if _touches(held, low, high)]
-        if touched and (low is None or high is None or low < high):
+        if touched:
             yield touched, (low, high)

@@ -57,7 +57,7 @@ class TaskReader:
             with self.limit:
                 for device, places in itertools.islice(waiting, _DEVICES_AT_ONCE):
                     devices += 1
-                    for batch in self._of_device(task, device, [files.get(place) for place in places]):
+                    for batch in self._of_device(task, device, files.layers(places)):
                         ready.append(batch)
                         rows += batch.num_rows
                     if rows >= _FEWEST_ROWS:
@@ -88,7 +88,7 @@ class TaskReader:
         """The points of a series in each file that has some, lowest rank first."""
         found = []
         for file, deletions in layers:
-            if name not in file.measurements(device):
+            if name not in file.series_of(device)[1]:  # not in its list of names: a device may have thousands
                 continue
             try:
                 column = file.column(device, name, task.start, task.end, deletions)
@@ -138,15 +138,16 @@ class _OpenFiles:
         self._files = files
         self._open: OrderedDict[int, tuple[TsFile, tuple[Deletion, ...]]] = OrderedDict()
 
-    def get(self, place: int) -> tuple[TsFile, tuple[Deletion, ...]]:
-        if place in self._open:
+    def layers(self, places: Sequence[int]) -> list[tuple[TsFile, tuple[Deletion, ...]]]:
+        """Those at `places`, all open until the next call, however many a device lies in."""
+        for place in places:
+            if place not in self._open:
+                file = self._files[place]
+                self._open[place] = TsFile(file.path, file.database), file.deletions()
             self._open.move_to_end(place)
-            return self._open[place]
-        file = self._files[place]
-        self._open[place] = TsFile(file.path, file.database), file.deletions()
-        if len(self._open) > _OPEN_FILES:
+        while len(self._open) > max(_OPEN_FILES, len(places)):
             self._open.popitem(last=False)[1][0].close()
-        return self._open[place]
+        return [self._open[place] for place in places]
 
     def __enter__(self) -> _OpenFiles:
         return self
