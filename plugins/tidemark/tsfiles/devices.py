@@ -101,10 +101,18 @@ def matches(pattern: str, device: str) -> bool:
 
     `*` is any characters of one node, `**` (a node of its own) one or more whole nodes; all else is literal. Case counts.
     """
-    return _compiled(pattern, not is_table([device])).fullmatch(device) is not None
+    tree = not is_table([device])
+    if "*" not in pattern:  # as the deletions of a thousand series are, each asked about each
+        return device == (_canonical(pattern) if tree else pattern)
+    return _compiled(pattern, tree).fullmatch(device) is not None
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=1 << 16)
+def _canonical(path: str) -> str:
+    return ".".join(quote(unquote(node)) for node in split_nodes(path))
+
+
+@lru_cache(maxsize=1 << 14)
 def _compiled(pattern: str, tree: bool) -> re.Pattern[str]:
     anything = _ANY_IN_TREE if tree else _ANY_IN_TABLE
     parts = []

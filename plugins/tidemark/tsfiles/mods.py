@@ -17,15 +17,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from tidemark.errors import CorruptionError, UnsupportedError
+from tidemark.errors import UnsupportedError
 from tidemark.tsfiles.devices import matches, table_segments
-from tidemark.tsfiles.wire import Cursor, corrupt
+from tidemark.tsfiles.wire import Cursor, EndsEarlyError, corrupt
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-FIRST_TIME = -(1 << 63)
+FIRST_TIME, _LAST_TIME = -(1 << 63), (1 << 63) - 1
 _TABLE, _TREE = 0, 1
 
 Tags = tuple[str | None, ...]
@@ -90,13 +90,14 @@ def parse_mods(data: bytes, form: Literal["mods", "mods2"], what: str = "mods") 
 def deleted(
     deletions: Sequence[Deletion], device: str, measurement: str, times: NDArray[np.int64], chunk_offset: int = 0
 ) -> NDArray[np.bool_]:
-    """Which of the points at `times` (int64[n]) of a chunk whose header begins at `chunk_offset` are deleted: bool[n]."""
+    """bool[n]: which points at `times` (int64[n], ascending), of a chunk whose header begins at `chunk_offset`, are deleted."""
     import numpy as np  # a load parses deletions without applying them: numpy would be a third of its start
 
     mask = np.zeros(len(times), np.bool_)
     for entry in deletions:
         if (entry.before is None or chunk_offset < entry.before) and entry.affects(device, measurement):
-            mask |= (times >= entry.start) & (times <= entry.end)
+            first, after = times.searchsorted([entry.start]), times.searchsorted([entry.end], "right")
+            mask[first[0] : after[0]] = True
     return mask
 
 
@@ -125,6 +126,8 @@ def _text_entry(fields: list[str], what: str) -> Deletion:
         start, path = FIRST_TIME, ",".join(fields[1:-2])
     if not path:
         raise corrupt(what, "a deletion without a path")
+    if not FIRST_TIME <= min(start, end) <= max(start, end) <= _LAST_TIME:
+        raise corrupt(what, "a deletion at a time that no point has")
     return Deletion(start, end, path=path, before=before)
 
 
@@ -139,10 +142,8 @@ def _parse_binary(data: bytes, what: str) -> tuple[Deletion, ...]:
         try:
             start, end = cursor.i64_pair()
             entries.append(_tree_entry(cursor, start, end) if kind == _TREE else _table_entry(cursor, start, end))
-        except UnsupportedError:
-            raise
-        except CorruptionError:
-            break  # the entry runs out of bytes: torn by a crash at the site
+        except EndsEarlyError:
+            break  # torn by a crash at the site
     return tuple(entries)
 
 
@@ -187,8 +188,10 @@ def _device(cursor: Cursor) -> Tags:
 
 def _number(cursor: Cursor) -> int:
     number = cursor.varint()
-    if not 0 <= number <= cursor.left():
-        raise cursor.fail(f"{number} items announced where {cursor.left()} bytes are left")
+    if number < 0:
+        raise cursor.fail(f"{number} items announced")
+    if number > cursor.left():
+        raise cursor.ends_early(f"{number} items announced where {cursor.left()} bytes are left")
     return number
 
 
