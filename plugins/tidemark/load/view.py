@@ -27,6 +27,7 @@ from tidemark.tsfiles.mods import Deletion, parse_mods
 from tidemark.tsfiles.reader import TsFile
 
 _OPEN_FILES = 64
+_MOST_OPEN_FILES = 512  # where one device lies in so many: each is asked for each of its measurements
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ class CatalogReader:
         self._fetch = fetch
         self._open: OrderedDict[int, tuple[TsFile, tuple[Deletion, ...]]] = OrderedDict()
         self._bad: set[int] = set()
+        self._at_once = _OPEN_FILES
         self.unread = Unread()
 
     def __enter__(self) -> CatalogReader:
@@ -113,11 +115,12 @@ class CatalogReader:
     def series_types(self, device: SeenDevice) -> dict[str, set[DataType]]:
         """Measurement → the types its files give it; a file that cannot be read is named in `unread`."""
         types: dict[str, set[DataType]] = {}
+        self._at_once = min(max(len(device.layers), _OPEN_FILES), _MOST_OPEN_FILES)
         for layer in device.layers:
             try:
                 if opened := self._file(layer.file):
-                    for measurement in opened[0].measurements(layer.name):
-                        types.setdefault(measurement, set()).add(opened[0].type_of(layer.name, measurement))
+                    for measurement, series in opened[0].series_of(layer.name)[1].items():
+                        types.setdefault(measurement, set()).add(series.type)
             except CorruptionError as broken:
                 self._name(layer.file.location, broken)
         return types
@@ -138,7 +141,7 @@ class CatalogReader:
     def _column(self, layer: Layer, measurement: str, start: int | None, end: int | None) -> Column | None:
         opened = self._file(layer.file)
         try:
-            if opened is None or measurement not in opened[0].measurements(layer.name):
+            if opened is None or measurement not in opened[0].series_of(layer.name)[1]:
                 return None
             return opened[0].column(layer.name, measurement, start, end, opened[1])
         except UnsupportedError as unsupported:
@@ -167,7 +170,7 @@ class CatalogReader:
                 subject=file.location,
             ) from gone
         self._open[file.file_id] = (opened, deletions)
-        if len(self._open) > _OPEN_FILES:
+        while len(self._open) > self._at_once:
             self._open.popitem(last=False)[1][0].close()
         return opened, deletions
 
