@@ -90,7 +90,7 @@ def parse_mods(data: bytes, form: Literal["mods", "mods2"], what: str = "mods") 
 def deleted(
     deletions: Sequence[Deletion], device: str, measurement: str, times: NDArray[np.int64], chunk_offset: int = 0
 ) -> NDArray[np.bool_]:
-    """bool[n]: which points at `times` (int64[n], ascending), of a chunk whose header begins at `chunk_offset`, are deleted."""
+    """bool[n]: which points at `times` (int64[n], ascending), of a chunk whose header is at `chunk_offset`, are deleted."""
     import numpy as np  # a load parses deletions without applying them: numpy would be a third of its start
 
     mask = np.zeros(len(times), np.bool_)
