@@ -6,7 +6,7 @@ No two tasks hold the same row, so each lays its files over each other by itself
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tidemark.errors import NotFoundError, UsageError
@@ -82,7 +82,8 @@ def shape_of(survey: Survey, cut: Cut) -> Shape:
     tags = {name: place for place, name in enumerate(survey.tags, 1)} if survey.table else {}
     first = ["time", *tags] if survey.table else ["time", "device"]
     types = survey.types()
-    fields = {_free(name, first): (name, common_type(types[name])) for name in sorted(types)}
+    taken = {name.lower() for name in first}
+    fields = {_free(name, taken): (name, common_type(types[name])) for name in sorted(types)}
     everything = (*first, *fields)
     unknown = [name for name in cut.columns if name not in everything]
     if unknown:
@@ -139,8 +140,8 @@ def tasks_of(survey: Survey, cut: Cut, shape: Shape) -> list[ScanTask]:
     return tasks
 
 
-def _free(name: str, taken: Sequence[str]) -> str:
-    return f"measurement.{name}" if name in taken else name
+def _free(name: str, taken: Collection[str]) -> str:
+    return f"measurement.{name}" if name.lower() in taken else name  # Spark tells names apart without their case
 
 
 def _touches(held: Holding, start: int | None, end: int | None) -> bool:

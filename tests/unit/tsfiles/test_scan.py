@@ -181,8 +181,11 @@ def test_columns_of_which_none_is_a_field_give_all_rows(tmp_path: Path) -> None:
 
 
 def test_a_measurement_called_like_a_column_of_ours(tmp_path: Path) -> None:
-    write(tmp_path / "a.tsfile", {"d": {"time": ints((5, 7))}})
-    assert scan(tmp_path).to_pylist() == [{"time": 5, "device": "root.a.d", "measurement.time": 7}]
+    """Spark knows no case: of `time` and `Time` it would find neither."""
+    write(tmp_path / "a.tsfile", {"d": {"time": ints((5, 7)), "Device": ints((5, 8)), "DeVice2": ints((5, 9))}})
+    assert scan(tmp_path).to_pylist() == [
+        {"time": 5, "device": "root.a.d", "DeVice2": 9, "measurement.Device": 8, "measurement.time": 7}
+    ]
 
 
 def test_what_cannot_be_decoded_fails_by_name_or_is_null() -> None:
@@ -202,6 +205,7 @@ def test_what_cannot_be_decoded_fails_by_name_or_is_null() -> None:
         ({"layout": "long"}, "allowed are wide, tall"),
         ({"rowsPerTask": "0"}, "a whole number from 1 on"),
         ({"layout": "tall", "columns": "a"}, "its own columns"),
+        ({"columns": "time,a,time"}, "columns names one twice"),
         ({"columns": '["a"'}, "not a JSON list"),
         ({"timeUnit": "s"}, "allowed are ms, us, ns"),
         ({"Model": "table", "table": "nothing"}, "no points"),
