@@ -1,6 +1,7 @@
 """What a scan reads, and how it is cut into tasks: pure, from a survey.
 
-A task is a range of whole devices of about `rows` rows at most; a device with more is cut by time, where its chunks begin.
+A task is a range of whole devices of about `rows` rows at most, fewer where they have very many columns; a device with more
+is cut by time, where its chunks begin.
 No two tasks hold the same row, so each lays its files over each other by itself and nothing is shuffled.
 """
 
@@ -19,6 +20,7 @@ TALL = ("device", "measurement", "time", "type", "value")
 ROWS_OF_A_TASK = 2_000_000
 _FEWEST_TASKS = 8  # so that small scans keep several cores busy, too
 _SMALLEST_TASK = 100_000
+_CELLS_OF_A_TASK = 1 << 26  # its rows are in memory with all their columns
 
 _WIDER = {
     frozenset({DataType.TEXT, DataType.STRING}): DataType.STRING,
@@ -111,7 +113,8 @@ def tasks_of(survey: Survey, cut: Cut, shape: Shape) -> list[ScanTask]:
     """The tasks of a scan, devices by name; none where nothing is meant. Files without the wanted columns are left out."""
     measurements = shape.measurements
     everything = sum(held.rows for holdings in survey.devices.values() for held in holdings)
-    cut = replace(cut, rows=min(cut.rows, max(_SMALLEST_TASK, everything // _FEWEST_TASKS)))
+    fits = max(1, _CELLS_OF_A_TASK // len(shape.columns))
+    cut = replace(cut, rows=min(cut.rows, fits, max(_SMALLEST_TASK, everything // _FEWEST_TASKS)))
     tasks: list[ScanTask] = []
     waiting: dict[str, list[Holding]] = {}
     rows = 0

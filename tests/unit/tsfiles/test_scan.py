@@ -114,6 +114,33 @@ def test_a_device_in_more_files_than_are_kept_open(tmp_path: Path, monkeypatch: 
     assert rows == [("root.a.d", n, min(n, 9)) for n in range(11)] + [(f"root.a.e{n}", n, n) for n in range(10)]
 
 
+def test_of_thousands_of_columns_a_task_and_a_batch_hold_the_fewer_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most of them null: what is in memory at once are cells, not rows."""
+    monkeypatch.setattr(writer_pages, "PAGE_ROWS", 1000)
+    monkeypatch.setattr(writer_pages, "CHUNK_PAGES", 5)
+    many = {f"s{n:04}": ints((n, n)) for n in range(2000)}
+    few = {f"d{n}": {f"s{n:04}": ints(*((t, n) for t in range(50)))} for n in range(600)}
+    write(tmp_path / "a.tsfile", {"long": {"s0000": ints(*((t, t) for t in range(150_000)))}, "many": many, **few})
+    tasks, reader = planned(scan_options({"path": str(tmp_path)}))
+    assert max(task.rows for task in tasks if "root.a.long" not in task.devices) <= 35_000
+    assert sum("root.a.long" in task.devices for task in tasks) > 3
+    found: dict[str, int] = {}
+    for batch in (batch for task in tasks for batch in reader.read(task)):
+        assert batch.num_rows <= 10_000
+        devices = batch.column("device").to_pylist()
+        for number, device in enumerate(devices):
+            found[device] = found.get(device, 0) + 1
+            if number % 500 == 0:
+                row = {name: cell for name, cell in batch.slice(number, 1).to_pylist()[0].items() if cell is not None}
+                time, name = row["time"], f"s{row['time']:04}" if device == "root.a.many" else None
+                name = name or ("s0000" if device == "root.a.long" else f"s{int(device[8:]):04}")
+                value = time if device in ("root.a.many", "root.a.long") else int(device[8:])
+                assert row == {"time": time, "device": device, name: value}
+    assert found == {"root.a.long": 150_000, "root.a.many": 2000, **dict.fromkeys(map("root.a.{}".format, few), 50)}
+
+
 def tables(place: Path, database: str, tags: tuple[str, ...], *devices: tuple[str, ...]) -> None:
     """A file of the table `t` where a database has it."""
     folder = place / "sequence" / database / "1" / "0"
