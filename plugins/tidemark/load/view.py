@@ -23,7 +23,7 @@ from tidemark.tsfiles import canonical
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import Column, overlay
 from tidemark.tsfiles.devices import pad, split_nodes, unquote
-from tidemark.tsfiles.mods import Deletion, parse_mods
+from tidemark.tsfiles.mods import NO_DELETIONS, Deletions, parse_mods
 from tidemark.tsfiles.reader import TsFile
 
 _OPEN_FILES = 64
@@ -99,7 +99,7 @@ class CatalogReader:
         for `root`."""
         self._root = root
         self._fetch = fetch
-        self._open: OrderedDict[int, tuple[TsFile, tuple[Deletion, ...]]] = OrderedDict()
+        self._open: OrderedDict[int, tuple[TsFile, Deletions]] = OrderedDict()
         self._bad: set[int] = set()
         self._at_once = _OPEN_FILES
         self.unread = Unread()
@@ -150,7 +150,7 @@ class CatalogReader:
             self._name(f"{layer.name}.{measurement}", broken)
         return None
 
-    def _file(self, file: CatalogFile) -> tuple[TsFile, tuple[Deletion, ...]] | None:
+    def _file(self, file: CatalogFile) -> tuple[TsFile, Deletions] | None:
         """The open file with its deletions; None when it cannot be opened (named in `unread` once)."""
         if file.file_id in self._bad:
             return None
@@ -174,7 +174,7 @@ class CatalogReader:
             self._open.popitem(last=False)[1][0].close()
         return opened, deletions
 
-    def _opened(self, file: CatalogFile) -> tuple[TsFile, tuple[Deletion, ...]]:
+    def _opened(self, file: CatalogFile) -> tuple[TsFile, Deletions]:
         try:
             return _open(self._root, file)
         except (NotFoundError, FileNotFoundError):
@@ -186,14 +186,14 @@ class CatalogReader:
         self.unread.found.setdefault(subject, error.message)
 
 
-def _open(root: Path, file: CatalogFile) -> tuple[TsFile, tuple[Deletion, ...]]:
+def _open(root: Path, file: CatalogFile) -> tuple[TsFile, Deletions]:
     deletions = _deletions(root, file)
     return TsFile(root / file.location, file.database), deletions
 
 
-def _deletions(root: Path, file: CatalogFile) -> tuple[Deletion, ...]:
+def _deletions(root: Path, file: CatalogFile) -> Deletions:
     if not file.mods_location:
-        return ()
+        return NO_DELETIONS
     return parse_mods((root / file.mods_location).read_bytes(), mods_form(file.mods_location), file.mods_location)
 
 

@@ -73,6 +73,7 @@ def table_device(database: str, segments: Sequence[str | None]) -> str:
     return ".".join([*names, *(NULL_TAG if tag is None else _escape(tag) for tag in tags)])
 
 
+@lru_cache(maxsize=4096)
 def table_segments(device: str) -> tuple[str | None, ...]:
     """The table and the tags of a canonical device of the table model (None: null)."""
     _, table, *tags = _table_nodes(device)
@@ -101,15 +102,12 @@ def matches(pattern: str, device: str) -> bool:
 
     `*` is any characters of one node, `**` (a node of its own) one or more whole nodes; all else is literal. Case counts.
     """
-    tree = not is_table([device])
-    if "*" not in pattern:  # as the deletions of a thousand series are, each asked about each
-        return device == (_canonical(pattern) if tree else pattern)
-    return _compiled(pattern, tree).fullmatch(device) is not None
+    return _compiled(pattern, not is_table([device])).fullmatch(device) is not None
 
 
-@lru_cache(maxsize=1 << 16)
-def _canonical(path: str) -> str:
-    return ".".join(quote(unquote(node)) for node in split_nodes(path))
+def plain_path(pattern: str) -> str | None:
+    """The canonical name of all that a pattern of the tree matches; None for one with a star, or none of the tree."""
+    return None if "*" in pattern or not pattern else ".".join(quote(unquote(node)) for node in split_nodes(pattern))
 
 
 @lru_cache(maxsize=1 << 14)

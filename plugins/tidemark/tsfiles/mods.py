@@ -13,12 +13,13 @@ folders, where the server's own answers prove them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from tidemark.errors import UnsupportedError
-from tidemark.tsfiles.devices import matches, table_segments
+from tidemark.tsfiles.devices import matches, plain_path, table_segments
 from tidemark.tsfiles.wire import Cursor, EndsEarlyError, corrupt
 
 if TYPE_CHECKING:
@@ -78,24 +79,41 @@ class Deletion:
         return named and segments[0] == self.table and self.rule.holds(segments)
 
 
-def parse_mods(data: bytes, form: Literal["mods", "mods2"], what: str = "mods") -> tuple[Deletion, ...]:
+class Deletions(tuple[Deletion, ...]):
+    """Those of one file. Among thousands of single series the ones of a series are found by its name."""
+
+    @cached_property
+    def _by_series(self) -> dict[str, list[Deletion]]:
+        found: dict[str, list[Deletion]] = {}
+        for entry in self:
+            found.setdefault(plain_path(entry.path) or "", []).append(entry)
+        return found
+
+    def of(self, device: str, measurement: str) -> list[Deletion]:
+        """Those that affect a series, by its canonical names."""
+        others = [entry for entry in self._by_series.get("", ()) if entry.affects(device, measurement)]
+        return self._by_series.get(f"{device}.{measurement}", []) + others
+
+
+NO_DELETIONS = Deletions()
+
+
+def parse_mods(data: bytes, form: Literal["mods", "mods2"], what: str = "mods") -> Deletions:
     """The deletions of a `.mods` or `.mods2`, in order.
 
     CorruptionError for what is neither a whole entry nor a torn last one; UnsupportedError for an entry of a newer IoTDB:
     its points must not come back by being passed over.
     """
-    return _parse_text(data, what) if form == "mods" else _parse_binary(data, what)
+    return Deletions(_parse_text(data, what) if form == "mods" else _parse_binary(data, what))
 
 
-def deleted(
-    deletions: Sequence[Deletion], device: str, measurement: str, times: NDArray[np.int64], chunk_offset: int = 0
-) -> NDArray[np.bool_]:
+def deleted(deletions: Iterable[Deletion], times: NDArray[np.int64], chunk_offset: int = 0) -> NDArray[np.bool_]:
     """bool[n]: which points at `times` (int64[n], ascending), of a chunk whose header is at `chunk_offset`, are deleted."""
     import numpy as np  # a load parses deletions without applying them: numpy would be a third of its start
 
     mask = np.zeros(len(times), np.bool_)
     for entry in deletions:
-        if (entry.before is None or chunk_offset < entry.before) and entry.affects(device, measurement):
+        if entry.before is None or chunk_offset < entry.before:
             first, after = times.searchsorted([entry.start]), times.searchsorted([entry.end], "right")
             mask[first[0] : after[0]] = True
     return mask

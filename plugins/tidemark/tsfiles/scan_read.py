@@ -23,7 +23,7 @@ from tidemark.tsfiles.column import Column, overlay
 from tidemark.tsfiles.dataset import DataFile
 from tidemark.tsfiles.devices import pad, table_segments
 from tidemark.tsfiles.limited import TimeLimit
-from tidemark.tsfiles.mods import Deletion
+from tidemark.tsfiles.mods import Deletions
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.scan_plan import ScanTask, Shape
 
@@ -92,9 +92,7 @@ class TaskReader:
             few = []
         yield from _side_by_side(few, self.schema)
 
-    def _of_device(
-        self, task: ScanTask, device: str, layers: Sequence[tuple[TsFile, tuple[Deletion, ...]]]
-    ) -> Iterator[_Part]:
+    def _of_device(self, task: ScanTask, device: str, layers: Sequence[tuple[TsFile, Deletions]]) -> Iterator[_Part]:
         wanted = self.shape.measurements
         measurements = {name for file, _ in layers for name in file.measurements(device)}
         names = sorted(measurements if wanted is None else measurements & wanted)
@@ -108,9 +106,7 @@ class TaskReader:
         else:
             yield self._wide(device, series)
 
-    def _columns(
-        self, task: ScanTask, device: str, name: str, layers: Sequence[tuple[TsFile, tuple[Deletion, ...]]]
-    ) -> list[Column]:
+    def _columns(self, task: ScanTask, device: str, name: str, layers: Sequence[tuple[TsFile, Deletions]]) -> list[Column]:
         """The points of a series in each file that has some, lowest rank first."""
         found = []
         for file, deletions in layers:
@@ -157,9 +153,9 @@ class _OpenFiles:
 
     def __init__(self, files: Sequence[DataFile]) -> None:
         self._files = files
-        self._open: OrderedDict[int, tuple[TsFile, tuple[Deletion, ...]]] = OrderedDict()
+        self._open: OrderedDict[int, tuple[TsFile, Deletions]] = OrderedDict()
 
-    def layers(self, places: Sequence[int]) -> list[tuple[TsFile, tuple[Deletion, ...]]]:
+    def layers(self, places: Sequence[int]) -> list[tuple[TsFile, Deletions]]:
         """Those at `places`, all open until the next call, however many a device lies in."""
         for place in places:
             if place not in self._open:

@@ -45,16 +45,16 @@ def test_text_form_up_to_011_has_no_first_time() -> None:
 
 def test_the_interval_includes_both_ends() -> None:
     entries = parse_mods(tree("root.a.d1.s", 0, 20), "mods2")
-    assert deleted(entries, "root.a.d1", "s", TIMES).tolist() == [False, True, True, True, False]
+    assert deleted(entries.of("root.a.d1", "s"), TIMES).tolist() == [False, True, True, True, False]
     everything = parse_mods(tree("root.a.**", LOWEST, HIGHEST), "mods2")
-    assert deleted(everything, "root.a.d1", "s", TIMES).all()
-    assert not deleted(everything, "root.b.d1", "s", TIMES).any()
+    assert deleted(everything.of("root.a.d1", "s"), TIMES).all()
+    assert not deleted(everything.of("root.b.d1", "s"), TIMES).any()
 
 
 def test_the_text_form_spares_chunks_written_after_the_deletion() -> None:
     entries = parse_mods(b"DELETION,root.a.d1.s,1000,0,20\n", "mods")
-    assert deleted(entries, "root.a.d1", "s", TIMES, chunk_offset=999).any()
-    assert not deleted(entries, "root.a.d1", "s", TIMES, chunk_offset=1000).any()
+    assert deleted(entries.of("root.a.d1", "s"), TIMES, chunk_offset=999).any()
+    assert not deleted(entries.of("root.a.d1", "s"), TIMES, chunk_offset=1000).any()
 
 
 def test_tree_patterns() -> None:
@@ -136,7 +136,7 @@ def test_many_deletions_are_applied_as_one_by_one() -> None:
     spans = [(low, low + more) for low, more in random.integers((-600, -3), (600, 9), (40, 2)).tolist()]
     entries = parse_mods(b"".join(tree("root.a.d1.s", *span) for span in [*spans, (HIGHEST, HIGHEST)]), "mods2")
     wanted = [any(low <= time <= high for low, high in spans) for time in times.tolist()]
-    assert deleted(entries, "root.a.d1", "s", times).tolist() == wanted
+    assert deleted(entries.of("root.a.d1", "s"), times).tolist() == wanted
 
 
 def test_a_rule_of_a_newer_iotdb_is_not_passed_over() -> None:
