@@ -115,6 +115,8 @@ def main(arguments: list[str]) -> None:
     os.dup2(2, 1)
     _limit(resource.RLIMIT_AS, memory_bytes, LENT_BYTES)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, most_open = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_open, most_open))  # a merge has all its sources open
     module, name = where.split(":")
     function = getattr(importlib.import_module(module), name)
     while (frame := read_frame(sys.stdin.buffer)) is not None:

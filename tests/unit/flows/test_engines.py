@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -47,6 +48,17 @@ def test_a_crash_costs_one_task_and_names_it() -> None:
     error = outcomes[1].error
     assert isinstance(error, CorruptionError)
     assert "file 1" in error.message and "SIGSEGV" in error.message
+
+
+def test_a_task_may_open_as_many_files_as_the_machine_allows() -> None:
+    """A merge has all its sources open, and a shell starts with 1024: late points may lie in more files than that."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        (outcome,) = run(["open"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert outcome.value == 300
 
 
 def test_a_kept_child_takes_the_next_tasks_too_and_a_new_one_those_after_a_crash() -> None:
