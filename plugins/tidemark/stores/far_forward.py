@@ -81,8 +81,8 @@ class Forward:
     def _greeting(self) -> bytes:
         for _ in range(GREETING_LINES):
             line = self.child.stdout.readline()
-            if line.startswith(b"tidemark ") or not line:
-                return bytes(line.strip())
+            if line.endswith((READY + b"\n", b"tidemark posix\n")) or not line:
+                return bytes(line[-len(READY) - 1 :].strip())
         return b""
 
     def close(self) -> None:
