@@ -14,7 +14,7 @@ from tidemark.errors import HostKeyError, PermanentError, PermissionDeniedError,
 from tidemark.stores.dialling import CONNECT_SECONDS, Dialled, dial
 from tidemark.stores.expired_logins import expired
 from tidemark.stores.lean_paramiko import paramiko
-from tidemark.stores.packets import packetizer_class
+from tidemark.stores.packets import BulkPacketizer, packetizer_class
 from tidemark.stores.ssh_transport import SshTransport
 
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # a fifth to two fifths faster than CTR with a MAC
@@ -101,9 +101,9 @@ def _by_another_kind(login: Login, limits: Limits, tried: frozenset[str]) -> Ssh
 def _greeted(login: Login, limits: Limits, sock: socket.socket, tried: frozenset[str]) -> SshTransport:
     """Keys exchanged, with a host key of no kind in `tried`; of the one that was right before, where the server has it."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, int(limits.stall * 1000))
     transport = SshTransport(sock, packetizer_class=packetizer_class())
     try:
+        _look_for_stalls(transport, sock, limits)
         transport.banner_timeout = transport.auth_timeout = limits.handshake
         options = transport.get_security_options()
         rest = [cipher for cipher in options.ciphers if cipher not in CIPHERS]
@@ -116,6 +116,18 @@ def _greeted(login: Login, limits: Limits, sock: socket.socket, tried: frozenset
         transport.close()
         raise
     return transport
+
+
+def _look_for_stalls(transport: SshTransport, sock: socket.socket, limits: Limits) -> None:
+    """Who writes to a line on which nothing moves is told so after the stall limit.
+
+    The kernel would call it that, too, where a slow reader now and then lets less pass than it wants to send.
+    """
+    ours = isinstance(transport.packetizer, BulkPacketizer)
+    if ours:
+        transport.packetizer.stall = limits.stall
+    longest = limits.silence if ours else limits.stall
+    sock.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, int(longest * 1000))
 
 
 def _kind(name: str) -> str:
