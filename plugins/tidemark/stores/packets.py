@@ -36,16 +36,8 @@ _CHANNEL_DATA, _CHANNEL_WINDOW_ADJUST, _CHANNEL_EOF, _CHANNEL_CLOSE = 94, b"\x5d
 _PACKET_HEAD = struct.Struct(">BBII")  # padding, type; of channel data: channel, bytes
 _PRIVATE = (
     *("iv_in", "aead_in", "block_engine_in", "compress_engine_in", "remainder", "sequence_number_in", "received_bytes"),
-    *(
-        "keepalive_last",
-        "iv_out",
-        "aead_out",
-        "block_engine_out",
-        "compress_engine_out",
-        "sequence_number_out",
-        "sent_bytes",
-        "write_lock",
-    ),
+    *("iv_out", "aead_out", "block_engine_out", "compress_engine_out", "sequence_number_out", "sent_bytes", "write_lock"),
+    "keepalive_last",
 )
 _PRIVATE_CALLS = ("write_all", "_check_keepalive", "_trigger_rekey", "need_rekey", "handshake_timed_out", "read_message")
 
@@ -104,20 +96,18 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
         """As paramiko's, which writes for ever: TimeoutError where nothing of what was sent moved on for `stall` seconds."""
         self._Packetizer__keepalive_last = time.time()
         left, moved, since = memoryview(out), -1, time.monotonic()
-        while left:
-            if self.closed:
-                raise EOFError
+        while left and not self.closed:
             try:
-                left = left[self._sock.send(left) :]
-                since = time.monotonic()
+                left, since = left[self._sock.send(left) :], time.monotonic()
             except (TimeoutError, BlockingIOError):
                 before, moved = moved, tcp_info(self._sock).acknowledged
-                if moved != before:
-                    since = time.monotonic()
-                elif time.monotonic() - since > self.stall:
+                since = since if moved == before else time.monotonic()
+                if time.monotonic() - since > self.stall:
                     raise TimeoutError from None
             except OSError:
-                raise EOFError from None
+                break
+        if left:
+            raise EOFError
 
     def write_packets(self, out: memoryview, packets: int) -> None:
         """Hand encrypted packets to the kernel, while `writing`."""
