@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shlex
 from collections.abc import Iterator, Sequence
 
@@ -54,7 +55,7 @@ class PosixStore(SftpStore):
     def digest_beside(self, path: str, length: int) -> Digesting | None:
         if length < _LARGE:
             return None
-        script = f"head -c {length} < {shlex.quote(self.place(path))} | sha256sum"
+        script = f"echo; head -c {length} < {shlex.quote(self.place(path))} | sha256sum"
         return _Beside(self._connection.open_pipe(self._shell(script)))
 
     def digests(self, ranges: Sequence[Range]) -> Sequence[str | None]:
@@ -163,11 +164,12 @@ class PosixStore(SftpStore):
         super().close()
 
     def _run(self, script: str) -> tuple[bytes, bytes]:
-        """Output and errors; a failing tool shows in what it did not print."""
-        pipe = self._connection.open_pipe(self._shell(script))
+        """Output and errors; a failing tool shows in what it did not print. What a login script says first is skipped."""
+        mark = secrets.token_hex(16)
+        pipe = self._connection.open_pipe(self._shell(f"echo {mark}; {script}"))
         try:
             pipe.end_input()
-            return pipe.read_all(), pipe.errors().encode()
+            return pipe.read_all().partition(mark.encode() + b"\n")[2], pipe.errors().encode()
         finally:
             pipe.close()
 
@@ -179,8 +181,9 @@ class _Beside:
         self._pipe = pipe
 
     def digest(self) -> str | None:
-        words = self._pipe.read_all().decode("ascii", "replace").split()
-        return words[0] if words and len(words[0]) == 64 else None
+        said = self._pipe.read_all().decode("ascii", "replace").rstrip("\n")  # a login script's words before it
+        digest = said.rpartition("\n")[2].partition(" ")[0]
+        return digest if len(digest) == 64 else None
 
     def close(self) -> None:
         self._pipe.close()
