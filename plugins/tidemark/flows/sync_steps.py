@@ -57,17 +57,17 @@ def whole_run(
     progress: Progress = silent,
     limits: PartLimits = PartLimits(),  # noqa: B008 - frozen
     copies: Copies = Copies(),  # noqa: B008 - frozen
-    on_sent: Callable[[int], None] = lambda _files: None,
+    on_sent: Callable[[str], None] = lambda _run: None,
 ) -> SyncResult:
     """The seven steps of the lease's run in this process; those that are done already find nothing to do.
 
-    `on_sent` gets the number of files that were sent, when they are."""
+    `on_sent` gets the run's id once its files are sent."""
     link = app.link(run_of(app, lease.holder).link)
     with holding(app, lease), stores_of(app, link) as stores, noted(app.ledger, link.name, lease.holder, progress) as beat:
         for step in STEPS:
-            counts = _step(Stage(app, lease, stores, beat, limits, copies), step)
+            _step(Stage(app, lease, stores, beat, limits, copies), step)
             if step == "transfer_files":
-                on_sent(counts.get("files", 0))
+                on_sent(lease.holder)
     return result_of(app.ledger, lease.holder)
 
 
