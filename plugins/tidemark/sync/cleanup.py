@@ -13,11 +13,13 @@ from tidemark.ledger.database import now
 from tidemark.ledger.run_rows import FAILED, HELD, PLANNED, SENT, VANISHED
 from tidemark.stores.landing import MANIFEST, Manifest
 from tidemark.stores.landing_papers import decode_manifest
+from tidemark.stores.listing import folders_of, glance
 from tidemark.sync import snapshot
 from tidemark.sync.closing import require_all_sent, settle_all
 from tidemark.sync.receipts import read_receipts
 from tidemark.sync.sending import pieces_of
 from tidemark.sync.work import Work
+from tidemark.tsfiles.names import RESOURCE
 
 _TIME = len("20260101T000000Z")  # of a run id
 HALF = (".part", ".part.blocks", ".tmp")  # ends of names that are not final
@@ -124,8 +126,13 @@ def _remove_half_files(work: Work, landings: int) -> None:
     work.target.remove_tree(work.landing_folder(work.landing(landings + 1)))
     for part in range(1, landings + 1):
         landing = work.landing(part)
-        found = work.target.list_files([work.landing_folder(landing)]).entries
-        doomed = {e.path for e in found if e.path.endswith(HALF)}
-        doomed |= {e.path for e in found} & {p.send.target_path for item in left for p in pieces_of(work, item, landing)}
+        left_out = {p.send.target_path for item in left for p in pieces_of(work, item, landing)}
+        found = folders_of(glance(work.target, [work.landing_folder(landing)], RESOURCE).entries)
+        doomed = [
+            files.prefix + name
+            for files in found
+            for name in files.names
+            if name.endswith(HALF) or (left_out and files.prefix + name in left_out)
+        ]
         if doomed:
-            work.target.remove(sorted(doomed))
+            work.target.remove(doomed)

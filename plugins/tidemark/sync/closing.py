@@ -24,6 +24,7 @@ from tidemark.ledger.run_rows import (
     FAILED,
     HELD,
     LANDED,
+    MODS,
     PLANNED,
     SEND,
     SENT,
@@ -65,7 +66,8 @@ def require_all_sent(work: Work) -> None:
     run must not end, whatever step somebody starts by hand."""
     with work.ledger.read() as connection:
         run = run_rows.get_run(connection, work.run_id)
-        unsent = sum(state in TO_SEND for _, _, state in run_rows.sizes(connection, work.run_id))
+        counted = run_rows.count_items(connection, work.run_id)
+    unsent = sum(n for (action, state), n in counted.items() if action in (SEND, MODS) and state in TO_SEND)
     if run is None or run.inventory is None or unsent:
         what = f"{unsent} files are not sent yet" if run and run.inventory is not None else "nothing is selected yet"
         raise RetryableError(
@@ -237,7 +239,7 @@ def _land(connection: Connection, work: Work, landing: SentLanding, contents: Co
     link_rows.put_schema_positions(connection, link, positions)
     if contents.schema:
         run_rows.set_schema_landed(connection, run_id)
-    run_rows.set_items(connection, run_id, [{"path": i.path, "state": LANDED} for i in contents.items])
+    run_rows.set_landed(connection, run_id, landing.part)
     run_rows.set_landing(connection, landing.landing, state="landed", landed=work.clock())
     link_rows.set_link(connection, link, next_sequence=landing.sequence + 1, last_landing=landing.landing, last_run=run_id)
     run_rows.add_to_run(
