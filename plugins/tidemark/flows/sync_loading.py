@@ -6,6 +6,8 @@ Only where the receiver is a folder on this machine; elsewhere the receiver's ow
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -61,11 +63,19 @@ def load_soon(app: App, link: LinkSettings, options: Options, run_id: str) -> No
     examine_soon(app, root, folder, map(landed_file, sent), site.data)
 
 
-def loaded_after(app: App, link: LinkSettings, result: SyncResult, progress: Progress) -> SyncResult:
-    """Load what landed, where the receiver is a folder here, and take in its answers."""
-    if app.receiver_root(app.receiver(link.receiver)) is None or not _unanswered(app, link):
-        return result
-    loaded = _load(app, link, progress)
+def loaded_beside(app: App, link: LinkSettings, ending: Callable[[], SyncResult], progress: Progress) -> SyncResult:
+    """Load what landed, where the receiver is a folder here, while the run is ended, and take in the receiver's answers.
+
+    `ending` does the run's last step: it waits for the disk of the site, where links are removed, a load for processors.
+    """
+    if app.receiver_root(app.receiver(link.receiver)) is None:
+        return ending()
+    with ThreadPoolExecutor(1, thread_name_prefix="ending") as beside:
+        ended = beside.submit(ending)
+        if not _unanswered(app, link):
+            return ended.result()
+        loaded = _load(app, link, progress)
+        result = ended.result()
     if loaded is None:
         return replace(result, waiting_for_load=True)
     _take_answers(app, link, result.run)

@@ -36,10 +36,15 @@ from tidemark.ledger.run_rows import (
 )
 from tidemark.stores.landing import MANIFEST
 from tidemark.stores.landing_papers import encode
+from tidemark.stores.listing import folders_of, glance
 from tidemark.sync import snapshot
 from tidemark.sync.manifest import Contents, Inventory, compose, read_inventory
 from tidemark.sync.parts import partition_of
+from tidemark.sync.pieces import pieces_of
 from tidemark.sync.work import Work
+from tidemark.tsfiles.names import RESOURCE
+
+_HALF = (".part", ".part.blocks", ".tmp")  # ends of names that are not final
 
 
 class Paper(NamedTuple):
@@ -112,6 +117,8 @@ def settle(work: Work, landing: SentLanding, paper: Paper | None = None) -> None
         if digest != landing.manifest_sha256:  # the settings changed since it was reserved, and nobody has read it yet
             with work.recording() as connection:
                 run_rows.set_landing(connection, landing.landing, manifest_sha256=digest)
+        _remove_half_files(work, landing.landing)
+        # CRASH WINDOW: half files are gone, the landing is not whole; the rerun looks for them once more and goes on.
         work.target.publish(path, data)
     elif there != landing.manifest_sha256:
         raise CorruptionError(
@@ -126,6 +133,24 @@ def settle(work: Work, landing: SentLanding, paper: Paper | None = None) -> None
     if work.site.snapshot and not landing.last:  # the last part's go with all others, at once
         released = [path for item in contents.files for path in item.paths]
         snapshot.release(work.source, work.folders, landing.run_id, released)
+
+
+def _remove_half_files(work: Work, landing: str) -> None:
+    """What no manifest names: half files, temp files, whole files of items that were left out after all.
+
+    Before the landing is whole: from then on it is its receiver's, who loads it and writes there, while we end our run.
+    """
+    with work.ledger.read() as connection:
+        left = list(run_rows.items(connection, work.run_id, FAILED, VANISHED))
+    left_out = {piece.send.target_path for item in left for piece in pieces_of(work, item, landing)}
+    doomed = [
+        files.prefix + name
+        for files in folders_of(glance(work.target, [work.landing_folder(landing)], RESOURCE).entries)
+        for name in files.names
+        if name.endswith(_HALF) or (left_out and files.prefix + name in left_out)
+    ]
+    if doomed:
+        work.target.remove(doomed)
 
 
 def _read_back(work: Work, path: str) -> str | None:
