@@ -243,6 +243,12 @@ def set_items(connection: Connection, run_id: str, changes: Iterable[Mapping[str
         write_rows(connection, f"UPDATE run_item SET {assignments} WHERE run_id = :run_ AND path = :path", rows)
 
 
+def set_landed(connection: Connection, run_id: str, part: int) -> None:
+    """All that was sent with this part stands in a closed landing."""
+    sql = f"UPDATE run_item SET state = '{LANDED}' WHERE run_id = :run AND part = :part AND state = '{SENT}'"
+    connection.execute(sa.text(sql), {"run": run_id, "part": part})
+
+
 def count_items(connection: Connection, run_id: str) -> Mapping[tuple[str, str], int]:
     """{(action, state): number} of a run's items."""
     sql = "SELECT action, state, COUNT(*) FROM run_item WHERE run_id = :run GROUP BY action, state"
