@@ -19,9 +19,10 @@ import pytest
 from tests.e2e.engine_world import LONG_AGO, MB, World, every_line_is_long
 from tests.e2e.sending_process import PLUGINS, PROGRAM
 from tests.services.sshd import Sshd
+from tidemark.errors import SourceVanishedError
 from tidemark.stores import proving
 from tidemark.stores.block_journal import Block, Identity, decode, header, journal_at, part_at
-from tidemark.stores.transfer import SendItem, SendOptions, Sent, send
+from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 
@@ -90,6 +91,30 @@ def test_what_is_there_does_not_cross_again(
     item = world.put("f", 8 * MB)
     leave(world, item, *kept)
     assert brought(world, item) == missing
+
+
+def test_where_all_have_journals_bytes_are_asked_for_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    items = [world.put("f", 3 * MB), world.put("g", 2 * MB), world.put("small", 1000)]
+    for item in items[:2]:
+        leave(world, item, (0, MB))
+    with world.ends() as (source, target):
+        monkeypatch.setattr(source, "stat_many", None)
+        outcomes = {one.item: one for one in send(source, target, items, options())}
+    assert world.arrived(outcomes) and len(outcomes) == 3
+
+
+def test_a_source_that_is_gone_or_shorter_since_is_its_own_trouble(world: World) -> None:
+    items = [world.put("gone", 3 * MB), world.put("short", 3 * MB), world.put("good", 3 * MB)]
+    for item in items:
+        leave(world, item, (0, MB))
+    (world.site / "gone").unlink()
+    os.truncate(world.site / "short", 2 * MB)
+    os.utime(world.site / "short", (LONG_AGO, LONG_AGO))
+    outcomes = world.move(items, options())
+    assert world.no_half_file(outcomes) and isinstance(outcomes[items[2]], Sent)
+    for item in items[:2]:
+        failed = outcomes[item]
+        assert isinstance(failed, Failed) and isinstance(failed.error, SourceVanishedError) and failed.error.hint
 
 
 @pytest.mark.parametrize("digest", [True, False], ids=["both ends", "target only"])

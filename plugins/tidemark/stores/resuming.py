@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from tidemark.stores import durable
-from tidemark.stores.block_journal import Block, Identity, decode, journal_of, part_of
+from tidemark.stores.block_journal import Block, BlockJournal, Identity, decode, journal_of, part_of
 from tidemark.stores.disk import Disk
 from tidemark.stores.part_file import Resumed, hash_range
 
@@ -33,13 +33,15 @@ def whole_blocks(disk: Disk, path: str, identity: Identity | None) -> Resumed:
 
 def claimed(disk: Disk, path: str, identity: Identity | None) -> list[Block]:
     """What the journal says lies in the part, where it is a journal of `identity`; nobody looked at the bytes."""
-    part = disk.stat(part_of(path))
-    if identity is None or part is None or disk.stat(journal_of(path)) is None:
-        return []
-    journal = decode(disk.read(journal_of(path), 0, None))
-    if journal is None or journal.identity != identity:
+    part, journal = disk.stat(part_of(path)), journal_at_hand(disk, path)
+    if part is None or journal is None or journal.identity != identity:
         return []
     return [block for block in journal.blocks if block.end <= part[0]]
+
+
+def journal_at_hand(disk: Disk, path: str) -> BlockJournal | None:
+    """The journal of the part of `path`, whatever it is of."""
+    return decode(disk.read(journal_of(path), 0, None)) if disk.stat(journal_of(path)) is not None else None
 
 
 def claims(resumed: Resumed) -> list[tuple[int, int, str]]:
