@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import threading
 import time
@@ -13,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.services.sshd import Sshd
-from tidemark.stores import durable, part_file, pull, resuming, retrying
-from tidemark.stores.block_journal import Block, Identity, header
+from tidemark.stores import durable, part_file, pull, retrying
 from tidemark.stores.local import LocalStore
 from tidemark.stores.opening import StoreAddress, open_store
 from tidemark.stores.protocol import Store
@@ -202,30 +200,3 @@ def test_a_part_that_another_begins_at_the_same_moment_is_brought_again(
     (outcome,) = send(source, target, [put(site, "f.tsfile", size)], SendOptions(block_bytes=MB, retries=1))
     assert isinstance(outcome, Sent) and taken
     assert (tmp_path / "f.tsfile").read_bytes() == (site / "f.tsfile").read_bytes()
-
-
-def test_who_is_to_stop_does_not_read_through_what_earlier_tries_left(
-    site: Path, source: Store, target: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The parts stay as they are, and no file has an outcome."""
-    items = [put(site, f"{number}.tsfile", 4 * MB) for number in range(6)]
-    for item in items:
-        found = (site / item.source_path).stat()
-        content = (site / item.source_path).read_bytes()[: 3 * MB]
-        (tmp_path / f"{item.target_path}.part").write_bytes(content)
-        block = Block(0, 3 * MB, hashlib.sha256(content).hexdigest())
-        known = Identity(item.size, int(found.st_mtime), found.st_ino)
-        (tmp_path / f"{item.target_path}.part.blocks").write_bytes(header(known) + block.line())
-    before = {place.name: place.read_bytes() for place in tmp_path.iterdir()}
-    read, stop = os.pread, threading.Event()
-
-    def slow(handle: int, size: int, offset: int) -> bytes:
-        stop.set()
-        time.sleep(0.3)
-        return read(handle, size, offset)
-
-    monkeypatch.setattr(resuming.os, "pread", slow)
-    started = time.monotonic()
-    outcomes = list(send(source, target, items, SendOptions(block_bytes=MB, should_stop=stop.is_set)))
-    assert outcomes == [] and time.monotonic() - started < 2.5, "3.6 s of reads, and more where it is cut and begins again"
-    assert {place.name: place.read_bytes() for place in tmp_path.iterdir()} == before

@@ -8,9 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.stores.schedule import (
+    KEPT_AHEAD,
     LEAST_CHUNK,
     SHORT_ROUND_TRIP,
+    Kept,
     Schedule,
+    Span,
     chunk_bytes,
     complement,
     cover,
@@ -81,6 +84,52 @@ def test_one_connection_is_asked_for_each_byte_once_and_each_file_in_order(sizes
             at[number] += length
     assert list(at.values()) == sizes
     assert schedule.outstanding(1) == sum(size or 1 for size in sizes)
+
+
+@given(st.integers(0, 40), st.integers(1, 40), st.integers(1, 4), st.data())
+def test_what_is_kept_is_asked_for_its_digest_until_it_is_told_whoever_dies(
+    missing: int, kept: int, connections: int, data: st.DataObject
+) -> None:
+    """And the first ask is of a missing byte."""
+    schedule = Schedule()
+    piece = 10 * KB
+    if missing:
+        schedule.add_large(0, [(0, missing * piece)])
+    schedule.compare(0, [((missing + n) * piece, (missing + n + 1) * piece) for n in range(kept)])
+    asked: dict[int, list[Span]] = {c: [] for c in range(connections)}
+    told: list[tuple[int, int]] = []
+    deaths, turn = data.draw(st.integers(0, 6)), 0
+    while not schedule.finished:
+        connection = data.draw(st.integers(0, connections - 1)) if turn < 200 else turn % connections
+        turn += 1
+        if deaths and turn < 200 and data.draw(st.integers(0, 9)) == 0:
+            deaths -= 1
+            schedule.lost(connection)
+            asked[connection].clear()
+            continue
+        spans = schedule.next(connection, piece, frozenset(range(connections)) - {connection})
+        assert turn > 1 or not missing or not any(isinstance(span, Kept) for span in spans)
+        asked[connection] += spans
+        assert connections > 1 or sum(isinstance(span, Kept) for span in asked[connection]) <= KEPT_AHEAD
+        assert schedule.outstanding(connection) == sum(span.weight for span in asked[connection])
+        if not spans and asked[connection]:
+            span = asked[connection].pop(0)
+            schedule.arrived(connection, *span)
+            told.append((span.offset, span.end))
+        if not complement((missing + kept) * piece, told):
+            schedule.complete(0)
+    assert not complement((missing + kept) * piece, told)
+
+
+def test_a_file_that_is_given_up_is_not_compared() -> None:
+    schedule = Schedule()
+    schedule.compare(0, [(0, 10), (10, 20)])
+    assert schedule.next(1, 100) == (Kept(0, 0, 10),)
+    schedule.drop(0)
+    assert schedule.finished and schedule.next(1, 100) == () and schedule.outstanding(1) == 0
+    schedule.arrived(1, 0, 0, 10)
+    schedule.lost(1)
+    assert schedule.finished and schedule.next(2, 100) == ()
 
 
 def test_small_files_get_their_turn_beside_a_large_one_and_the_largest_comes_first() -> None:

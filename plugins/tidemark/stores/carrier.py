@@ -19,8 +19,8 @@ from tidemark.errors import HostKeyError, TidemarkError, UnreachableError
 from tidemark.stores.bulk_sink import BulkSink, Frame
 from tidemark.stores.far_program import DATA
 from tidemark.stores.far_session import FarSession, start_far_end
-from tidemark.stores.far_stream import ANY, RANGE
-from tidemark.stores.schedule import Span
+from tidemark.stores.far_stream import ALONE, ANY, RANGE
+from tidemark.stores.schedule import Kept, Span
 from tidemark.stores.ssh import SshConnection
 
 RECORDS_ROOM = 1 << 16  # bytes of a frame that are records
@@ -83,8 +83,10 @@ class Carrier:
 
     def ask(self, spans: Sequence[Span], files: dict[int, Asking]) -> None:
         words = []
-        for number, offset, length in spans:
+        for span in spans:
+            number, offset, length = span
             file = files[number]
+            length += ALONE if isinstance(span, Kept) else 0
             words.append(RANGE.pack(number, offset, length, file.wanted, file.mtime, file.inode, len(file.path)))
             words.append(file.path)
         self.request(b"".join(words))

@@ -197,7 +197,7 @@ def begin(disk: Disk, files: list[Any], resumed: dict[str, Any]) -> list[Any]:
             durable.make_folder(os.path.dirname(disk.locate(path)))
             identity = Identity(size, mtime, inode)
             kept = whole_blocks(disk, path, identity if keep else None)
-            begin_part(disk, path, identity, kept)
+            begin_part(disk, path, identity, kept.known())
             resumed.pop(path, None)
             if kept.known():  # another process may receive it (`far_forward`), and then nobody asks for what is kept here
                 resumed[path] = kept

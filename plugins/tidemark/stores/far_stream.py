@@ -3,8 +3,9 @@
 A request is a row of RANGEs, each followed by its place; an answer's frames hold RECORDs, then the bytes of all of them, one
 behind the other. The bytes are hashed in the read that sends them. A file's blocks asked for from its start and in order
 get the digest of the file *up to the block's end* (PREFIX), so the last one is the whole file's and nothing is hashed
-twice; a block asked for out of order gets its own (BLOCK). Runs at the far end (see `far_program`): the standard library
-alone, Python 3.6. Source: research/transfer-pull.md, "What to know first" 2-4.
+twice; a block asked for out of order gets its own (BLOCK). Of bytes that an earlier try left at the near end the digest
+alone is asked (KEPT), which is read and hashed between the others. Runs at the far end (see `far_program`): the standard
+library alone, Python 3.6. Source: research/transfer-pull.md, "What to know first" 2-4.
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ from tidemark.stores.disk import Disk
 
 RANGE = struct.Struct(">IQQQqQH")  # number, offset, length, bytes of the file wanted, mtime, inode, bytes of the path
 RECORD = struct.Struct(">IQIBBQ32s")  # number, offset, length, trouble, kind, edition or (with SHORT) size, digest
-BLOCK, PREFIX, BARE = range(3)  # what a record's digest is of: its bytes, the file up to their end, nothing
+BLOCK, PREFIX, BARE, KEPT = range(4)  # what a record's digest is of: its bytes, the file up to their end, nothing;
+# KEPT: the bytes of its span, which do not follow
+ALONE = 1 << 63  # with a RANGE's length: its digest alone
 CHANGED, SHORT = 250, 251  # troubles beside the errno: not the file it was; fewer bytes than wanted
 ANY = -1  # as mtime of a RANGE: whatever it is, as long as it is the same before and after the read
 RACY_SECONDS = 2  # so young a file may change without a change of its mtime: written through a mapping, or a coarse clock
 TICK_SECONDS = 0.02  # and of its ctime, which nobody can set, where the disk keeps more than whole seconds
 PIPE_BYTES = 1 << 20
 NOTHING = bytes(32)
+_AT_ONCE = 1 << 18  # bytes read to be hashed alone: they stay in the processor's cache
 _LOW32, _LOW31 = (1 << 32) - 1, (1 << 31) - 1
 _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ
 
@@ -75,6 +79,8 @@ class Ranges:
                 self._trouble(number, offset, SHORT, before.st_size)
             elif known[0] != ANY and known != (before[modes.ST_MTIME], before.st_ino):
                 self._trouble(number, offset, CHANGED)
+            elif length >= ALONE:
+                self._alone(number, handle, (offset, length - ALONE), before)
             elif length == wanted <= len(self.buffer):
                 self._whole(number, handle, wanted, before)
             else:
@@ -121,6 +127,20 @@ class Ranges:
             length -= size
         if running is not None:
             self.running[number] = (offset, running)
+
+    def _alone(self, number: int, handle: int, span: tuple[int, int], before: os.stat_result) -> None:
+        offset, left = span
+        total, view = hashlib.sha256(), memoryview(bytearray(min(left, _AT_ONCE)))
+        os.lseek(handle, offset, os.SEEK_SET)
+        while left and _fill(handle, view[:left]):
+            total.update(view[:left])
+            left -= len(view[:left])
+        after = os.fstat(handle)
+        if left or _changed(before, after):
+            self._trouble(number, offset, CHANGED)
+        else:
+            of = edition(after, self.now)
+            self.records.append(RECORD.pack(number, offset, span[1], 0, KEPT, of, total.digest()))
 
     def _hashed(self, view: memoryview, running: Any) -> tuple[int, bytes]:
         if not self.digest:

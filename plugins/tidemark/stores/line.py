@@ -138,7 +138,7 @@ class Line:
                 self.lost(carrier)
                 return
             if self._bucket.rate:
-                self._bucket.take(sum(span.length + self._beside(span.number) for span in spans))
+                self._bucket.take(sum(span.weight + self._beside(span.number) for span in spans))
 
     def _beside(self, number: int) -> int:
         """Bytes that cross with a span the way its contents do: who sends says what they are of, and asks for the name."""

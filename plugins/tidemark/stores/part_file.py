@@ -58,14 +58,13 @@ def spans_of(blocks: Sequence[Block]) -> list[tuple[int, int]]:
     return [(block.offset, block.end) for block in blocks]
 
 
-def begin_part(disk: Disk, path: str, identity: Identity, resumed: Resumed) -> None:
+def begin_part(disk: Disk, path: str, identity: Identity, known: Sequence[Block]) -> None:
     """Make part and journal for `PartFile`. With nothing to go on from the part is a new file: nobody else has it open.
 
-    ESTALE when somebody else makes them at this moment.
+    `known`: what an earlier try left in it, which stays claimed. ESTALE when somebody else makes them at this moment.
     """
     place = disk.locate(path)
     durable.remove_quietly(journal_at(place))
-    known = resumed.known()
     if not known:
         os.close(_new(part_at(place)))
     # CRASH WINDOW: a part without a journal: the rerun begins it anew.

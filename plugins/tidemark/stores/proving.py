@@ -2,7 +2,8 @@
 
 Of what comes nothing is hashed: it is written, and its record's claim is journaled. A thread of its own reads it back
 behind the writer, from the page cache, and compares at every piece's end; so a file is hashed once here, beside what still
-comes, and bytes that differ are those of a piece that can be asked for again. What somebody else writes behind that thread
+comes, and bytes that differ are those of a piece that can be asked for again. What an earlier try left is such a piece, too,
+once the source said what it has there. What somebody else writes behind that thread
 shows in the part's times (`durable.Proof`), and then all of it is read back once more, at the end.
 """
 
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 from tidemark.stores.block_journal import Block, Identity
 from tidemark.stores.disk import Disk
 from tidemark.stores.far_stream import BARE, BLOCK, PREFIX
-from tidemark.stores.part_file import LOOKS, Differs, PartFile, Resumed
+from tidemark.stores.part_file import LOOKS, Differs, PartFile
 
 _SIGN_BYTES = 64 << 20  # of a file that is read back whole, between two signs of life
 BACK = 1 << 19  # bytes read back at once: a piece is two steps, and stays in the processor's cache
@@ -33,26 +34,22 @@ class ProvenPart(PartFile):
     `alive` is called now and then while much is read back.
     """
 
-    def __init__(
-        self, disk: Disk, path: str, identity: Identity, resumed: Resumed, alive: Callable[[], None] = lambda: None
-    ) -> None:
-        super().__init__(disk, path, identity, resumed)
+    def __init__(self, disk: Disk, path: str, identity: Identity, alive: Callable[[], None] = lambda: None) -> None:
+        super().__init__(disk, path, identity, None)
         self._alive = alive
         self._door = threading.Lock()  # to what both threads look at
         self._reading = threading.Lock()  # held while the handle is read from
         self._over = False
-        self._reach = resumed.prefix  # written without a gap up to here
+        self._reach = 0  # here without a gap up to that
         self._ends: dict[int, bytes] = {}  # end of a piece: what the file up to there must have; b"": what was read back
         self._due: list[int] = []  # those the reader has not come to, a heap
-        self._blocks = list(resumed.blocks)  # claims of pieces of their own
+        self._blocks: list[Block] = []  # claims of pieces of their own
         self._unread: deque[Block] = deque()
+        self.kept: set[int] = set()  # where pieces begin that an earlier try left
         self._bare = False  # some of it is known by what was read back alone
         self._bad = False  # bytes that differ wait to be sent again
         self._buffer = memoryview(b"")
         self._unsigned = 0
-        if resumed.prefix:
-            self._ends[resumed.prefix] = self.running.digest()
-        self._join_later()
 
     @property
     def complete(self) -> bool:
@@ -66,7 +63,7 @@ class ProvenPart(PartFile):
     def put(self, offset: int, data: memoryview, kind: int, digest: bytes) -> None:
         """Write and journal a piece. Raises OSError of the disk."""
         end = offset + len(data)
-        if end <= self._reach or self.later.get(offset, 0) >= end:
+        if self._has(offset, end):
             return  # came before, from another connection
         if kind == BARE and offset > self._reach:
             kind, digest = BLOCK, hashlib.sha256(data).digest()
@@ -86,8 +83,24 @@ class ProvenPart(PartFile):
             else:
                 self._ends[end] = digest if kind == PREFIX else b""
                 heapq.heappush(self._due, end)
-            self.later[offset] = max(end, self.later.get(offset, 0))
-            self._join_later()
+            self._here(offset, end)
+
+    def keep(self, block: Block) -> None:
+        """A piece that an earlier try left, with the digest that the source has of it now."""
+        if self._has(block.offset, block.end):
+            return
+        # CRASH WINDOW: compared or not, the journal claims what it claimed before; the rerun asks and reads again.
+        with self._door:
+            self.kept.add(block.offset)
+            self._blocks.append(block)
+            self._unread.append(block)
+            self._here(block.offset, block.end)
+
+    @property
+    def behind(self) -> bool:
+        """Much that an earlier try left may still be to read back."""
+        with self._door:
+            return any(block.offset in self.kept for block in self._unread)
 
     def again(self, offset: int, end: int) -> tuple[int, int]:
         """These bytes differ; returns the span that is to be put again: with them, all of the pieces they are in."""
@@ -97,6 +110,7 @@ class ProvenPart(PartFile):
             spans = [*self.later.items(), (0, self._reach)]
             self.touched = self.touched or offset < self.hashed
             self._reach = min(self._reach, offset)
+            self.kept = {start for start in self.kept if not offset <= start < end}
             self.later = {max(o, end): e for o, e in spans if e > end}
             self._join_later()
             self._bad = False
@@ -123,6 +137,13 @@ class ProvenPart(PartFile):
         self._over = True
         with self._reading:
             super().close()
+
+    def _has(self, offset: int, end: int) -> bool:
+        return end <= self._reach or self.later.get(offset, 0) >= end
+
+    def _here(self, offset: int, end: int) -> None:
+        self.later[offset] = max(end, self.later.get(offset, 0))
+        self._join_later()
 
     def _join_later(self) -> None:
         for offset in sorted(self.later):

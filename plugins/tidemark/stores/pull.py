@@ -2,6 +2,9 @@
 
 The hand (`transfer_round`) writes what comes, a thread reads large files back and proves them (`proving`), another gives
 final names (`sealing`). A piece whose bytes differ in the part is asked for again, it alone, `retries` times a file.
+
+What an earlier try left is compared while the missing bytes flow: the far end says the digest of each piece of it between
+them, and it is read back like what came. A piece that differs, rotten here or another one there, is then a missing one.
 """
 
 from __future__ import annotations
@@ -15,21 +18,20 @@ from queue import Empty
 from typing import NamedTuple
 
 from tidemark.errors import TidemarkError
-from tidemark.stores.block_journal import Identity, journal_of, part_at
+from tidemark.stores.block_journal import Block, Identity, journal_of, part_at
 from tidemark.stores.bulk_sink import Frame
 from tidemark.stores.carrier import Carrier
 from tidemark.stores.disk import Disk
 from tidemark.stores.durable import remove_quietly
-from tidemark.stores.far_stream import ANY, BARE, same_edition
+from tidemark.stores.far_stream import ANY, BARE, KEPT, same_edition
 from tidemark.stores.line import Line
 from tidemark.stores.local import LocalStore
-from tidemark.stores.looking import same_at
-from tidemark.stores.part_file import Differs, Resumed, begin_part
+from tidemark.stores.part_file import Differs, begin_part, spans_of
 from tidemark.stores.protocol import Entry, Range
 from tidemark.stores.proving import ProvenPart, Prover
 from tidemark.stores.python_store import PythonStore
-from tidemark.stores.resuming import claims, whole_blocks
-from tidemark.stores.schedule import complement
+from tidemark.stores.resuming import claimed, journal_at_hand
+from tidemark.stores.schedule import Span, complement
 from tidemark.stores.sealing import Sealer, Whole
 from tidemark.stores.small_files import WORTH_IT, Arrived, SmallFiles
 from tidemark.stores.target_folders import TargetFolders
@@ -42,18 +44,14 @@ MOST_UNPROVEN = 32  # files that are written and held open until they are read b
 TOLD_AT_ONCE, TELL_SECONDS = 4 << 20, 0.05  # bytes that came are told in steps of so many, or so often
 
 
-class _Stopping(Exception):
-    """Who looks at parts is to stop."""
-
-
 @dataclass
 class _Large:
     """A file of more than one piece."""
 
     identity: Identity
-    resumed: Resumed  # what its part begins with
+    claims: Sequence[Block]  # of an earlier try, of what lies in its part
     confirm: bool  # its times cannot show a change: digested again at the source before it is sealed
-    edition: int | None = None  # what the source's times said, by its own clock, when its first piece was read
+    edition: int | None = None  # what the source's times said, by its own clock, when a piece was first read
     syncs_failed: int = 0  # of the disk, before its first byte
     repeated: int = 0  # pieces asked for again
     part: ProvenPart | None = None  # once its first piece came
@@ -89,10 +87,11 @@ class Pull(Round):
         at, large, data, files, proven = 0, self._large, frame.data, self._files, self.wire.options.digest_at_source
         small: list[_Small] = []
         for number, offset, length, trouble, kind, note, digest in self._records(frame):
-            piece = data[at : at + length]
-            at += length
+            follow = 0 if kind == KEPT else length
+            piece = data[at : at + follow]
+            at += follow
             size = files[number].size if number < len(files) else -1
-            odd = len(piece) != length or offset + length > size or (not length and size) or (proven and kind == BARE)
+            odd = len(piece) != follow or offset + length > size or (not length and size) or (proven and kind == BARE)
             if size < 0 or (odd and not trouble):
                 raise self._not_asked()
             if trouble:
@@ -102,7 +101,7 @@ class Pull(Round):
             elif number in large:
                 new = self.schedule.arrived(carrier.number, number, offset, length)
                 if self._same(number, note):
-                    self._piece((number, offset), piece, (kind, digest))
+                    self._piece(Span(number, offset, length), piece, (kind, digest))
                     self.kept_bytes += length if new and number in large else 0
             elif self.schedule.arrived(carrier.number, number, 0, length):  # else it has its outcome
                 small.append(_Small(number, piece, kind, digest))
@@ -130,7 +129,12 @@ class Pull(Round):
             for large in self._large.values():
                 if large.part is not None:
                     large.part.look()
-        return not self._unproven
+        return not any(not (self.stopping and self._behind(number)) for number in self._unproven)
+
+    def _behind(self, number: int) -> bool:
+        """What an earlier try left of it is still being read: who is to stop does not wait, the next try begins so."""
+        part = self._large[number].part
+        return part is not None and part.behind
 
     def enough(self) -> bool:
         """More than a block is on its way, so that a line is never idle: past the edge one block is taken of it at most."""
@@ -138,6 +142,8 @@ class Pull(Round):
 
     def close(self) -> None:
         self._tell_bytes(0, 0)
+        for number in list(filter(self._behind, self._large)):
+            self._drop(number)
         self._prover.finish()
         self._take_looked()
         for large in self._large.values():
@@ -182,13 +188,17 @@ class Pull(Round):
         large.edition, large.confirm = edition, large.confirm or not sure
         return True
 
-    def _piece(self, place: tuple[int, int], data: memoryview, proof: tuple[int, bytes]) -> None:
-        number, offset = place
+    def _piece(self, span: Span, data: memoryview, proof: tuple[int, bytes]) -> None:
+        number, offset, length = span
+        kind, digest = proof
         item, large = self._files[number], self._large[number]
         self.wire.spend([(item.target_path, len(data))])
         try:
             part = self._part(item, large)
-            part.put(offset, data, *proof)
+            if kind == KEPT:
+                part.keep(Block(offset, length, digest.hex()))
+            else:
+                part.put(offset, data, kind, digest)
             handle = part.sync_due()
             if handle >= 0:
                 self._sealer.sync(handle, part)
@@ -225,12 +235,13 @@ class Pull(Round):
         """Ask for the piece again whose bytes differ in the part."""
         item, large = self._files[number], self._large[number]
         assert large.part is not None
-        large.repeated += 1
+        large.repeated += other.offset not in large.part.kept
         if large.repeated > self.wire.options.retries:
             self._fail(number, differs(item, "target", other.offset, other.length))
             return
         offset, end = large.part.again(other.offset, other.offset + other.length)
         self._unproven.discard(number)
+        self.kept_bytes -= end - offset
         self.schedule.repeat(number, offset, end)
         for carrier in list(self.line.carriers):
             self.line.top_up(carrier, self._stop.is_set)
@@ -247,8 +258,8 @@ class Pull(Round):
             self._folders.place(item.target_path)
             disk, path = self.target.disk, item.target_path
             large.syncs_failed = self._sealer.syncs_failed
-            begin_part(disk, path, large.identity, large.resumed)
-            large.part = ProvenPart(disk, path, large.identity, large.resumed, lambda: self.line.came.put((None, None)))
+            begin_part(disk, path, large.identity, large.claims)
+            large.part = ProvenPart(disk, path, large.identity, lambda: self.line.came.put((None, None)))
         return large.part
 
     def _whole_large(self, number: int, part: ProvenPart) -> None:
@@ -281,50 +292,41 @@ class Pull(Round):
 
     # before the first byte
 
+    def entries(self, items: Sequence[SendItem]) -> Sequence[Entry | TidemarkError | None]:
+        """As their journals say, where each has one, without a round trip: the far end looks at every piece whether it is
+        still so."""
+        disk, found = Disk(self.target.where.root), list[Entry]()
+        for item in items:
+            journal = None
+            with suppress(OSError):  # which is told where the part is looked at
+                journal = journal_at_hand(disk, item.target_path)
+            if journal is None or journal.identity.wanted != item.size or journal.identity.mtime == ANY:
+                return super().entries(items)
+            found.append(Entry(item.source_path, *journal.identity))
+        return found
+
     def look_at(self, files: dict[int, Entry]) -> dict[int, list[tuple[int, int]]]:
         gaps: dict[int, list[tuple[int, int]]] = {}
         disk = Disk(self.target.where.root)  # one that no other thread uses
-        with disk.telling(self._unless_stopping), suppress(_Stopping):
-            for number, entry in files.items():
-                item = self._files[number]
-                known = identity(item, entry)
-                try:
-                    self._unless_stopping()
-                    resumed, edition = self._resumed(disk, item, known)
-                except TidemarkError as error:
-                    self._unless_stopping()  # else it may be our own cut
-                    self._fail(number, error)
-                except OSError as error:
-                    self._not_kept(number, None, error)
-                else:
-                    self._large[number] = _Large(known, resumed, entry.size != item.size, edition)
-                    gaps[number] = complement(item.size, resumed.spans())
-        return gaps
-
-    def _unless_stopping(self) -> None:
-        if self.stopping:
-            raise _Stopping
-
-    def _resumed(self, disk: Disk, item: SendItem, known: Identity) -> tuple[Resumed, int | None]:
-        """What an earlier try left that the source still has, and the edition it was compared with."""
-        resumed = whole_blocks(disk, item.target_path, known)
-        if resumed.known():
-            edition = self.source.editions([item.source_path])[0]
-            if edition is not None and same_at(self.source, item.source_path, claims(resumed)):
-                return resumed, edition
-        return Resumed(), None
-
-    def ready(self, number: int) -> None:
-        """One that is all there from an earlier try is read back, too."""
-        item, large = self._files[number], self._large[number]
-        if not self.schedule.waits_for(number):
+        for number, entry in files.items():
+            item = self._files[number]
+            known = identity(item, entry)
             try:
-                part = self._part(item, large)
+                claims = claimed(disk, item.target_path, known)
             except OSError as error:
                 self._not_kept(number, None, error)
-                return
-            self._unproven.add(number)
-            self._prover.look(number, part)
+            else:
+                self._large[number] = _Large(known, claims, entry.size != item.size)
+                gaps[number] = complement(item.size, spans_of(claims))
+        return gaps
+
+    def ready(self, number: int) -> None:
+        """What is claimed to be here counts once the source has the same, piece by piece."""
+        size, block = self._files[number].size, self.wire.options.block_bytes
+        kept = complement(size, complement(size, spans_of(self._large[number].claims)))
+        pieces = [(start, min(start + block, end)) for offset, end in kept for start in range(offset, end, block)]
+        if pieces:
+            self.schedule.compare(number, pieces)
 
 
 def _close(large: _Large) -> None:

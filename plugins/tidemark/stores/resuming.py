@@ -1,7 +1,7 @@
 """What an earlier try of a large file left in its part and is still good: the same source, bytes that digest alike.
 
 Where the parts are, so at the far end of a push too (see `far_program`): Python 3.6. That the source still has these bytes
-is for who reads it to say, by `claims`.
+is for who reads it to say, by `claims`. A pull goes by what is `claimed` and asks the source for the digests of it.
 """
 
 from __future__ import annotations
@@ -11,26 +11,37 @@ import os
 from collections.abc import Callable, Sequence
 
 from tidemark.stores import durable
-from tidemark.stores.block_journal import Block, Identity, decode, journal_of, part_of
+from tidemark.stores.block_journal import Block, BlockJournal, Identity, decode, journal_of, part_of
 from tidemark.stores.disk import Disk
 from tidemark.stores.part_file import Resumed, hash_range
 
 
 def whole_blocks(disk: Disk, path: str, identity: Identity | None) -> Resumed:
     """The journal's claims that the part's bytes bear out, where it is a journal of `identity`; else an empty start."""
-    if identity is None or disk.stat(part_of(path)) is None or disk.stat(journal_of(path)) is None:
-        return Resumed()
-    journal = decode(disk.read(journal_of(path), 0, None))
-    if journal is None or journal.identity != identity:
+    blocks = claimed(disk, path, identity)
+    if not blocks:
         return Resumed()
     handle = disk.open(part_of(path), writing=True)  # as who goes on will: one who hangs loses all of a lease, not half
     try:
         before = durable.Proof.of(os.fstat(handle))
-        resumed = _borne_out(handle, journal.blocks, disk.tell)
+        resumed = _borne_out(handle, blocks, disk.tell)
         resumed.seen = before
         return resumed
     finally:
         os.close(handle)
+
+
+def claimed(disk: Disk, path: str, identity: Identity | None) -> list[Block]:
+    """What the journal says lies in the part, where it is a journal of `identity`; nobody looked at the bytes."""
+    part, journal = disk.stat(part_of(path)), journal_at_hand(disk, path)
+    if part is None or journal is None or journal.identity != identity:
+        return []
+    return [block for block in journal.blocks if block.end <= part[0]]
+
+
+def journal_at_hand(disk: Disk, path: str) -> BlockJournal | None:
+    """The journal of the part of `path`, whatever it is of."""
+    return decode(disk.read(journal_of(path), 0, None)) if disk.stat(journal_of(path)) is not None else None
 
 
 def claims(resumed: Resumed) -> list[tuple[int, int, str]]:

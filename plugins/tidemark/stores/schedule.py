@@ -4,7 +4,8 @@ Large files go in chunks, each connection going on with the file it is at (its d
 a connection without a file takes the largest waiting one, or joins another at its. Small files go in bundles, and get every
 fourth turn while large ones wait. When nothing waits any more, an idle connection asks again what the busiest one has not
 begun to send: what comes first counts. So no connection, however slow, decides when the last byte is there. Every byte is
-at any time in one place: waiting, asked of one connection or of two, or here.
+at any time in one place: waiting, asked of one connection or of two, or here. What an earlier try left is asked for its
+digest alone, every second turn: the first turn is of what is missing, which fills the line meanwhile.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import NamedTuple
 
 BUNDLE_FILES = 512  # at most, asked at once
 SMALL_TURN = 4  # of so many asks one is a bundle, while both kinds wait
+KEPT_AHEAD = 16  # spans asked of a connection for their digest alone: who is to stop waits for those, a long line not often
 LEAST_CHUNK = 128 << 10
 _EVERYTHING = 1 << 62  # bytes: no file is larger
 
@@ -28,6 +30,21 @@ class Span(NamedTuple):
     @property
     def end(self) -> int:
         return self.offset + self.length
+
+    @property
+    def weight(self) -> int:
+        """Bytes that answer it; an empty file counts as one."""
+        return self.length or 1
+
+
+class Kept(Span):
+    """Bytes that are here: what the source's digest of them is."""
+
+    __slots__ = ()
+
+    @property
+    def weight(self) -> int:
+        return 1
 
 
 @dataclass(eq=False)
@@ -66,6 +83,7 @@ class Schedule:
     _at: dict[int, int] = field(default_factory=dict)  # connection: the large file it is at
     _turn: int = 0
     _owed: dict[int, int] = field(default_factory=dict)  # bytes outstanding, by connection
+    _kept: dict[int, deque[Kept]] = field(default_factory=dict)  # of large files: nobody was asked for their digest
 
     def add_small(self, number: int, size: int) -> None:
         self._small[number] = self._open_small[number] = size
@@ -73,6 +91,11 @@ class Schedule:
 
     def add_large(self, number: int, gaps: Sequence[tuple[int, int]]) -> None:
         self._large[number] = _Gaps(deque(gaps), sum(map(_length, gaps)), complement(_EVERYTHING, gaps))
+
+    def compare(self, number: int, spans: Iterable[tuple[int, int]]) -> None:
+        """What an earlier try left of a large file, (offset, end) each; it waits for the digests of these, too."""
+        self._large.setdefault(number, _Gaps(deque(), 0, [(0, _EVERYTHING)]))
+        self._kept[number] = deque(Kept(number, offset, end - offset) for offset, end in spans)
 
     @property
     def finished(self) -> bool:
@@ -104,10 +127,10 @@ class Schedule:
         Of a connection in `slow` even what it may be sending is asked again.
         """
         self._turn += 1
-        if self._small and (self._turn % SMALL_TURN == 0 or not self._waiting_large()):
+        spans = self._comparison(connection) if self._turn % 2 and self._turn > 1 else []
+        if not spans and self._small and (self._turn % SMALL_TURN == 0 or not self._waiting_large()):
             spans = self._bundle(chunk)
-        else:
-            spans = self._chunk(connection, chunk)
+        spans = spans or self._chunk(connection, chunk) or self._comparison(connection)
         asked = Asked(deque(spans)) if spans else self._again(connection, slow)
         if asked is None:
             return ()
@@ -148,6 +171,7 @@ class Schedule:
     def drop(self, number: int) -> None:
         """The file is given up; what still comes of it is not waited for."""
         self._large.pop(number, None)
+        self._kept.pop(number, None)
         self._open_small.pop(number, None)
         self._small_bytes -= self._small.pop(number, 0)
         for connection, waiting in self._asked.items():
@@ -172,6 +196,9 @@ class Schedule:
                         self._small[span.number] = span.length
                         self._small.move_to_end(span.number, last=False)
                         self._small_bytes += span.length
+                elif isinstance(span, Kept):
+                    if span.number in self._large and span.number not in under_way:
+                        self._kept.setdefault(span.number, deque()).appendleft(span)
                 elif span.number in self._large:
                     large, other = self._large[span.number], under_way.get(span.number, span._replace(length=0))
                     missing = complement(span.end, [(0, span.offset), *large.came, (other.offset, other.end)])
@@ -213,6 +240,17 @@ class Schedule:
             gaps.appendleft((offset + length, end))
         return [Span(number, offset, length)]
 
+    def _comparison(self, connection: int) -> list[Span]:
+        for number, waiting in self._kept.items():
+            asked = [span for asked in self._asked.get(connection, _NONE) for span in asked.spans if isinstance(span, Kept)]
+            if len(asked) >= KEPT_AHEAD:
+                break
+            span = waiting.popleft()
+            if not waiting:
+                del self._kept[number]
+            return [span]
+        return []
+
     def _again(self, connection: int, slow: frozenset[int]) -> Asked | None:
         for other in sorted(self._asked, key=self.outstanding, reverse=True):
             if other == connection:
@@ -229,8 +267,7 @@ class Schedule:
         """Answers come in the order of the questions: cut the first span of the file. A length of 0: all of it."""
         waiting = self._asked.get(connection, _NONE)
         if waiting and waiting[0].spans and waiting[0].spans[0][0] == number and waiting[0].spans[0][2] == length:
-            self._owed[connection] -= length or 1
-            waiting[0].spans.popleft()
+            self._owed[connection] -= waiting[0].spans.popleft().weight
         else:
             self._cut(connection, number, length)
         while waiting and not waiting[0].spans:
@@ -240,18 +277,17 @@ class Schedule:
         for asked in self._asked.get(connection, _NONE):
             for at, span in enumerate(asked.spans):
                 if span.number == number:
-                    if 0 < length < span.length:
+                    if 0 < length < span.weight:
                         asked.spans[at] = Span(number, span.offset + length, span.length - length)
                         self._owe(connection, -length)
                     else:
                         del asked.spans[at]
-                        self._owe(connection, -(span.length or 1))
+                        self._owe(connection, -span.weight)
                     return
 
 
 def _weight(spans: Iterable[Span]) -> int:
-    """An empty file counts as a byte."""
-    return sum(span.length or 1 for span in spans)
+    return sum(span.weight for span in spans)
 
 
 def chunk_bytes(rate: float, connections: int, waiting: int, most: int) -> int:

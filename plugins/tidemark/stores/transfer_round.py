@@ -118,6 +118,10 @@ class Round:
 
     # what a pull and a push do each in their way
 
+    def entries(self, items: Sequence[SendItem]) -> Sequence[Entry | TidemarkError | None]:
+        """What the source has of these, of more than one piece each."""
+        return of_each(self.wire.source.stat_many, [item.source_path for item in items])
+
     def look_at(self, files: dict[int, Entry]) -> dict[int, list[tuple[int, int]]]:
         """The gaps (offset, end) in the parts of these files of more than one piece; those it lacks have failed."""
         raise NotImplementedError
@@ -303,10 +307,9 @@ class Round:
     def _plan(self, left: Sequence[SendItem]) -> None:
         limit = min(self.line.frame, self.wire.small)
         large = {number: item for number, item in enumerate(left) if item.size > limit}
-        entries = of_each(self.wire.source.stat_many, [item.source_path for item in large.values()])
         free = self._room(left[0].target_path.rpartition("/")[0])
         known: dict[int, Entry] = {}
-        for (number, item), entry in zip(large.items(), entries, strict=True):
+        for (number, item), entry in zip(large.items(), self.entries(list(large.values())), strict=True):
             try:
                 known[number] = require(item, entry)
             except TidemarkError as error:
@@ -341,9 +344,7 @@ class Round:
 
     def _fits(self, number: int, missing: int, free: int) -> bool:
         """False: the file was told to have no room, before its first byte."""
-        item = self._files[number]
-        if missing <= free:
-            return True
-        self._told.put([self.wire.failed(item, no_room_for(self.wire, item, missing, free))])
-        self._order.settled(number)
-        return False
+        if missing > free:
+            self._told.put([self.wire.failed(item := self._files[number], no_room_for(self.wire, item, missing, free))])
+            self._order.settled(number)
+        return missing <= free

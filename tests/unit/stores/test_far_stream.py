@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from tidemark.stores.disk import Disk
-from tidemark.stores.far_stream import ANY, CHANGED, RANGE, RECORD, Ranges, edition, editions, same_edition
+from tidemark.stores.far_stream import ALONE, ANY, CHANGED, KEPT, RANGE, RECORD, Ranges, edition, editions, same_edition
 
 OLD = 1_600_000_000
 FRAME = 1000
@@ -95,6 +96,32 @@ def test_so_does_a_link_which_changes_nothing_else(source: Source) -> None:
 def test_one_that_rests_is_sure(source: Source) -> None:
     (first,), (second,) = list(source.ask(0, 1000)), list(source.ask(1000, 1000))
     assert same_edition(first.note, second.note) == (True, True)
+
+
+def test_of_what_the_near_end_has_the_digest_alone_is_told(source: Source) -> None:
+    (source.place).write_bytes(bytes(range(250)) * 12)
+    os.utime(source.place, (OLD, OLD))
+    (kept,) = list(source.ask(500, ALONE + 2000))
+    assert (kept.offset, kept.length, kept.trouble, kept.kind) == (500, 2000, 0, KEPT)
+    assert kept.digest == hashlib.sha256(source.place.read_bytes()[500:2500]).digest() and source.bytes == b""
+    (sent,) = list(source.ask(2000, 1000))
+    assert same_edition(kept.note, sent.note)[0]
+
+
+def test_a_digest_alone_of_another_file_or_beyond_its_end_is_none(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    (record,) = source.ask(0, ALONE + SIZE, mtime=OLD + 1)
+    assert record.trouble == CHANGED
+    (record,) = source.ask(SIZE - 10, ALONE + 11)
+    assert record.trouble == CHANGED
+    read = os.readv
+
+    def readv(handle: int, views: list[memoryview]) -> int:
+        source.write(b"B", mtime_ns=(OLD + 5) * 10**9)
+        return read(handle, views)
+
+    monkeypatch.setattr(os, "readv", readv)
+    (record,) = source.ask(0, ALONE + SIZE)
+    assert record.trouble == CHANGED
 
 
 @pytest.mark.parametrize("skew", [-3600.0, 0.0, 3600.0])

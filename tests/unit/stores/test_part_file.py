@@ -11,7 +11,7 @@ import pytest
 from tidemark.stores import durable
 from tidemark.stores.block_journal import Identity
 from tidemark.stores.disk import Disk
-from tidemark.stores.part_file import Resumed, begin_part, write_small
+from tidemark.stores.part_file import begin_part, write_small
 
 
 @pytest.fixture
@@ -38,5 +38,5 @@ def test_a_small_part_that_another_makes_now_is_theirs(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("somebody_else")
 def test_a_large_part_that_another_begins_now_is_theirs(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="somebody else") as found:
-        begin_part(Disk(str(tmp_path)), "f", Identity(4, 1, 1), Resumed())
+        begin_part(Disk(str(tmp_path)), "f", Identity(4, 1, 1), [])
     assert found.value.errno == errno.ESTALE and (tmp_path / "f.part").read_bytes() == b"theirs"

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.stores.block_journal import Identity, decode, journal_at, part_at
+from tidemark.stores.block_journal import Block, Identity, decode, journal_at, part_at
 from tidemark.stores.disk import Disk
 from tidemark.stores.far_stream import BARE, BLOCK, NOTHING, PREFIX
-from tidemark.stores.part_file import Differs, Resumed, begin_part
+from tidemark.stores.part_file import Differs, begin_part
 from tidemark.stores.proving import ProvenPart, Prover
-from tidemark.stores.resuming import whole_blocks
+from tidemark.stores.resuming import claimed, whole_blocks
 
 PIECE = 1000
 BUFFER = memoryview(bytearray(700))
@@ -34,11 +34,16 @@ class Target:
     def __init__(self, root: Path) -> None:
         self.disk = Disk(str(root))
         self.place = Path(os.fsdecode(part_at(self.disk.locate(PATH))))
-        self.begin(Resumed())
+        self.begin()
 
-    def begin(self, resumed: Resumed) -> None:
-        begin_part(self.disk, PATH, IDENTITY, resumed)
-        self.part = ProvenPart(self.disk, PATH, IDENTITY, resumed)
+    def begin(self) -> None:
+        begin_part(self.disk, PATH, IDENTITY, claimed(self.disk, PATH, IDENTITY))
+        self.part = ProvenPart(self.disk, PATH, IDENTITY)
+
+    def keep(self, offset: int, source: bytes = CONTENT) -> None:
+        """A piece of an earlier try, of which the source says what it has now."""
+        right = source[offset : offset + PIECE]
+        self.part.keep(Block(offset, len(right), sha(right).hex()))
 
     def put(self, offset: int, kind: int = PREFIX, data: bytes | None = None) -> None:
         right = CONTENT[offset : offset + PIECE]
@@ -196,16 +201,66 @@ def test_without_a_digest_of_the_source_all_of_it_comes_again(target: Target) ->
     assert found.value.errno == errno.ESTALE
 
 
-def test_a_byte_flipped_between_two_tries_is_found(target: Target) -> None:
+def left_by_an_earlier_try(target: Target, *offsets: int) -> None:
+    for offset in offsets:
+        target.put(offset, BLOCK)
+    target.part.close()
+    target.begin()
+
+
+def test_what_an_earlier_try_left_counts_once_the_source_has_it_and_it_was_read_back(target: Target) -> None:
+    left_by_an_earlier_try(target, 0, 1000, 3000)
+    assert target.journaled() == [(0, 1000), (1000, 2000), (3000, 4000)]
+    for offset in (2000, 4000, 5000):  # what is missing comes first
+        target.put(offset, BLOCK)
+        assert not target.part.prove(BUFFER)
+    for offset in (3000, 0, 1000):
+        assert not target.part.complete
+        target.keep(offset)
+        assert target.part.behind
+    assert target.part.complete and target.proven() and not target.part.behind
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_byte_that_rotted_between_two_tries_costs_its_piece_alone(target: Target, late: bool) -> None:
+    left_by_an_earlier_try(target, *OFFSETS)
+    if not late:
+        target.flip(1500)
+    for offset in OFFSETS:
+        target.keep(offset)
+        target.flip(1500) if late and offset == 1000 else None
+    with pytest.raises(Differs) as found:
+        target.part.prove(BUFFER)
+    assert (found.value.offset, found.value.length) == (1000, PIECE)
+    assert 1000 in target.part.kept
+    target.part.again(1000, 2000)
+    assert 1000 not in target.part.kept and not target.part.complete
+    target.put(1000, BLOCK)
+    assert target.proven()
+
+
+def test_a_piece_of_which_the_source_has_another_is_put_again(target: Target) -> None:
+    left_by_an_earlier_try(target, 0, 1000)
+    other = CONTENT[:1000] + b"?" * 1000 + CONTENT[2000:]
+    target.keep(0)
+    target.keep(1000, other)
+    with pytest.raises(Differs) as found:
+        target.part.prove(BUFFER)
+    assert (found.value.offset, found.value.length) == (1000, PIECE)
+    target.part.again(1000, 2000)
+    target.part.put(1000, memoryview(other[1000:2000]), BLOCK, sha(other[1000:2000]))
+    for offset in OFFSETS[2:]:
+        target.put(offset, BLOCK)
+    assert target.part.prove(BUFFER)
+    assert target.place.read_bytes() == other and target.part.sha256() == sha(other).hex()
+
+
+def test_a_piece_that_came_again_meanwhile_is_not_compared_any_more(target: Target) -> None:
+    left_by_an_earlier_try(target, 0)
     for offset in OFFSETS:
         target.put(offset)
-    target.part.close()
-    resumed = whole_blocks(target.disk, PATH, IDENTITY)
-    assert resumed.prefix == len(CONTENT)
-    target.flip(1500)  # after it was looked through, before it is gone on with
-    target.begin(resumed)
-    with pytest.raises(Differs):
-        target.part.prove(BUFFER)
+    target.keep(0, b"?" * 1000)
+    assert target.proven()
 
 
 def test_claims_are_journaled_when_written_and_what_has_none_when_read_back(target: Target) -> None:

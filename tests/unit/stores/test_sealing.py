@@ -16,7 +16,7 @@ from tidemark.stores.block_journal import Identity, part_at
 from tidemark.stores.disk import Disk
 from tidemark.stores.far_stream import PREFIX
 from tidemark.stores.memory import MemoryStore
-from tidemark.stores.part_file import Resumed, begin_part, write_small
+from tidemark.stores.part_file import begin_part, write_small
 from tidemark.stores.proving import ProvenPart
 from tidemark.stores.sealing import Outcome, Sealer, Whole
 from tidemark.stores.transfer_items import Failed, SendItem, SendOptions, Sent, TryAgain, Wire
@@ -43,8 +43,8 @@ class Target:
 
     def large(self, name: str, data: bytes) -> tuple[Whole, ProvenPart]:
         of = Identity(len(data), 1, 1)
-        begin_part(self.disk, name, of, Resumed())
-        part = ProvenPart(self.disk, name, of, Resumed())
+        begin_part(self.disk, name, of, [])
+        part = ProvenPart(self.disk, name, of)
         digest = hashlib.sha256(data)
         part.put(0, memoryview(data), PREFIX, digest.digest())
         part.prove(BUFFER)

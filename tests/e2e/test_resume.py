@@ -1,0 +1,281 @@
+"""A pull that goes on from what an earlier try left: it is compared while the missing bytes flow, and nothing is mixed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import astuple
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.engine_world import LONG_AGO, MB, World, every_line_is_long
+from tests.e2e.sending_process import PLUGINS, PROGRAM
+from tests.services.sshd import Sshd
+from tidemark.errors import SourceVanishedError
+from tidemark.stores import proving
+from tidemark.stores.block_journal import Block, Identity, decode, header, journal_at, part_at
+from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
+
+pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
+
+BLOCK = MB
+
+
+@pytest.fixture
+def world(sshd: Sshd, tmp_path: Path) -> World:
+    return World.of(sshd, tmp_path, "pull")
+
+
+def places(world: World, item: SendItem) -> tuple[Path, Path]:
+    """Of its part and its journal."""
+    place = os.fsencode(world.centre / item.target_path)
+    return Path(os.fsdecode(part_at(place))), Path(os.fsdecode(journal_at(place)))
+
+
+def leave(world: World, item: SendItem, *kept: tuple[int, int], rotten: tuple[int, ...] = ()) -> None:
+    """What an earlier try brought of it, (offset, end) each; bytes at `rotten` are others since."""
+    content = (world.site / item.source_path).read_bytes()
+    part, journal = places(world, item)
+    part.parent.mkdir(parents=True, exist_ok=True)
+    blocks = [
+        Block(start, min(BLOCK, end - start), hashlib.sha256(content[start : min(start + BLOCK, end)]).hexdigest())
+        for offset, end in kept
+        for start in range(offset, end, BLOCK)
+    ]
+    data = bytearray(max(end for _, end in kept))
+    for offset, end in kept:
+        data[offset:end] = content[offset:end]
+    for at in rotten:
+        data[at] ^= 1
+    part.write_bytes(data)
+    info = (world.site / item.source_path).stat()
+    known = Identity(item.size, int(info.st_mtime), info.st_ino)
+    journal.write_bytes(header(known) + b"".join(block.line() for block in blocks))
+
+
+def options(**others: object) -> SendOptions:
+    return SendOptions(block_bytes=BLOCK, **{"retries": 0, **others})  # type: ignore[arg-type]
+
+
+def brought(world: World, item: SendItem, asked: SendOptions | None = None) -> int:
+    """The bytes that one transfer needs for it to arrive."""
+    outcomes = world.move([item], asked or options())
+    assert world.arrived(outcomes)
+    return outcomes[item].wire_bytes
+
+
+@pytest.mark.parametrize("long", [False, True], ids=["short line", "long line"])
+@pytest.mark.parametrize(
+    ("kept", "missing"),
+    [
+        ([(0, 5 * MB)], 3 * MB),
+        ([(2 * MB, 4 * MB), (5 * MB, 8 * MB)], 3 * MB),
+        ([(0, 8 * MB)], 0),
+        ([(0, 1000), (MB, MB + 7)], 8 * MB - 1007),
+    ],
+    ids=["a beginning", "some in the middle", "all of it", "odd pieces"],
+)
+def test_what_is_there_does_not_cross_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, kept: list[tuple[int, int]], missing: int, long: bool
+) -> None:
+    if long:
+        every_line_is_long(monkeypatch)
+    item = world.put("f", 8 * MB)
+    leave(world, item, *kept)
+    assert brought(world, item) == missing
+
+
+def test_where_all_have_journals_bytes_are_asked_for_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    items = [world.put("f", 3 * MB), world.put("g", 2 * MB), world.put("small", 1000)]
+    for item in items[:2]:
+        leave(world, item, (0, MB))
+    with world.ends() as (source, target):
+        monkeypatch.setattr(source, "stat_many", None)
+        outcomes = {one.item: one for one in send(source, target, items, options())}
+    assert world.arrived(outcomes) and len(outcomes) == 3
+
+
+def test_a_source_that_is_gone_or_shorter_since_is_its_own_trouble(world: World) -> None:
+    items = [world.put("gone", 3 * MB), world.put("short", 3 * MB), world.put("good", 3 * MB)]
+    for item in items:
+        leave(world, item, (0, MB))
+    (world.site / "gone").unlink()
+    os.truncate(world.site / "short", 2 * MB)
+    os.utime(world.site / "short", (LONG_AGO, LONG_AGO))
+    outcomes = world.move(items, options())
+    assert world.no_half_file(outcomes) and isinstance(outcomes[items[2]], Sent)
+    for item in items[:2]:
+        failed = outcomes[item]
+        assert isinstance(failed, Failed) and isinstance(failed.error, SourceVanishedError) and failed.error.hint
+
+
+@pytest.mark.parametrize("digest", [True, False], ids=["both ends", "target only"])
+def test_kept_pieces_that_rotted_come_again_and_cost_no_try(world: World, digest: bool) -> None:
+    item = world.put("f", 12 * MB)
+    leave(world, item, (0, 9 * MB), rotten=(17, 3 * MB, 5 * MB - 1, 9 * MB - 1))
+    assert brought(world, item, options(digest_at_source=digest)) == 3 * MB + 4 * BLOCK
+
+
+def flip(part: Path, at: int) -> None:
+    with part.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+@pytest.mark.parametrize("at", [0, 3 * MB + 17, 6 * MB - 1])
+def test_a_kept_piece_that_rots_while_the_missing_ones_flow_never_gets_the_name(world: World, at: int) -> None:
+    item, flipped = world.put("f", 16 * MB), []
+    leave(world, item, (0, 6 * MB))
+    part, _ = places(world, item)
+
+    def on_bytes(_count: int) -> None:
+        if not flipped:
+            flip(part, at)
+            flipped.append(at)
+
+    with world.ends() as (source, target):
+        (one,) = send(source, target, [item], options(bandwidth=20e6), on_bytes)
+    assert flipped and world.arrived({item: one})
+    assert one.wire_bytes == 10 * MB + BLOCK, "the piece alone came again"
+
+
+@pytest.mark.parametrize("mtime", [LONG_AGO, LONG_AGO + 5], ids=["no time shows it", "its mtime shows it"])
+def test_a_source_that_changed_between_cut_and_resume_is_brought_anew(world: World, mtime: int) -> None:
+    item = world.put("f", 8 * MB)
+    leave(world, item, (0, 3 * MB), (5 * MB, 6 * MB))
+    (world.site / "f").write_bytes(os.urandom(8 * MB))
+    os.utime(world.site / "f", (mtime, mtime))
+    assert brought(world, item, options(retries=1)) == 8 * MB
+
+
+def test_a_source_of_which_a_part_changed_is_never_mixed(world: World) -> None:
+    """Pieces that both editions have stay, the others come."""
+    item = world.put("f", 8 * MB)
+    leave(world, item, (0, 6 * MB))
+    flip(world.site / "f", 4 * MB + 5)
+    os.utime(world.site / "f", (LONG_AGO, LONG_AGO))
+    assert brought(world, item) == 3 * MB
+
+
+@pytest.mark.parametrize("mtime", [LONG_AGO, LONG_AGO + 5], ids=["its mtime set back", "its mtime shows it"])
+def test_a_source_that_changes_while_the_kept_pieces_are_compared_is_never_mixed(
+    world: World, monkeypatch: pytest.MonkeyPatch, mtime: int
+) -> None:
+    item, other = world.put("f", 24 * MB), os.urandom(24 * MB)
+    leave(world, item, (0, 12 * MB))
+    keep, compared = proving.ProvenPart.keep, []
+
+    def rewrite(part: proving.ProvenPart, block: Block) -> None:
+        keep(part, block)
+        if len(compared) == 2:
+            with (world.site / "f").open("r+b") as file:
+                file.write(other)
+            os.utime(world.site / "f", (mtime, mtime))
+        compared.append(block)
+
+    monkeypatch.setattr(proving.ProvenPart, "keep", rewrite)
+    brought(world, item, options(retries=3, bandwidth=8e6))
+    assert len(compared) > 2 and (world.centre / item.target_path).read_bytes() == other
+
+
+DEATHS = {  # what is done for the so-manieth time, and whether it is done
+    "when the first missing byte comes": ("put", 1, False),
+    "when the source told the first digest": ("keep", 1, False),
+    "between two kept pieces": ("keep", 3, True),
+    "while kept pieces are read back": ("_hash_back", 4, False),
+    "when all is there and compared": ("_read_whole", 1, False),
+    "behind the last look": ("_read_whole", 1, True),
+}
+DYING = """
+import os, signal
+from tidemark.stores.proving import ProvenPart
+act, left = ProvenPart.{name}, [{times}]
+def dying(self, *given):
+    left[0] -= 1
+    if not left[0] and not {done}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    act(self, *given)
+    if not left[0]:
+        os.kill(os.getpid(), signal.SIGKILL)
+ProvenPart.{name} = dying
+"""
+
+
+@pytest.mark.parametrize("instant", DEATHS)
+def test_death_while_what_is_there_is_compared(world: World, instant: str) -> None:
+    """Whenever it comes, nothing that was there is lost, and what came meanwhile counts, too."""
+    name, times, done = DEATHS[instant]
+    item = world.put("f", 8 * MB)
+    leave(world, item, (0, 5 * MB))
+    dying = DYING.format(name=name, times=times, done=done)
+    far = [world.server.url(world.site), world.server.host_key, str(world.server.key)]
+    asked = [far, [f"file://{world.centre}"], [astuple(item)], {"block_bytes": BLOCK}]
+    died = subprocess.run(
+        [sys.executable, "-c", dying + PROGRAM, json.dumps(asked)],
+        env={**os.environ, "PYTHONPATH": str(PLUGINS)},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    _, journal = places(world, item)
+    left = decode(journal.read_bytes())
+    assert left is not None and set(range(0, 5 * MB, MB)) <= {block.offset for block in left.blocks}
+    assert brought(world, item) <= 3 * MB
+
+
+@pytest.mark.parametrize("stop", ["with bytes on their way", "with none missing"])
+def test_who_is_to_stop_does_not_read_through_what_is_there(
+    world: World, monkeypatch: pytest.MonkeyPatch, stop: str
+) -> None:
+    """What was claimed stays claimed, and the next try goes on from it."""
+    size = 6 * MB if stop == "with none missing" else 7 * MB
+    items = [world.put(f"{number}", size) for number in range(4)]
+    for item in items:
+        leave(world, item, (0, 6 * MB))
+    reads: list[float] = []
+    asked_to_stop, read = threading.Event(), os.preadv
+
+    def slow(handle: int, views: list[memoryview], offset: int) -> int:
+        asked_to_stop.set()
+        reads.append(time.monotonic())
+        time.sleep(0.2)
+        return read(handle, views, offset)
+
+    with world.ends() as (source, target):
+        monkeypatch.setattr(os, "preadv", slow)
+        assert list(send(source, target, items, options(should_stop=asked_to_stop.is_set))) == []
+        monkeypatch.undo()
+    assert 0 < len(reads) < 12, "4 files of 6 MB, half a megabyte each"
+    outcomes = world.move(items, options())
+    assert world.arrived(outcomes) and sum(one.wire_bytes for one in outcomes.values()) <= 4 * (size - 6 * MB)
+
+
+def test_a_line_cut_while_what_is_there_is_compared_costs_nothing_that_was_there(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    item, kept = world.put("f", 12 * MB), []
+    leave(world, item, (0, 9 * MB))
+    keep: Callable[[proving.ProvenPart, Block], None] = proving.ProvenPart.keep
+    with world.ends() as (source, target):
+
+        def cut(part: proving.ProvenPart, block: Block) -> None:
+            keep(part, block)
+            kept.append(block)
+            if len(kept) == 4:
+                source.connection.drop()  # type: ignore[attr-defined]
+
+        monkeypatch.setattr(proving.ProvenPart, "keep", cut)
+        (one,) = send(source, target, [item], options(retries=3))
+    assert isinstance(one, Sent) and world.arrived({item: one})
+    assert one.wire_bytes <= 3 * MB + BLOCK + 2 * MB, "what was on its way"
