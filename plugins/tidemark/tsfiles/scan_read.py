@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 
 import numpy as np
@@ -17,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidemark.errors import UnsupportedError
+from tidemark.tsfiles.arrow_parts import MOST_BYTES, Part, rows_at_once, together
 from tidemark.tsfiles.arrow_values import arrow_array, arrow_type, as_type, instants
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import Column, overlay
@@ -28,18 +28,9 @@ from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.scan_plan import ScanTask, Shape
 
 BATCH_ROWS = 131_072
-_BATCH_CELLS = 1 << 24  # rows and columns of a batch: Spark has it in memory as one piece
 _FEWEST = 4  # a batch has at least such a part of the rows that it may have
 _DEVICES_AT_ONCE = 256
 _OPEN_FILES = 128
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Some rows of one device; columns that are not there are null."""
-
-    rows: int
-    columns: Mapping[str, pa.Array]
 
 
 class TaskReader:
@@ -55,7 +46,7 @@ class TaskReader:
         self._fields = {measurement: (name, kind) for name, (measurement, kind) in shape.fields.items()}
         self._shown = frozenset(shape.columns)
         self._others = [name for name in shape.columns if name not in shape.fields]
-        self._most = max(1, min(BATCH_ROWS, _BATCH_CELLS // len(self.schema)))
+        self._most = rows_at_once(len(self.schema), BATCH_ROWS)
 
     def read(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
         """The task's rows, by device and time. Raises CorruptionError, UnsupportedError for what cannot be decoded."""
@@ -66,7 +57,7 @@ class TaskReader:
         """The rows device by device; some devices at a time under one limit, which is off while the consumer works."""
         waiting = iter(task.devices.items())
         while True:
-            ready: list[_Part] = []
+            ready: list[Part] = []
             rows = devices = 0
             with self.limit:
                 for device, places in itertools.islice(waiting, _DEVICES_AT_ONCE):
@@ -80,19 +71,24 @@ class TaskReader:
             if not devices:
                 return
 
-    def _assembled(self, parts: Iterable[_Part]) -> Iterator[pa.RecordBatch]:
+    def _assembled(self, parts: Iterable[Part]) -> Iterator[pa.RecordBatch]:
         """The parts one after another; those that are large enough by themselves are not copied."""
-        few: list[_Part] = []
+        few: list[Part] = []
+        size = 0
         for part in parts:
-            if part.rows < self._most // _FEWEST:
+            large = part.rows >= self._most // _FEWEST
+            if few and (large or size + part.nbytes > MOST_BYTES):
+                yield together(few, self.schema)
+                few, size = [], 0
+            if large:
+                yield together([part], self.schema)
+            else:
                 few.append(part)
-                continue
-            yield from _side_by_side(few, self.schema)
-            yield from _side_by_side([part], self.schema)
-            few = []
-        yield from _side_by_side(few, self.schema)
+                size += part.nbytes
+        if few:
+            yield together(few, self.schema)
 
-    def _of_device(self, task: ScanTask, device: str, layers: Sequence[tuple[TsFile, Deletions]]) -> Iterator[_Part]:
+    def _of_device(self, task: ScanTask, device: str, layers: Sequence[tuple[TsFile, Deletions]]) -> Iterator[Part]:
         wanted = self.shape.measurements
         measurements = {name for file, _ in layers for name in file.measurements(device)}
         names = sorted(measurements if wanted is None else measurements & wanted)
@@ -122,7 +118,7 @@ class TaskReader:
                 found.append(column)
         return found
 
-    def _wide(self, device: str, series: Mapping[str, Sequence[Column]]) -> _Part:
+    def _wide(self, device: str, series: Mapping[str, Sequence[Column]]) -> Part:
         laid = {}
         for measurement, columns in series.items():
             name, kind = self._fields[measurement]
@@ -137,15 +133,15 @@ class TaskReader:
                 found[name] = pa.repeat(pa.scalar(tag, pa.string()), len(rows))
             else:
                 found[name] = instants(rows, self.unit) if name == "time" else pa.repeat(device, len(rows))
-        return _Part(len(rows), found)
+        return Part(len(rows), found)
 
-    def _tall(self, device: str, name: str, columns: Sequence[Column]) -> _Part:
+    def _tall(self, device: str, name: str, columns: Sequence[Column]) -> Part:
         laid = overlay([as_type(column, None) for column in columns])
         types = _type_names(columns, laid.times)
         count = len(laid)
         texts = pa.array([value.decode("utf-8", "surrogatepass") for value in laid.values], pa.string())
         arrays = [pa.repeat(device, count), pa.repeat(name, count), instants(laid.times, self.unit), types, texts]
-        return _Part(count, dict(zip(self.schema.names, arrays, strict=True)))
+        return Part(count, dict(zip(self.schema.names, arrays, strict=True)))
 
 
 class _OpenFiles:
@@ -207,29 +203,6 @@ def _type_names(columns: Sequence[Column], times: NDArray[np.int64]) -> pa.Array
         return pa.repeat(kinds[0].name, len(times))
     codes = overlay([Column(DataType.INT32, c.times, np.full(len(c), c.type, np.int32)) for c in columns])
     return pa.array([DataType(code).name for code in codes.values.tolist()], pa.string())
-
-
-def _side_by_side(parts: Sequence[_Part], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of all parts as one batch. Costs what is there: of thousands of columns a device mostly has a few."""
-    if not parts:
-        return
-    pieces: dict[str, list[pa.Array]] = {name: [] for name in schema.names}
-    told = dict.fromkeys(schema.names, 0)
-    rows = 0
-    for part in parts:
-        for name, array in part.columns.items():
-            if told[name] < rows:
-                pieces[name].append(pa.nulls(rows - told[name], array.type))
-            pieces[name].append(array)
-            told[name] = rows + part.rows
-        rows += part.rows
-    arrays = []
-    for field in schema:
-        mine = pieces[field.name]
-        if told[field.name] < rows:
-            mine.append(pa.nulls(rows - told[field.name], field.type))
-        arrays.append(mine[0] if len(mine) == 1 else pa.concat_arrays(mine))
-    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _gathered(batches: Iterator[pa.RecordBatch], most: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
