@@ -1,4 +1,4 @@
-"""Look at what earlier tries left before the first byte of a push; who is to stop does not wait for gigabytes to be digested."""
+"""Look at what earlier tries left before a push's first byte; who is to stop does not wait for gigabytes to be digested."""
 
 from __future__ import annotations
 
