@@ -78,9 +78,17 @@ class Mender:
     def compare_device(self, file: CatalogFile, device: str, span: Span) -> Difference:
         """What differs of one device within a span; `file` holds it."""
         table = self._table(file, device)
+        ours = self._ours(device, span)
         if file.model == "table" and table is None:
-            return difference(device, self._ours(device, span), {})
-        return difference(device, self._ours(device, span), server_points(self.server, device, span, table))
+            return difference(device, ours, {})
+        theirs = server_points(self.server, device, span, table)
+        found = difference(device, ours, theirs)
+        if not found.other or table is not None:
+            return found
+        # 2.0.1-beta answers old values of aligned devices where files overlap and it is asked for all series at once
+        for measurement in found.missing:
+            theirs |= server_points(self.server, device, span, measurement=measurement)
+        return difference(device, ours, theirs)
 
     def _ours(self, device: str, span: Span) -> dict[str, Column]:
         seen = self.seen.get(device)

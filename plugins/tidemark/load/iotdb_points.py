@@ -117,8 +117,11 @@ def table_of(server: Answering, database: str, name: str) -> Table | None:
     return Table(database, name, tags, fields)
 
 
-def server_points(server: Answering, device: str, span: Span, table: Table | None = None) -> dict[str, Column]:
-    """The points of a device at the server within a span, by measurement. `table`: of a device of the table model."""
+def server_points(
+    server: Answering, device: str, span: Span, table: Table | None = None, measurement: str = "*"
+) -> dict[str, Column]:
+    """The points of a device at the server within a span, by measurement. `table`: of a device of the table model;
+    `measurement`: only this one, of the tree model."""
     if table is not None:
         tags, fields, database = table.tags, table.fields, table.database
         told = _within(server, lambda s: words.table_points(device, tags, fields, database, s), span, table=True)
@@ -126,7 +129,7 @@ def server_points(server: Answering, device: str, span: Span, table: Table | Non
         times = time.values
         names = list(table.fields)
     else:
-        told = _within(server, lambda s: words.points_of(device, s), span)
+        told = _within(server, lambda s: words.points_of(device, s, measurement), span)
         cells, times = list(told.cells), told.times
         names = [_measurement(cell.name, device) for cell in cells]
     found = {}

@@ -95,9 +95,9 @@ def counts_of(devices: Sequence[str], span: Span) -> str:
     return f"select count(*) from {', '.join(devices)} where {_when(span)}"
 
 
-def points_of(device: str, span: Span | None) -> str:
-    """Every series of a tree device within a span (None: ever), a row a time."""
-    return f"select * from {device}" + (f" where {_when(span)}" if span else "")
+def points_of(device: str, span: Span | None, measurement: str = "*") -> str:
+    """One or every series of a tree device within a span (None: ever), a row a time."""
+    return f"select {measurement} from {device}" + (f" where {_when(span)}" if span else "")
 
 
 def table_counts(database: str, table: str, fields: Sequence[str], span: Span) -> str:

@@ -118,6 +118,19 @@ def test_what_the_site_dropped_leaves_the_server_where_it_leaves_the_catalog(pai
     assert pair.server.rows() == pair.centre.rows() == rows((1, 10), (9, 90))
 
 
+def test_a_wrong_answer_to_the_question_for_all_series_is_no_difference(pair: Pair, sender: Sender) -> None:
+    """2.0.1-beta tells overwritten values of aligned devices in `select *`, and the right ones series by series."""
+    pair.server.astray["root.sg.d1", "s"] = {1: 9}
+    sender.land({source(1): d1((1, 10), (2, 20))})
+    assert pair.load().troubles == ()
+    sender.land({source(2): d1((2, 22))})
+    pair.server.lose_answers = 1
+    pair.load()
+    result = pair.give()
+    assert (result.points, result.found, result.troubles) == (0, 1, ())
+    assert pair.server.rows() == rows((1, 10), (2, 22))
+
+
 def test_points_that_others_wrote_into_the_server_are_never_deleted(pair: Pair, sender: Sender) -> None:
     sender.deletes = "apply"
     sender.land({source(1): d1((1, 10), (9, 90))})
