@@ -107,7 +107,7 @@ def windows_of(piece: Piece, points: int = WINDOW_POINTS) -> list[tuple[int, int
         while density > 0 and (wanted := points * (len(cuts) + 1.0)) < passed + more:
             cuts.append(here[0] + int((wanted - passed) / density))
         passed += more
-    starts = sorted({piece.start, *cuts})
+    starts = sorted({piece.start, *(cut for cut in cuts if cut <= piece.end)})  # sums of fractions may pass the last point
     return [(start, following - 1) for start, following in zip(starts, [*starts[1:], piece.end + 1], strict=True)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import hypothesis.strategies as st
-from hypothesis import given
+from hypothesis import example, given
 
 from tidemark.load.merge_pieces import Extent, Piece, pieces_of, windows_of
 from tidemark.tsfiles.stored_chunks import Stretch
@@ -72,6 +72,7 @@ def test_a_large_piece_is_decoded_in_windows_of_equal_points() -> None:
 
 
 @given(st.lists(EXTENTS, min_size=1, max_size=20), st.integers(1, 5000))
+@example([extent(0, 22, 117)], 1)
 def test_windows_follow_each_other_and_hold_the_whole_piece(extents: list[Extent], points: int) -> None:
     piece = Piece(tuple(extents))
     windows = windows_of(piece, points)
