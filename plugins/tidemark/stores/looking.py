@@ -1,4 +1,4 @@
-"""Look at what earlier tries left before the first byte of a push; who is to stop does not wait for gigabytes to be digested."""
+"""What earlier tries left, looked at before the first byte of a push; who is to stop does not wait for gigabytes of it."""
 
 from __future__ import annotations
 
