@@ -19,7 +19,7 @@ from tidemark.load.iotdb_session import Cells, RefusedError, Rows
 from tidemark.load.iotdb_words import Version
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import VALUE_DTYPES
-from tidemark.tsfiles.mods import parse_mods
+from tidemark.tsfiles.mods import NO_DELETIONS, parse_mods
 from tidemark.tsfiles.reader import TsFile
 
 _LOAD = re.compile(r"load '([^']+)' with \('on-success'='none',.*\)")
@@ -67,7 +67,8 @@ class SmallIoTDB:
 
     def _take(self, path: Path) -> None:
         mods = next((m for end in ("mods2", "mods") if (m := path.with_name(f"{path.name}.{end}")).exists()), None)
-        deletions = parse_mods(mods.read_bytes(), "mods2" if mods.suffix == ".mods2" else "mods", "") if mods else ()
+        form = "mods2" if mods and mods.suffix == ".mods2" else "mods"
+        deletions = parse_mods(mods.read_bytes(), form, "") if mods else NO_DELETIONS
         with TsFile(path) as file:
             for device in file.devices():
                 for name in file.measurements(device):

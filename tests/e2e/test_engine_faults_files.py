@@ -14,6 +14,7 @@ from tests.e2e.store_ends import FASTEST_FIRST, TIERS
 from tests.services.sshd import Sshd
 from tests.services.wire import Wire
 from tidemark.errors import PermanentError, TidemarkError
+from tidemark.stores.block_journal import journal_of
 from tidemark.stores.local import LocalStore
 from tidemark.stores.protocol import Range, Store, Tier
 from tidemark.stores.python_store import PythonStore
@@ -127,6 +128,22 @@ def test_a_path_that_cannot_be_taken_fails_alone(sshd: Sshd, tmp_path: Path, way
     failed = outcomes[bad]
     assert isinstance(failed, Failed) and "bad" in failed.error.message and failed.error.hint
     assert not list((world.centre / "real").rglob("bad*")) if end == "target" else True
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@WAYS
+@pytest.mark.parametrize("what", ["pipe", "symlink"])
+def test_what_lies_in_the_place_of_a_journal_makes_room_for_it(
+    sshd: Sshd, tmp_path: Path, way: str, tier: Tier, what: str
+) -> None:
+    world = World.of(sshd, tmp_path, way, tier)
+    items = [world.put("large", 3 * MB), world.put("small", 500)]
+    place, elsewhere = world.centre / journal_of(items[0].target_path), tmp_path / "elsewhere"
+    place.parent.mkdir()
+    elsewhere.write_text("of somebody else")
+    os.mkfifo(place) if what == "pipe" else place.symlink_to(elsewhere)
+    assert world.arrived(world.move(items))
+    assert elsewhere.read_text() == "of somebody else"
 
 
 @pytest.mark.parametrize("end", ["source", "target"])

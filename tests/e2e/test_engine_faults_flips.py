@@ -6,6 +6,7 @@ a large one the part is read back before it gets its name; the lower tiers read 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tests.e2e.sending_process import moved_apart
 from tests.services import bad_disk
 from tests.services.sshd import Sshd
 from tidemark.errors import CorruptionError
+from tidemark.stores.block_journal import part_of
 from tidemark.stores.protocol import Tier
 from tidemark.stores.transfer import Failed, SendOptions, Sent, send
 
@@ -75,3 +77,25 @@ def test_bytes_that_flip_in_the_part_between_two_blocks_are_sent_again(
     with world.ends() as (source, target):
         (one,) = send(source, target, [item], SendOptions(bandwidth=60e6), flip)
     assert flipped and world.arrived({item: one})
+
+
+@pytest.mark.parametrize("tier", [Tier.PYTHON, *LOWER])
+@pytest.mark.parametrize(("way", "harm"), [("pull", "gone"), ("push", "gone"), ("push", "cut")])
+def test_a_part_that_somebody_takes_away_or_cuts_while_more_comes_is_brought_again(
+    sshd: Sshd, tmp_path: Path, way: str, tier: Tier, harm: str
+) -> None:
+    world = World.of(sshd, tmp_path, way, tier)
+    items = [world.put("large", 24 * MB), *(world.put(f"{n}", 20_000) for n in range(20))]
+    part = world.centre / part_of(items[0].target_path)
+    crossed: list[int] = []
+    harmed: list[Path] = []
+
+    def meanwhile(count: int) -> None:
+        crossed.append(count)
+        if sum(crossed) > 6 * MB and not harmed and part.exists():
+            harmed.append(part)
+            part.unlink() if harm == "gone" else os.truncate(part, 100)
+
+    with world.ends() as (source, target):
+        told = list(send(source, target, items, SendOptions(block_bytes=MB, bandwidth=40e6), meanwhile))
+    assert harmed and world.arrived({one.item: one for one in told}) and len(told) == len(items)

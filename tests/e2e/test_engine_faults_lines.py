@@ -49,13 +49,28 @@ def test_a_reader_that_is_slow(sshd: Sshd, tmp_path: Path, way: str, tier: Tier)
 
 
 @pytest.mark.full
-def test_a_line_on_which_a_packet_takes_longer_than_a_stall_may_last(sshd: Sshd, tmp_path: Path) -> None:
-    """Bytes come all the time: nobody takes that for silence."""
-    world = World.of(sshd, tmp_path, "pull")
+@WAYS
+def test_a_line_on_which_a_packet_takes_longer_than_a_stall_may_last(sshd: Sshd, tmp_path: Path, way: str) -> None:
+    """Bytes move all the time: nobody takes that for silence."""
+    world = World.of(sshd, tmp_path, way)
     world.limits = Limits(connect=10, handshake=60, stall=3)
     items = [world.put("large", 120_000), *(world.put(f"{n}", 500) for n in range(10))]
-    with Wire(sshd.port) as wire:
+    with Wire(sshd.port, upwards=way == "push") as wire:
         wire.read_slowly(500, 8000)
+        world.port = wire.port
+        outcomes = world.move(items, SendOptions(retries=0))
+    assert world.arrived(outcomes)
+    assert sum(one.wire_bytes for one in outcomes.values()) == sum(item.size for item in items)
+
+
+@pytest.mark.full
+def test_a_push_over_a_line_that_takes_all_at_once_and_carries_it_slowly(sshd: Sshd, tmp_path: Path) -> None:
+    """What lies in the middle has left this end and is not at the other: only that one can tell that bytes come."""
+    world = World.of(sshd, tmp_path, "push")
+    world.limits = Limits(connect=10, handshake=60, stall=5)
+    items = [world.put("large", 1_100_000), world.put("small", 500)]
+    with Wire(sshd.port, upwards=True) as wire:
+        wire.pace(40_000)
         world.port = wire.port
         outcomes = world.move(items, SendOptions(retries=0))
     assert world.arrived(outcomes)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tests.centre import Centre, inline_centre
@@ -16,9 +17,11 @@ from tests.landing_maker import companions, tsfiles_below
 from tests.services.iotdb import IoTDB
 from tidemark.flows.merge_catalog import merge
 from tidemark.tsfiles import writer_pages
+from tidemark.tsfiles.arrow_points import devices_of
 from tidemark.tsfiles.canonical import text
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import VALUE_DTYPES, Column
+from tidemark.tsfiles.write_options import write_options
 from tidemark.tsfiles.writer import TsFileWriter, device_order
 
 pytestmark = [pytest.mark.full, pytest.mark.real("iotdb")]
@@ -119,6 +122,23 @@ def test_many_devices_measurements_and_odd_names(node: IoTDB) -> None:
         assert node.query("select s599 from root.wide.b.many where time = 599") == [["599", "599"]]
         assert node.query("select `odd name` from root.wide.c.`odd.node`.x") == [["1", "3"], ["2", "4"]]
         node.run("delete database root.wide")
+
+
+def test_names_as_rows_have_them(node: IoTDB) -> None:
+    """What SQL takes in back-quotes only is found under its name: the files have the quotes where a server writes them."""
+    device = ["root.quotes.a.my-dev", "root.quotes.a.`x.y`"]
+    rows = pa.table({"device": device, "time": [1, 1], "my col": [1, 2], "a.b": [3, 4], "1": [5, 6]})
+    asked = write_options({"path": "/nowhere"}, rows.schema, False)
+    file = node.incoming / "names.tsfile"
+    with TsFileWriter(file) as writer:
+        for segments, columns in devices_of(rows, asked):
+            writer.write(segments, columns, aligned=True)
+    node.run(f"load '{file}' with ('on-success'='none')")
+    assert node.query("select `my col`, `a.b`, `1` from root.quotes.a.`my-dev`") == [["1", "1", "3", "5"]]
+    assert node.query("select `my col`, `a.b`, `1` from root.quotes.a.`x.y`") == [["1", "2", "4", "6"]]
+    assert sorted(row[0] for row in node.query("show devices root.quotes.**")) == [
+        f"root.quotes.a.{n}" for n in ("`my-dev`", "`x.y`")
+    ]
 
 
 def test_tables_with_null_tags(node: IoTDB) -> None:

@@ -18,7 +18,7 @@ from tests.landing_maker import companions, tsfiles_below
 from tests.services import iotdb
 from tests.services.iotdb import IoTDB
 from tests.services.processes import PartMissing
-from tests.small_files import deletion, source
+from tests.small_files import column_of, deletion, file_of, source
 from tidemark.flows.load_iotdb import load_iotdb
 from tidemark.flows.load_result import IotdbResult
 from tidemark.load import iotdb_words as words
@@ -27,6 +27,7 @@ from tidemark.load.iotdb_points import server_points, table_of
 from tidemark.load.iotdb_server import Connected
 from tidemark.load.iotdb_words import Span
 from tidemark.tsfiles import canonical
+from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.devices import is_table
 
 pytestmark = [pytest.mark.full, pytest.mark.real("iotdb"), pytest.mark.timeout(300)]
@@ -119,6 +120,29 @@ def test_an_older_file_late_and_deletions_late(node: IoTDB, centre: Centre) -> N
     assert (result.files, result.gone, result.troubles) == (0, 1, ())
     wanted = rows((0, 5), (1, 11), (2, 21), (3, 30), (8, 80))
     assert asked(port, wanted) == centre.rows() == wanted
+
+
+def test_an_older_file_late_of_a_table_that_gained_a_tag(node: IoTDB, centre: Centre) -> None:
+    """Its points go to the server in one new file, whose table has all tags, whichever files the devices lie in."""
+    port = node.ports["rpc"]
+    target(centre, port)
+    newer = {("t", "z"): {"f": column_of(DataType.INT64, {2: 20})}}
+    older = {
+        ("t", "x", "y"): {"f": column_of(DataType.INT64, {1: 1, 2: 2})},
+        ("t", "z"): {"f": column_of(DataType.INT64, {1: 1, 2: 2, 3: 3})},
+    }
+    late = source(9, database="works", unsequence=True)
+    sender = centre.sender()
+    sender.land({late: file_of(newer, tables={"t": ["tag"]})})
+    centre.load()
+    assert give(centre).troubles == ()
+    sender.land({source(1, database="works"): file_of(older, tables={"t": ["tag", "more"]})})
+    centre.load()
+    assert give(centre).troubles == ()
+    answered = asked(port, centre.rows())
+    points = [("works.t.x.y", 1, "1"), ("works.t.x.y", 2, "2")]
+    points += [("works.t.z.\\N", 1, "1"), ("works.t.z.\\N", 2, "20"), ("works.t.z.\\N", 3, "3")]
+    assert answered == centre.rows() == [(device, "f", time, "INT64", text) for device, time, text in points]
 
 
 def test_a_damaged_head_is_not_handed_over(node: IoTDB, centre: Centre) -> None:

@@ -170,7 +170,7 @@ def test_a_far_end_that_computes_for_long_says_so(sshd: Sshd, monkeypatch: pytes
     real = far_source._bare
 
     def slow(name: str) -> str:  # a digest that gets on by a megabyte each fifth of a second, and says so as often
-        text = real(name).replace("BEAT_SECONDS = 5.0", "BEAT_SECONDS = 0.2")
+        text = real(name).replace("BEAT_SECONDS = 3.0", "BEAT_SECONDS = 0.2")
         return text.replace("total.update(piece)", "total.update(piece); __import__('time').sleep(0.2)")
 
     monkeypatch.setattr(far_source, "_bare", slow)

@@ -10,7 +10,9 @@ from tests.centre import Centre, d1, inline_centre
 from tests.small_files import sealed, source
 from tidemark.errors import RetryableError
 from tidemark.flows.read_catalog import Query, read
+from tidemark.load import view
 from tidemark.tsfiles.codes import DataType
+from tidemark.tsfiles.reader import TsFile
 
 
 @pytest.fixture
@@ -60,3 +62,15 @@ class TestReading:
         centre.sender().land({source(1): d1((1, 1), (2, 2), (3, 3))})
         centre.load()
         assert [row[2] for row in centre.rows(Query(tall=True, start=start, end=end))] == kept
+
+    def test_each_file_of_a_device_in_many_is_opened_once(self, centre: Centre, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Not once for each of its measurements, as it would be where files are closed for those that come next."""
+        monkeypatch.setattr(view, "_OPEN_FILES", 3)
+        opened: list[str] = []
+        monkeypatch.setattr(view, "TsFile", lambda path, database: opened.append(path) or TsFile(path, database))
+        names = [f"s{n}" for n in range(4)]
+        centre.sender().land({source(n): sealed({"root.sg.d1": {m: [(n, n)] for m in names}}) for n in range(1, 9)})
+        centre.load()
+        rows = centre.rows()
+        assert rows == [("root.sg.d1", m, n, "INT64", str(n)) for m in names for n in range(1, 9)]
+        assert len(opened) == 8

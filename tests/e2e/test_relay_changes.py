@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.engine_world import LONG_AGO, World
 from tests.e2e.store_ends import ends
 from tests.services.sshd import Sshd
 from tidemark.stores.protocol import Tier
@@ -82,3 +83,21 @@ def test_a_growing_file_that_is_rewritten_under_way_is_never_mixed(
     assert isinstance(sent, Sent)
     assert (near / "l" / "1.mods").read_bytes() == b"B" * size
     source.close()
+
+
+@pytest.mark.parametrize("tier", LOWER)
+def test_a_file_put_in_the_place_of_one_that_came_half_is_never_mixed_with_it(
+    sshd: Sshd, tmp_path: Path, tier: Tier
+) -> None:
+    """Of the same size and the same second: over SFTP there is no more to see of it."""
+    world = World.of(sshd, tmp_path, "pull", tier)
+    item = world.put("large", 12 * MB)
+    crossed: list[int] = []
+    options = SendOptions(block_bytes=MB, bandwidth=30e6, should_stop=lambda: sum(crossed) > 5 * MB)
+    with world.ends() as (source, target):
+        assert not list(send(source, target, [item], options, crossed.append))
+    other = world.site / "other"
+    other.write_bytes(os.urandom(12 * MB))
+    os.utime(other, (LONG_AGO, LONG_AGO))
+    other.replace(world.site / "large")
+    assert world.arrived(world.move([item]))

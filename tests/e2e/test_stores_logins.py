@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 
 import paramiko
 import pytest
 
 from tests.e2e.chaos_proxy import chaos
+from tests.e2e.engine_world import MB, World
 from tests.e2e.store_ends import IMPATIENT, QUICK, address
-from tests.services.sshd import FarEnd, Sshd, make_key
+from tests.services.sshd import FarEnd, Sshd, fingerprint, make_key
 from tidemark.errors import (
     HostKeyError,
     PermanentError,
@@ -24,7 +27,7 @@ from tidemark.errors import (
     UsageError,
 )
 from tidemark.stores.opening import TIERS, StoreAddress, open_store
-from tidemark.stores.protocol import Tier
+from tidemark.stores.protocol import Range, Tier
 from tidemark.stores.sftp import open_sftp
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
@@ -45,6 +48,24 @@ def test_a_changed_host_key_is_refused_and_named(sshd: Sshd) -> None:
     assert other in caught.value.message and sshd.host_key in caught.value.message
     assert time.monotonic() - started < 10  # one look, not five
     assert caught.value.kind == 6
+
+
+def test_a_server_of_several_host_keys_is_known_by_each_of_them(start_sshd: Callable[..., Sshd], tmp_path: Path) -> None:
+    """`ssh-keyscan` shows all of them, and any may stand in the settings."""
+    keys = [tmp_path / kind for kind in ("ed25519", "ecdsa", "rsa")]
+    for key in keys:
+        subprocess.run(["ssh-keygen", "-q", "-t", key.name, "-N", "", "-f", str(key)], check=True)
+    server = start_sshd(FarEnd.SHELL, {"HostKey": "\nHostKey ".join(map(str, keys))})
+    for key in keys:
+        shown = fingerprint(key.with_name(f"{key.name}.pub"))
+        with chaos(server.port) as wire:
+            for _ in range(2):
+                store = open_store(address(server, port=wire.port, host_key=shown))
+                assert store.properties.tier is Tier.PYTHON
+                store.close()
+            assert wire.connections <= 1 + len(keys), "which kind it is was found out once"
+    with pytest.raises(HostKeyError, match="another one"):
+        open_store(address(server, host_key=server.host_key))
 
 
 def test_a_host_key_that_changes_while_we_work_is_refused(start_sshd: Callable[..., Sshd]) -> None:
@@ -71,7 +92,19 @@ def test_a_login_that_is_refused_names_user_host_and_keys(sshd: Sshd, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "url", ["sftp:///path", "ftp://host/x", "sftp://h:port/x", "sftp://h/a/../b", "file://relative/x", "file:///a/../b", "x"]
+    "url",
+    [
+        "sftp:///path",
+        "ftp://host/x",
+        "sftp://h:port/x",
+        "sftp://h/a/../b",
+        "sftp://[::1/x",
+        "sftp://h/disk#1",
+        "sftp://h/what?",
+        "file://relative/x",
+        "file:///a/../b",
+        "x",
+    ],
 )
 def test_an_address_that_cannot_be_is_a_usage_error(url: str) -> None:
     with pytest.raises(UsageError) as caught:
@@ -206,13 +239,19 @@ def test_a_server_that_runs_no_commands_has_sftp(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("far_end", [FarEnd.SHELL, pytest.param(FarEnd.POSIX, marks=pytest.mark.full)])
-def test_a_login_script_that_talks_does_not_disturb(start_sshd: Callable[..., Sshd], far_end: FarEnd) -> None:
+@pytest.mark.parametrize(
+    "said", ["Welcome, tidemark of this house\\n", "tidemark edge 7\\n", "\\033]0;edge 7\\007", "f1 2 3 4"]
+)
+def test_a_login_script_that_talks_does_not_disturb(
+    start_sshd: Callable[..., Sshd], tmp_path: Path, far_end: FarEnd, said: str
+) -> None:
+    """Lines, and what is meant for a terminal: words without an end of their line."""
     server = start_sshd(far_end)
     inner = "sh -c" if far_end is FarEnd.SHELL else str(server.folder / "posix_shell") + " -c"
     script = server.folder / "talks"
     script.write_text(
         "#!/bin/sh\n"
-        'case "$SSH_ORIGINAL_COMMAND" in *sftp-server*|internal-sftp) ;; *) echo "Welcome, tidemark of this house";; esac\n'
+        f"case \"$SSH_ORIGINAL_COMMAND\" in *sftp-server*|internal-sftp) ;; *) printf '{said}';; esac\n"
         f'exec {inner} "$SSH_ORIGINAL_COMMAND"\n'
     )
     script.chmod(0o755)
@@ -222,12 +261,15 @@ def test_a_login_script_that_talks_does_not_disturb(start_sshd: Callable[..., Ss
     (server.folder / "sshd_config").write_text("\n".join([*kept, f"ForceCommand {script}"]) + "\n")
     server.restart()
 
+    tier = Tier.PYTHON if far_end is FarEnd.SHELL else Tier.POSIX
     store = open_store(address(server))
-
-    assert store.properties.tier is (Tier.PYTHON if far_end is FarEnd.SHELL else Tier.POSIX)
+    assert store.properties.tier is tier
     store.publish("a", b"1")
     assert [entry.path for entry in store.list_files([""]).entries] == ["a"]
+    assert store.digests([Range("a", 0, 1), Range("a", 1, 0)]) == [sha256(b"1").hexdigest(), sha256(b"").hexdigest()]
     store.close()
+    world = World.of(server, tmp_path, "pull", tier)
+    assert world.arrived(world.move([world.put(f"{n}", size) for n, size in enumerate([5, 3 * MB, 33 * MB])]))
 
 
 def test_an_account_without_shell_and_sftp_is_told_so(start_sshd: Callable[..., Sshd]) -> None:

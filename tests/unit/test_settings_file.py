@@ -183,6 +183,8 @@ def test_a_bad_value_is_named_with_its_line_and_what_is_allowed(written: Path, s
         ("sftp://edge@host", "needs an absolute folder"),
         ("sftp://edge@host/a/../b", "without .."),
         ("file://srv/x", "file:/// with three slashes"),
+        ("sftp://edge@host/disk#1", "write %23"),
+        ("sftp://edge@[::1/x", 'must be "sftp://user@host:port/folder"'),
         ("", 'must be "file:///folder" or "sftp://user@host:port/folder"'),
     ],
 )

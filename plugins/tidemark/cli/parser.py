@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import NoReturn
 
+from tidemark import __version__
 from tidemark.cli import verbs_cluster, verbs_deploy, verbs_operate, verbs_prove, verbs_setup, verbs_transfer
 from tidemark.cli.verb import Verb
 from tidemark.errors import UsageError
@@ -104,6 +105,7 @@ def _root() -> _Parser:
         allow_abbrev=False,
     )
     _common(parser, first=True)
+    parser.add_argument("--version", action="version", version=f"tidemark {__version__}", help="which Tidemark this is")
     return parser
 
 

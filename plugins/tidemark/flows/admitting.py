@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,10 +60,7 @@ def examine_all(
     app: App, files: Sequence[tuple[Origin, LandedFile]], root: Path, engine: str, progress: Progress
 ) -> list[CheckedFile]:
     """Check every file in the engine's processes; in the given order. Raises what is no verdict on a file (disk, engine)."""
-    tasks = []
-    for origin, file in files:
-        name = parse_source_path(file.path, origin.data)
-        tasks.append(ExamineTask(str(root / origin.folder), file, name.database if name else ""))
+    tasks = [_task(root, origin.folder, file, origin.data) for origin, file in files]
     results: dict[int, Examined] = {}
     for outcome in _engine(app, engine).run("load_check", tasks) if tasks else ():
         file = files[outcome.index][1]
@@ -79,11 +76,17 @@ def examine_all(
     return [CheckedFile(origin, file, results[index]) for index, (origin, file) in enumerate(files)]
 
 
-def examine_soon(app: App, files: int) -> None:
-    """So many files are about to be checked: what reads them starts while other things are done."""
+def examine_soon(app: App, root: Path, folder: str, files: Iterable[LandedFile], data: Sequence[str]) -> None:
+    """These files of a landing in `folder` will be checked: that is done while whoever asks for it has other things to do.
+    `data`: their site's data folders."""
     engine = _engine(app, "auto")
     if isinstance(engine, PoolEngine):
-        engine.start_early("load_check", files)
+        engine.begin("load_check", [_task(root, folder, file, data) for file in files])
+
+
+def _task(root: Path, folder: str, file: LandedFile, data: Sequence[str]) -> ExamineTask:
+    name = parse_source_path(file.path, data)
+    return ExamineTask(f"{root}/{folder}", file, name.database if name else "")
 
 
 def decide(app: App, origin: Origin, checked: Sequence[CheckedFile], at: float) -> Admission:

@@ -36,13 +36,11 @@ def run_in_children(where: str, tasks: Sequence[Any], workers: int, limits: Limi
     """One outcome a task, as they come. `where` is the task function as `module:name`."""
     waiting = deque(range(len(tasks)))
     selector = selectors.DefaultSelector()
-    idle = _EARLY.pop((where, limits), [])
     children: list[_Child] = []
     try:
         while waiting or children:
             while waiting and len(children) < workers:
-                children.append(idle.pop() if idle else _Child(where, limits))
-                children[-1].wait_with(selector)
+                children.append(_Child(where, limits).wait_with(selector))
                 children[-1].give(waiting.popleft(), tasks)
             for child in _ready(children):
                 outcome = child.answer(tasks)
@@ -53,16 +51,9 @@ def run_in_children(where: str, tasks: Sequence[Any], workers: int, limits: Limi
                     children.remove(child)
                 yield outcome
     finally:
-        for child in (*children, *idle):
+        for child in children:
             child.end()
         selector.close()
-
-
-def start_early(where: str, workers: int, limits: Limits) -> None:
-    """Start children that the next `run_in_children` of this process for such work finds ready, where it is known to come:
-    importing what reads TsFiles takes each of them half a second."""
-    early = _EARLY.setdefault((where, limits), [])
-    early += [_Child(where, limits) for _ in range(workers - len(early))]
 
 
 def run_in_kept_child(where: str, tasks: Sequence[Any], limits: Limits) -> Iterator[Outcome]:
@@ -190,9 +181,6 @@ class _Child:
 
 _KEPT: dict[tuple[str, Limits], _Child] = {}
 """Idle children of `run_in_kept_child`; the kernel ends them with this process."""
-
-_EARLY: dict[tuple[str, Limits], list[_Child]] = {}
-"""Children of `start_early` that nobody gave a task to yet; the kernel ends them with this process."""
 
 
 def _ready(children: Sequence[_Child]) -> list[_Child]:

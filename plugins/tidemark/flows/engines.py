@@ -71,15 +71,15 @@ class PoolEngine:
     name: str = "pool"
 
     def run(self, kind: str, tasks: Sequence[Any]) -> Iterator[Outcome]:
-        from tidemark.flows.engine_children import run_in_children
+        from tidemark.flows.engine_begun import run_begun
 
-        return run_in_children(KINDS[kind], tasks, self._workers(len(tasks)), LIMITS.get(kind, self.limits))
+        return run_begun(KINDS[kind], tasks, self._workers(len(tasks)), LIMITS.get(kind, self.limits))
 
-    def start_early(self, kind: str, tasks: int) -> None:
-        """Start the processes now: so many tasks of this kind are known to come."""
-        from tidemark.flows.engine_children import start_early
+    def begin(self, kind: str, tasks: Sequence[Any]) -> None:
+        """Run these tasks now: somebody will ask for them (`run`) soon. They must be hashable, and change nothing."""
+        from tidemark.flows.engine_begun import begin
 
-        start_early(KINDS[kind], self._workers(tasks), LIMITS.get(kind, self.limits))
+        begin(KINDS[kind], tasks, self._workers(len(tasks)), LIMITS.get(kind, self.limits))
 
     def _workers(self, tasks: int) -> int:
         return min(self.workers or len(os.sched_getaffinity(0)), tasks)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,6 +13,7 @@ import pyarrow.parquet as pa_parquet
 
 from tidemark.errors import DiskFullError, PermissionDeniedError, UsageError
 from tidemark.stores import durable
+from tidemark.tsfiles.arrow_parts import MOST_BYTES, Part, rows_at_once, together
 
 BATCH_ROWS = 65_536
 ENDINGS = (".parquet", ".csv")
@@ -22,7 +22,8 @@ ENDINGS = (".parquet", ".csv")
 class PointFile:
     """An open result file; a context manager that publishes it at the end, or removes it when something went wrong.
 
-    Rows are gathered and written `BATCH_ROWS` at a time. CSV tells a null (nothing) from an empty text (`""`).
+    Rows are gathered and written `BATCH_ROWS` at a time, fewer of very many columns. CSV tells a null (nothing) from an
+    empty text (`""`).
     """
 
     def __init__(self, place: Path, schema: pa.Schema) -> None:
@@ -30,8 +31,9 @@ class PointFile:
         self._place = place
         self._temp = place.with_name(f"{place.name}.{os.getpid()}.tmp")
         self._schema = schema
-        self._gathered: list[pa.RecordBatch] = []
-        self._waiting = 0
+        self._gathered: list[Part] = []
+        self._at_once = rows_at_once(len(schema), BATCH_ROWS)
+        self._waiting = self._bytes = 0
         self.rows = 0
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -43,13 +45,16 @@ class PointFile:
         except PermissionError as refused:
             raise PermissionDeniedError(f"cannot write {place}: {refused}", subject=str(place)) from refused
 
-    def add(self, columns: Sequence[pa.Array]) -> None:
-        """More rows: one array a field of the schema."""
-        batch = pa.RecordBatch.from_arrays(list(columns), schema=self._schema)
-        self._gathered.append(batch)
-        self._waiting += batch.num_rows
-        self.rows += batch.num_rows
-        if self._waiting >= BATCH_ROWS:
+    def add(self, part: Part) -> None:
+        """More rows."""
+        size = part.nbytes
+        if self._bytes + size > MOST_BYTES:
+            self._flush()
+        self._gathered.append(part)
+        self._bytes += size
+        self._waiting += part.rows
+        self.rows += part.rows
+        if self._waiting >= self._at_once:
             self._flush()
 
     def __enter__(self) -> PointFile:
@@ -68,9 +73,8 @@ class PointFile:
 
     def _flush(self) -> None:
         if self._waiting:
-            table = pa.Table.from_batches(self._gathered, self._schema).combine_chunks()
-            self._writer.write_table(table)
-            self._gathered, self._waiting = [], 0
+            self._writer.write_batch(together(self._gathered, self._schema))
+            self._gathered, self._waiting, self._bytes = [], 0, 0
 
 
 def check_ending(place: Path) -> None:

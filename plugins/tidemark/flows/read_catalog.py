@@ -26,6 +26,7 @@ from tidemark.ledger.catalog_rows import CatalogDevice
 from tidemark.load.view import CatalogReader, Layer, SeenDevice, points, seen_devices
 from tidemark.progress import Progress, Tick, silent
 from tidemark.settings import ReceiverSettings
+from tidemark.tsfiles.arrow_parts import Part
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import Column, overlay
 from tidemark.tsfiles.devices import matches
@@ -159,15 +160,14 @@ class _Tall:
             found = points(columns)
             count = len(found.times)
             if count:
-                target.add(
-                    [
-                        pa.repeat(device.name, count),
-                        pa.repeat(measurement, count),
-                        pa.array(found.times),
-                        pa.array(found.types, pa.string()),
-                        pa.array(found.texts, pa.string()),
-                    ]
-                )
+                arrays = [
+                    pa.repeat(device.name, count),
+                    pa.repeat(measurement, count),
+                    pa.array(found.times),
+                    pa.array(found.types, pa.string()),
+                    pa.array(found.texts, pa.string()),
+                ]
+                target.add(Part(count, dict(zip(self.schema.names, arrays, strict=True))))
 
 
 @dataclass(frozen=True)
@@ -179,8 +179,7 @@ class _Wide:
     @property
     def schema(self) -> pa.Schema:
         fields = [("time", pa.int64()), ("device", pa.string())]
-        names = (("measurement." + n if n in ("time", "device") else n, t) for n, t in self.types.items())
-        return pa.schema(fields + [(n, _ARROW[t] if t in _ARROW else pa.string()) for n, t in names])
+        return pa.schema(fields + [(_shown(n), _ARROW[t] if t in _ARROW else pa.string()) for n, t in self.types.items()])
 
     @staticmethod
     def of(reader: CatalogReader, devices: Sequence[SeenDevice], feed: Feed | None, progress: Progress) -> _Wide:
@@ -196,16 +195,14 @@ class _Wide:
         if not series:
             return
         times = np.unique(np.concatenate([column.times for columns in series.values() for column in columns]))
-        arrays = [pa.array(times), pa.repeat(device.name, len(times))]
-        arrays += [self._spread(times, series.get(m, []), t) for m, t in self.types.items()]
-        target.add(arrays)
+        found = {"time": pa.array(times), "device": pa.repeat(device.name, len(times))}
+        found |= {_shown(name): self._spread(times, columns, self.types[name]) for name, columns in series.items()}
+        target.add(Part(len(times), found))
 
     @staticmethod
     def _spread(times: NDArray[np.int64], columns: Sequence[Column], data_type: DataType | None) -> pa.Array:
         """One value or null for each of `times`."""
         typed = data_type in _ARROW
-        if not columns:
-            return pa.nulls(len(times), _ARROW[data_type] if data_type in _ARROW else pa.string())
         if typed and data_type is not None:
             whole = overlay(columns)
             at, values = whole.times, pa.array(whole.values, _ARROW[data_type])
@@ -215,3 +212,8 @@ class _Wide:
         places = np.searchsorted(at, times)
         present = (places < len(at)) & (at[np.minimum(places, len(at) - 1)] == times)
         return values.take(pa.array(places, mask=~present))
+
+
+def _shown(measurement: str) -> str:
+    """The column of a measurement."""
+    return f"measurement.{measurement}" if measurement in ("time", "device") else measurement

@@ -12,10 +12,10 @@ from __future__ import annotations
 from functools import partial
 
 from tidemark.flows.app import App
-from tidemark.flows.sync_loading import keep_up, load_soon, loaded_after
+from tidemark.flows.sync_loading import keep_up, load_soon, loaded_beside
 from tidemark.flows.sync_opening import open_lease, require_same_ends
 from tidemark.flows.sync_result import SyncResult, result_of, total, with_receiver
-from tidemark.flows.sync_steps import STEPS, Counts, one_step, run_of, whole_run
+from tidemark.flows.sync_steps import STEPS, Counts, one_step, run_of, run_up_to_cleanup, whole_run
 from tidemark.ledger import run_rows
 from tidemark.ledger.leases import Leases
 from tidemark.progress import Progress, silent
@@ -43,13 +43,16 @@ def run_sync(
     """
     settings = app.link(link)
     keep_up(app, settings, options)
-    results = []
-    continued = True
-    while continued:
+    results: list[SyncResult] = []
+    while True:
         lease, continued = open_lease(app, settings, None, options)
-        results.append(whole_run(app, lease, progress, limits, copies, partial(load_soon, app, settings, options)))
-    result = total(results)
-    return result if options.no_load else with_receiver(app, settings, loaded_after(app, settings, result, progress))
+        ending = run_up_to_cleanup(app, lease, progress, limits, copies, partial(load_soon, app, settings, options))
+        if not continued:
+            break
+        results.append(ending())
+    if options.no_load:
+        return total([*results, ending()])
+    return with_receiver(app, settings, loaded_beside(app, settings, lambda: total([*results, ending()]), progress))
 
 
 def end_unfinished(app: App, link: str, progress: Progress = silent) -> SyncResult | None:

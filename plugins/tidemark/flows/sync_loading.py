@@ -6,6 +6,8 @@ Only where the receiver is a folder on this machine; elsewhere the receiver's ow
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,9 +17,12 @@ from tidemark.flows.sync_result import SyncResult
 from tidemark.flows.sync_steps import holding, stores_of
 from tidemark.ledger import run_rows
 from tidemark.ledger.leases import Leases
+from tidemark.ledger.run_rows import MODS, SEND, SENT
 from tidemark.progress import Progress, silent
 from tidemark.settings import LinkSettings, ReceiverSettings
+from tidemark.stores.landing import landing_folder
 from tidemark.sync import receipts
+from tidemark.sync.manifest import landed_file
 from tidemark.sync.window import require_window
 from tidemark.sync.work import Options, Work
 
@@ -42,20 +47,35 @@ def _unanswered(app: App, link: LinkSettings) -> int:
         return len(run_rows.landings(connection, link.name, state="landed"))
 
 
-def load_soon(app: App, link: LinkSettings, options: Options, files: int) -> None:
-    """So many files were sent: where they are loaded here, the processes that check them start while the run is ended."""
-    if options.no_load or not files or app.receiver_root(app.receiver(link.receiver)) is None:
+def load_soon(app: App, link: LinkSettings, options: Options, run_id: str) -> None:
+    """The run's files are sent: where they are loaded here, those of its open part are checked while the run is ended."""
+    root = app.receiver_root(app.receiver(link.receiver))
+    if options.no_load or root is None:
+        return
+    with app.ledger.read() as connection:
+        sent = [item for item in run_rows.items(connection, run_id, SENT) if item.action in (SEND, MODS)]
+    if not sent:
         return
     from tidemark.flows.admitting import examine_soon
 
-    examine_soon(app, files)
+    site = app.site(link.site)
+    folder = landing_folder(site.id, f"{run_id}-{sent[0].part}")
+    examine_soon(app, root, folder, map(landed_file, sent), site.data)
 
 
-def loaded_after(app: App, link: LinkSettings, result: SyncResult, progress: Progress) -> SyncResult:
-    """Load what landed, where the receiver is a folder here, and take in its answers."""
-    if app.receiver_root(app.receiver(link.receiver)) is None or not _unanswered(app, link):
-        return result
-    loaded = _load(app, link, progress)
+def loaded_beside(app: App, link: LinkSettings, ending: Callable[[], SyncResult], progress: Progress) -> SyncResult:
+    """Load what landed, where the receiver is a folder here, while the run is ended, and take in the receiver's answers.
+
+    `ending` does the run's last step: it waits for the disk of the site, where links are removed, a load for processors.
+    """
+    if app.receiver_root(app.receiver(link.receiver)) is None:
+        return ending()
+    with ThreadPoolExecutor(1, thread_name_prefix="ending") as beside:
+        ended = beside.submit(ending)
+        if not _unanswered(app, link):
+            return ended.result()
+        loaded = _load(app, link, progress)
+        result = ended.result()
     if loaded is None:
         return replace(result, waiting_for_load=True)
     _take_answers(app, link, result.run)

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from tidemark.errors import LeaseLostError, NotFoundError, PlanOutOfDateError, TidemarkError, WindowOverError
 from tidemark.flows.app import App
@@ -51,24 +52,39 @@ class Stage:
     copies: Copies = field(default_factory=Copies)
 
 
-def whole_run(
+def whole_run(app: App, lease: Lease, progress: Progress = silent) -> SyncResult:
+    """The seven steps of the lease's run in this process; those that are done already find nothing to do."""
+    return run_up_to_cleanup(app, lease, progress)()
+
+
+def run_up_to_cleanup(
     app: App,
     lease: Lease,
     progress: Progress = silent,
     limits: PartLimits = PartLimits(),  # noqa: B008 - frozen
     copies: Copies = Copies(),  # noqa: B008 - frozen
-    on_sent: Callable[[int], None] = lambda _files: None,
-) -> SyncResult:
-    """The seven steps of the lease's run in this process; those that are done already find nothing to do.
-
-    `on_sent` gets the number of files that were sent, when they are."""
+    on_sent: Callable[[str], None] = lambda _run: None,
+) -> Callable[[], SyncResult]:
+    """As `whole_run`, all but the last step: all has landed. What is returned does that one, which must be done, in
+    whatever thread; until then the lease is held. `on_sent` gets the run's id once its files are sent."""
     link = app.link(run_of(app, lease.holder).link)
-    with holding(app, lease), stores_of(app, link) as stores, noted(app.ledger, link.name, lease.holder, progress) as beat:
-        for step in STEPS:
-            counts = _step(Stage(app, lease, stores, beat, limits, copies), step)
+    with ExitStack() as held:
+        held.enter_context(holding(app, lease))
+        stores = held.enter_context(stores_of(app, link))
+        beat = held.enter_context(noted(app.ledger, link.name, lease.holder, progress))
+        stage = Stage(app, lease, stores, beat, limits, copies)
+        for step in STEPS[:-1]:
+            _step(stage, step)
             if step == "transfer_files":
-                on_sent(counts.get("files", 0))
-    return result_of(app.ledger, lease.holder)
+                on_sent(lease.holder)
+        ending = partial(_end, stage, held.pop_all())
+    return ending
+
+
+def _end(stage: Stage, held: ExitStack) -> SyncResult:
+    with held:
+        _step(stage, STEPS[-1])
+    return result_of(stage.app.ledger, stage.lease.holder)
 
 
 def one_step(

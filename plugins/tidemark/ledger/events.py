@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from tidemark.ledger.database import now
-from tidemark.ledger.many_rows import write_rows
+from tidemark.ledger.many_rows import write_tuples
 
 KINDS: Mapping[str, str] = {
     # a run, in its order
@@ -109,9 +109,8 @@ def record_many(connection: Connection, kind: str, rows: Iterable[Mapping[str, A
     """Write many events of one kind at once; each row has any of site_id, link, run_id, landing, path, and detail keys."""
     if kind not in KINDS:
         raise ValueError(f"no such kind of event: {kind}; the words stand in tidemark.ledger.events.KINDS")
-    at = now(connection)
-    values = [{**{c: r.get(c) for c in _PLACES}, "at": at, "kind": kind, "detail": _detail(r)} for r in rows]
-    write_rows(connection, _INSERT, values)
+    values = [(*map(row.get, _PLACES), _detail(row)) for row in rows]
+    write_tuples(connection, _INSERT, (*_PLACES, "detail"), values, at=now(connection), kind=kind)
 
 
 _PLACES = ("site_id", "link", "run_id", "landing", "path")

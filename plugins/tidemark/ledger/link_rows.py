@@ -16,13 +16,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidemark.ledger.database import now
-from tidemark.ledger.many_rows import write_rows
+from tidemark.ledger.many_rows import read_tuples, write_rows, write_tuples
 
 Extent = tuple[tuple[str, int, int], ...]
 _FILE = "path, size, mtime, inode, mods_size, state, generation, sha256, reason, mods_mtime"
 _FOLDERS = 64  # up to so many, a query a folder costs less than reading every row
 _CHUNK = 400  # values in one IN list
-_STREAM = 2_000  # rows fetched at once
 
 
 @dataclass(frozen=True)
@@ -125,14 +124,7 @@ def stream_files(connection: Connection, link: str) -> Iterator[Sequence[Any]]:
     bytes."""
     collation = "" if connection.dialect.name == "sqlite" else ' COLLATE "C"'
     sql = f"SELECT {_FILE} FROM file WHERE link = :link ORDER BY path{collation}"
-    if connection.dialect.name == "sqlite":  # the driver's own tuples: SQLAlchemy's rows take twice the time
-        cursor = connection.execute(sa.text(sql), {"link": link}).cursor
-        while rows := cursor.fetchmany(_STREAM):
-            yield from rows
-        return
-    result = connection.execute(sa.text(sql), {"link": link}, execution_options={"yield_per": _STREAM})
-    for some in result.partitions(_STREAM):
-        yield from some
+    return read_tuples(connection, sql, {"link": link})
 
 
 def files_in(connection: Connection, link: str, folders: Collection[str]) -> list[Sequence[Any]]:
@@ -151,15 +143,16 @@ def files_in(connection: Connection, link: str, folders: Collection[str]) -> lis
 
 def add_files(connection: Connection, link: str, files: Iterable[Seen]) -> None:
     """Files seen for the first time, or in a new content: they wait. What was acknowledged of them stays written."""
-    at = now(connection)
-    rows = [{"link": link, "at": at, **f._asdict()} for f in files]
-    write_rows(
+    write_tuples(
         connection,
         "INSERT INTO file (link, path, size, mtime, inode, mods_size, state, generation, sha256, mods_sha256,"
         " first_seen, changed, reason) VALUES (:link, :path, :size, :mtime, :inode, 0, 'waiting', 0, '', '', :at,"
         " :at, :reason) ON CONFLICT (link, path) DO UPDATE SET size = excluded.size, mtime = excluded.mtime,"
         " inode = excluded.inode, state = 'waiting', changed = excluded.changed, reason = excluded.reason",
-        rows,
+        Seen._fields,
+        files,
+        link=link,
+        at=now(connection),
     )
 
 
@@ -196,9 +189,7 @@ def touch_files(connection: Connection, link: str, files: Iterable[Seen]) -> Non
 
 def ack_files(connection: Connection, link: str, files: Iterable[Acked]) -> None:
     """These contents are the receiver's now: acknowledged, whatever was known of the paths before."""
-    at = now(connection)
-    rows = [{"link": link, "at": at, **f._asdict()} for f in files]
-    write_rows(
+    write_tuples(
         connection,
         "INSERT INTO file (link, path, size, mtime, inode, mods_size, mods_mtime, state, generation, sha256,"
         " mods_sha256, landing, first_seen, changed) VALUES (:link, :path, :size, :mtime, :inode, :mods_size,"
@@ -207,7 +198,10 @@ def ack_files(connection: Connection, link: str, files: Iterable[Acked]) -> None
         " mods_size = excluded.mods_size, mods_mtime = excluded.mods_mtime, state = 'acked',"
         " generation = excluded.generation, sha256 = excluded.sha256, mods_sha256 = excluded.mods_sha256,"
         " landing = excluded.landing, changed = excluded.changed, reason = NULL",
-        rows,
+        Acked._fields,
+        files,
+        link=link,
+        at=now(connection),
     )
 
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidemark.ledger.database import now
-from tidemark.ledger.many_rows import write_rows
+from tidemark.ledger.many_rows import read_tuples, write_rows, write_tuples
 
 SEND, MODS, DROP, SUPERSEDE = "send", "mods", "drop", "supersede"
 PLANNED, PINNED, SENT, LANDED, FAILED, VANISHED, HELD = (
@@ -198,10 +198,9 @@ def add_items(connection: Connection, run_id: str, items: Iterable[RunItem]) -> 
     """What the run decided to do, one row a path."""
     columns = ", ".join(("run_id", *_ITEM))
     values = ", ".join(f":{name}" for name in ("run_id", *_ITEM))
-    rows = [
-        {"run_id": run_id, **i._asdict(), "covered_by": json.dumps(i.covered_by) if i.covered_by else None} for i in items
-    ]
-    write_rows(connection, f"INSERT INTO run_item ({columns}) VALUES ({values})", rows)
+    write_tuples(
+        connection, f"INSERT INTO run_item ({columns}) VALUES ({values})", _ITEM, map(_values, items), run_id=run_id
+    )
 
 
 def items(connection: Connection, run_id: str, *states: str, part: int | None = None) -> Iterator[RunItem]:
@@ -212,8 +211,7 @@ def items(connection: Connection, run_id: str, *states: str, part: int | None = 
     if part is not None:
         where.append("part = :part")
     sql = f"SELECT {', '.join(_ITEM)} FROM run_item WHERE {' AND '.join(where)} ORDER BY path"
-    result = connection.execute(sa.text(sql), {"run": run_id, "part": part} if part is not None else {"run": run_id})
-    yield from map(_item, result)
+    return map(_item, read_tuples(connection, sql, {"run": run_id, "part": part} if part is not None else {"run": run_id}))
 
 
 def items_at(connection: Connection, run_id: str, paths: Sequence[str]) -> Sequence[RunItem]:
@@ -241,6 +239,12 @@ def set_items(connection: Connection, run_id: str, changes: Iterable[Mapping[str
         names = [name for name in rows[0] if name not in ("path", "run_")]
         assignments = ", ".join(f"{name} = :{name}" for name in names)
         write_rows(connection, f"UPDATE run_item SET {assignments} WHERE run_id = :run_ AND path = :path", rows)
+
+
+def set_landed(connection: Connection, run_id: str, part: int) -> None:
+    """All that was sent with this part stands in a closed landing."""
+    sql = f"UPDATE run_item SET state = '{LANDED}' WHERE run_id = :run AND part = :part AND state = '{SENT}'"
+    connection.execute(sa.text(sql), {"run": run_id, "part": part})
 
 
 def count_items(connection: Connection, run_id: str) -> Mapping[tuple[str, str], int]:
@@ -315,5 +319,7 @@ def _item(row: Sequence[Any]) -> RunItem:
     return RunItem._make((*row[:_COVERED_BY], tuple(json.loads(covered_by)) if covered_by else (), *row[_COVERED_BY + 1 :]))
 
 
-def _covered(item: RunItem) -> Mapping[str, str | None]:
-    return {"covered_by": json.dumps(item.covered_by) if item.covered_by else None}
+def _values(item: RunItem) -> tuple[Any, ...]:
+    """As the columns hold them."""
+    covered_by = json.dumps(item.covered_by) if item.covered_by else None
+    return (*item[:_COVERED_BY], covered_by, *item[_COVERED_BY + 1 :])

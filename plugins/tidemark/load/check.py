@@ -176,8 +176,9 @@ def plain_file(folder: Path, relative: str) -> Path | None:
 
 
 def sha256_of(place: Path) -> str:
-    digest, block = hashlib.sha256(), memoryview(bytearray(_BLOCK))
+    digest = hashlib.sha256()
     with place.open("rb", buffering=0) as opened:
+        block = memoryview(bytearray(min(_BLOCK, os.fstat(opened.fileno()).st_size + 1)))
         while count := opened.readinto(block):
             digest.update(block[:count])
     return digest.hexdigest()

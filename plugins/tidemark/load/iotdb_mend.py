@@ -22,6 +22,7 @@ from tidemark.load.iotdb_stage import Stage
 from tidemark.load.iotdb_words import Span
 from tidemark.load.view import CatalogReader, SeenDevice
 from tidemark.tsfiles.column import Column, overlay
+from tidemark.tsfiles.devices import table_segments
 from tidemark.tsfiles.reader import TsFile
 
 
@@ -115,7 +116,8 @@ class Mender:
             with self._opened(device) as holder:
                 aligned[device] = table or holder.aligned(device)
                 if table:
-                    tags[table_name(device)] = holder.tag_columns[table_name(device)]
+                    name = table_name(device)
+                    tags[name] = max(tags.get(name, ()), holder.tag_columns[name], key=len)  # a table gains tags
         self.stage.clear()
         path = self.stage.write(missing, aligned, tags)
         load_into(self.server, path, file.database, table)
@@ -172,12 +174,14 @@ class Mender:
         return count
 
     def _table(self, file: CatalogFile, device: str) -> Table | None:
+        """None: the server has no such table, or has not all the tags that name the device, so nothing of it."""
         if file.model != "table":
             return None
         key = (file.database, table_name(device))
         if self.tables.get(key) is None:
             self.tables[key] = table_of(self.server, *key)
-        return self.tables[key]
+        table = self.tables[key]
+        return table if table and len(table_segments(device)) <= len(table.tags) + 1 else None
 
 
 def _own(file: TsFile, device: str, measurement: str, extra: NDArray[np.int64]) -> NDArray[np.int64]:

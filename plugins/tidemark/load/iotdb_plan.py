@@ -7,8 +7,10 @@ readers of the catalog see, and never overwrites newer ones. What nobody knows t
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Literal
 
 from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
@@ -125,22 +127,30 @@ def unfit(file: CatalogFile, limits: Limits) -> str:
 
 
 class _Index:
-    """Files by their devices, each with a number."""
+    """Files by their devices and times, each with a number. Among thousands that follow each other it looks at few."""
 
     def __init__(self) -> None:
-        self._held: dict[str, list[tuple[CatalogDevice, Standing, int]]] = {}
+        self._held: dict[str, list[tuple[int, int, int, Standing, int]]] = {}  # start, end, file_id: by start
+        self._longest: dict[str, int] = {}
 
     def add(self, one: Standing, number: int) -> None:
         for device in one.devices:
-            self._held.setdefault(device.device, []).append((device, one, number))
+            held = self._held.setdefault(device.device, [])
+            bisect.insort(held, (device.start, device.end, one.file.file_id, one, number), key=itemgetter(0))
+            self._longest[device.device] = max(self._longest.get(device.device, 0), device.end - device.start)
 
     def meeting(self, one: Standing) -> list[tuple[Standing, int]]:
         """Files that hold one of its devices at times that overlap."""
         found = {}
         for device in one.devices:
-            for other, standing, number in self._held.get(device.device, ()):
-                if device.start <= other.end and other.start <= device.end:
-                    found[standing.file.file_id] = (standing, number)
+            held = self._held.get(device.device, [])
+            earliest = device.start - self._longest.get(device.device, 0)
+            for place in range(bisect.bisect_left(held, earliest, key=itemgetter(0)), len(held)):
+                start, end, file_id, standing, number = held[place]
+                if start > device.end:
+                    break
+                if end >= device.start:
+                    found[file_id] = (standing, number)
         return list(found.values())
 
 

@@ -17,7 +17,7 @@ from tidemark.load.merge_pieces import Extent, Piece, pieces_of
 from tidemark.load.overlay import Counts, cut, lay
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import Column
-from tidemark.tsfiles.mods import Deletion
+from tidemark.tsfiles.mods import Deletions
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.series import Series
 from tidemark.tsfiles.stored_chunks import Stretch, aligned_stretches, series_stretches, stored_chunks
@@ -32,7 +32,7 @@ class Holder:
     """A file that holds the device: its deletions, the column of times where it is aligned there, and its series."""
 
     file: TsFile
-    deletions: tuple[Deletion, ...]
+    deletions: Deletions
     time: Series | None
     series: Mapping[str, Series]
 
@@ -100,8 +100,8 @@ class DeviceMerge:
     def _may_copy(self, holder: Holder, stretch: Stretch) -> bool:
         if not stretch.points or stretch.start // self.interval != stretch.end // self.interval:
             return False
-        near = [entry for entry in holder.deletions if entry.start <= stretch.end and entry.end >= stretch.start]
-        return not any(entry.affects(self.device, measurement) for entry in near for measurement in stretch.values)
+        concerned = (entry for measurement in stretch.values for entry in holder.deletions.of(self.device, measurement))
+        return not any(entry.start <= stretch.end and entry.end >= stretch.start for entry in concerned)
 
     def _copied(self, piece: Piece) -> list[Part]:
         """The piece as it stands; nothing where it is to be decoded."""
@@ -167,7 +167,7 @@ class DeviceMerge:
         """A file's points after its own deletions, and how many those took: counted, so that the account is a check."""
         device, start, end = self.device, span[0], None if span[1] == _LAST_TIME else span[1] + 1
         column = holder.file.column(device, measurement, start, end)
-        if not any(entry.affects(device, measurement) for entry in holder.deletions):
+        if not holder.deletions.of(device, measurement):
             return column, 0
         left = holder.file.column(device, measurement, start, end, holder.deletions)
         return left, len(column) - len(left)

@@ -13,7 +13,7 @@ from tidemark.load import merge_pieces
 from tidemark.load.merge_device import Holder
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.devices import is_table, table_segments
-from tidemark.tsfiles.mods import Deletion
+from tidemark.tsfiles.mods import Deletions
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.whole_devices import Terms, WholeDevice
 
@@ -23,7 +23,7 @@ class Source:
     """A source while it is open."""
 
     file: TsFile
-    deletions: tuple[Deletion, ...]
+    deletions: Deletions
 
     def holder(self, device: str) -> Holder:
         return Holder(self.file, self.deletions, *self.file.series_of(device))

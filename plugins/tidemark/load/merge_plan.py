@@ -160,6 +160,10 @@ def tasks_of(group: Group, number: int, root: str, staging: str, interval: int) 
         ranges[-1].append(name)
         weight += count
     first = group.units[0].file
+    holders: dict[str, list[int]] = defaultdict(list)
+    for place, unit in enumerate(group.units):
+        for device in unit.devices:
+            holders[device.device].append(place)
     known = [
         pair
         for unit in group.units
@@ -174,7 +178,7 @@ def tasks_of(group: Group, number: int, root: str, staging: str, interval: int) 
             staging=staging,
             database=first.database,
             interval=interval,
-            sources=_sources(group, frozenset(devices)),
+            sources=_sources(group, {holder for device in devices for holder in holders[device]}),
             devices=tuple(devices),
             prove=proofs[place :: len(ranges)],
         )
@@ -197,12 +201,9 @@ def _costs(group: Group) -> dict[str, int]:
     return costs
 
 
-def _sources(group: Group, devices: frozenset[str]) -> tuple[TaskSource, ...]:
-    return tuple(
-        TaskSource(unit.file.location, unit.file.mods_location)
-        for unit in group.units
-        if any(device.device in devices for device in unit.devices)
-    )
+def _sources(group: Group, holders: Iterable[int]) -> tuple[TaskSource, ...]:
+    files = [group.units[place].file for place in sorted(holders)]
+    return tuple(TaskSource(file.location, file.mods_location) for file in files)
 
 
 def _obstacle(group: Group) -> tuple[str, str] | None:

@@ -22,7 +22,7 @@ from tidemark.load.merge_held import Alone, Held, RefusedError, Source, check_ty
 from tidemark.load.overlay import NOTHING, Counts
 from tidemark.tsfiles.column import Column
 from tidemark.tsfiles.devices import is_table, table_segments
-from tidemark.tsfiles.mods import Deletion, parse_mods
+from tidemark.tsfiles.mods import NO_DELETIONS, Deletions, parse_mods
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.tally import tally
 from tidemark.tsfiles.writer import TsFileWriter, device_order, tree_segments
@@ -165,7 +165,7 @@ def _prove(task: MergeTask) -> None:
 
 def _open(task: MergeTask, source: TaskSource, opened: ExitStack) -> Source:
     file = opened.enter_context(TsFile(Path(task.root, source.location), task.database))
-    deletions: tuple[Deletion, ...] = ()
+    deletions: Deletions = NO_DELETIONS
     if source.mods_location:
         data = Path(task.root, source.mods_location).read_bytes()
         deletions = parse_mods(data, mods_form(source.mods_location), source.mods_location)

@@ -16,7 +16,9 @@ from tidemark.load.check import parts
 from tidemark.load.manifests import Folder
 from tidemark.stores.landing import MANIFEST, RECEIPT, LandedFile, Manifest, landed_path
 from tidemark.stores.landing_papers import decode_entry
+from tidemark.stores.listing import folders_of, glance
 from tidemark.stores.protocol import Store
+from tidemark.tsfiles.names import RESOURCE
 
 _LEFTOVER = (".part", ".part.blocks")  # of files that were left out of the landing
 
@@ -24,14 +26,16 @@ _LEFTOVER = (".part", ".part.blocks")  # of files that were left out of the land
 def clean_landing(store: Store, folder: Folder, manifest: Manifest) -> None:
     """Remove the files that the manifest names, and leftovers of transfers; what it does not name stays."""
     named = _named(manifest)
-    found = store.list_files([folder.path])
-    prefix = folder.path + "/"
-    paths = {e.path for e in found.entries if (n := e.path.removeprefix(prefix)) in named or n.endswith(_LEFTOVER)}
-    store.remove(sorted(paths))
-    kept = [e.path for e in found.entries if e.path not in paths] + [path for path, _ in found.odd]
+    found = glance(store, [folder.path], RESOURCE)
+    start = len(folder.path) + 1
+    paths = [files.prefix + name for files in folders_of(found.entries) for name in files.names]
+    doomed = {path for path in paths if path[start:] in named or path.endswith(_LEFTOVER)}
+    kept = [path for path in paths if path not in doomed] + [path for path, _ in found.odd]
     for name in store.list_folder(folder.path):
         place = f"{folder.path}/{name}"
-        if name not in (MANIFEST, RECEIPT) and not any(k == place or k.startswith(place + "/") for k in kept):
+        if any(path == place or path.startswith(place + "/") for path in kept):
+            store.remove(sorted(path for path in doomed if path == place or path.startswith(place + "/")))
+        elif name not in (MANIFEST, RECEIPT):
             store.remove_tree(place)
 
 

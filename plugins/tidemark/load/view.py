@@ -23,10 +23,11 @@ from tidemark.tsfiles import canonical
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import Column, overlay
 from tidemark.tsfiles.devices import pad, split_nodes, unquote
-from tidemark.tsfiles.mods import Deletion, parse_mods
+from tidemark.tsfiles.mods import NO_DELETIONS, Deletions, parse_mods
 from tidemark.tsfiles.reader import TsFile
 
 _OPEN_FILES = 64
+_MOST_OPEN_FILES = 512  # where one device lies in so many: each is asked for each of its measurements
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,9 @@ class CatalogReader:
         for `root`."""
         self._root = root
         self._fetch = fetch
-        self._open: OrderedDict[int, tuple[TsFile, tuple[Deletion, ...]]] = OrderedDict()
+        self._open: OrderedDict[int, tuple[TsFile, Deletions]] = OrderedDict()
         self._bad: set[int] = set()
+        self._at_once = _OPEN_FILES
         self.unread = Unread()
 
     def __enter__(self) -> CatalogReader:
@@ -113,11 +115,12 @@ class CatalogReader:
     def series_types(self, device: SeenDevice) -> dict[str, set[DataType]]:
         """Measurement → the types its files give it; a file that cannot be read is named in `unread`."""
         types: dict[str, set[DataType]] = {}
+        self._at_once = min(max(len(device.layers), _OPEN_FILES), _MOST_OPEN_FILES)
         for layer in device.layers:
             try:
                 if opened := self._file(layer.file):
-                    for measurement in opened[0].measurements(layer.name):
-                        types.setdefault(measurement, set()).add(opened[0].type_of(layer.name, measurement))
+                    for measurement, series in opened[0].series_of(layer.name)[1].items():
+                        types.setdefault(measurement, set()).add(series.type)
             except CorruptionError as broken:
                 self._name(layer.file.location, broken)
         return types
@@ -138,7 +141,7 @@ class CatalogReader:
     def _column(self, layer: Layer, measurement: str, start: int | None, end: int | None) -> Column | None:
         opened = self._file(layer.file)
         try:
-            if opened is None or measurement not in opened[0].measurements(layer.name):
+            if opened is None or measurement not in opened[0].series_of(layer.name)[1]:
                 return None
             return opened[0].column(layer.name, measurement, start, end, opened[1])
         except UnsupportedError as unsupported:
@@ -147,7 +150,7 @@ class CatalogReader:
             self._name(f"{layer.name}.{measurement}", broken)
         return None
 
-    def _file(self, file: CatalogFile) -> tuple[TsFile, tuple[Deletion, ...]] | None:
+    def _file(self, file: CatalogFile) -> tuple[TsFile, Deletions] | None:
         """The open file with its deletions; None when it cannot be opened (named in `unread` once)."""
         if file.file_id in self._bad:
             return None
@@ -167,11 +170,11 @@ class CatalogReader:
                 subject=file.location,
             ) from gone
         self._open[file.file_id] = (opened, deletions)
-        if len(self._open) > _OPEN_FILES:
+        while len(self._open) > self._at_once:
             self._open.popitem(last=False)[1][0].close()
         return opened, deletions
 
-    def _opened(self, file: CatalogFile) -> tuple[TsFile, tuple[Deletion, ...]]:
+    def _opened(self, file: CatalogFile) -> tuple[TsFile, Deletions]:
         try:
             return _open(self._root, file)
         except (NotFoundError, FileNotFoundError):
@@ -183,14 +186,14 @@ class CatalogReader:
         self.unread.found.setdefault(subject, error.message)
 
 
-def _open(root: Path, file: CatalogFile) -> tuple[TsFile, tuple[Deletion, ...]]:
+def _open(root: Path, file: CatalogFile) -> tuple[TsFile, Deletions]:
     deletions = _deletions(root, file)
     return TsFile(root / file.location, file.database), deletions
 
 
-def _deletions(root: Path, file: CatalogFile) -> tuple[Deletion, ...]:
+def _deletions(root: Path, file: CatalogFile) -> Deletions:
     if not file.mods_location:
-        return ()
+        return NO_DELETIONS
     return parse_mods((root / file.mods_location).read_bytes(), mods_form(file.mods_location), file.mods_location)
 
 

@@ -15,13 +15,13 @@ from tidemark.errors import CorruptionError, UnsupportedError
 from tidemark.proof.source_check import SourceFile
 from tidemark.stores.protocol import Store
 from tidemark.tsfiles.column import Column
-from tidemark.tsfiles.mods import Deletion, parse_mods
+from tidemark.tsfiles.mods import NO_DELETIONS, Deletions, parse_mods
 from tidemark.tsfiles.names import rank
 from tidemark.tsfiles.reader import TsFile
 
 _OPEN_FILES = 32
 _BLOCK = 4 << 20
-_Opened = tuple[TsFile, tuple[Deletion, ...]]
+_Opened = tuple[TsFile, Deletions]
 
 
 class SitePoints:
@@ -85,9 +85,9 @@ class SitePoints:
             self._open.popitem(last=False)[1][0].close()
         return opened
 
-    def _deletions(self, file: SourceFile) -> tuple[Deletion, ...]:
+    def _deletions(self, file: SourceFile) -> Deletions:
         if not file.mods_size:
-            return ()
+            return NO_DELETIONS
         form: Literal["mods", "mods2"] = "mods2" if file.mods_path.endswith(".mods2") else "mods"
         return parse_mods(self._store.read(file.mods_path, 0, file.mods_size), form, file.mods_path)
 

@@ -271,6 +271,8 @@ def _address(value: Any, scheme: str) -> SplitResult:
         sound = False
     if not sound:
         raise ValueError(form)
+    if scheme == "sftp" and ("#" in value or "?" in value):
+        raise ValueError("has # or ?, which mean something in an address: write %23 and %3F for them")
     if address.password is not None:
         instead = '`iotdb_password_file = "FILE"`' if scheme == "iotdb" else '`key = "FILE"` or an Airflow `connection`'
         raise ValueError(f"must not hold a password: log in with {instead}")

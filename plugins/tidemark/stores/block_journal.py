@@ -14,6 +14,7 @@ from collections import namedtuple
 from collections.abc import Sequence
 
 _MAGIC = "tidemark-blocks 1 "
+_DIGITS = 19  # of a number of bytes
 _LONG = 225  # bytes of a name behind which the longest ending fits
 
 
@@ -109,12 +110,14 @@ def decode(data: bytes) -> BlockJournal | None:
         return None
     try:
         identity = Identity(**{key: int(value) for key, value in json.loads(lines[0][len(_MAGIC) :]).items()})
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     blocks: list[Block] = []
     for line in lines[1:]:
         words = line.split()
-        if len(words) != 3 or len(words[2]) != 64 or not (words[0].isdigit() and words[1].isdigit()):
+        if len(words) != 3 or len(words[2]) != 64:
+            break
+        if not all(number.isdigit() and len(number) <= _DIGITS for number in words[:2]):
             break
         block = Block(int(words[0]), int(words[1]), words[2].decode("ascii", "replace"))
         if block.end > identity.wanted:

@@ -111,13 +111,15 @@ class DiskTarget:
     def _open_paper(self, job: Job, known: bytes) -> None:
         journal = job.journal()
         with translated(self._store.where, job.paper):
-            paper = os.open(self._store.disk.locate(job.paper), _OPEN | os.O_APPEND, 0o644)
+            place, ours = self._store.disk.locate(job.paper), known.startswith(journal)
+            if not ours:
+                durable.remove_quietly(place)
+            paper = os.open(place, (_OPEN if ours else _NEW) | os.O_APPEND, 0o644)
             self._papers[job.number] = paper
-            if not known.startswith(journal):
-                os.ftruncate(paper, 0)
-                os.write(paper, journal)
-            else:  # what it claims behind that is cut
+            if ours:  # what it claims behind that is cut
                 os.ftruncate(paper, len(journal))
+            else:
+                os.write(paper, journal)
 
     def _unless_lost(self, jobs: Sequence[Job], sync: Callable[[], None]) -> dict[Job, TidemarkError]:
         """Those of which the disk lost bytes or the name. No other sync would say so again: their parts are gone, and where

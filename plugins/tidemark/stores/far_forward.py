@@ -81,8 +81,8 @@ class Forward:
     def _greeting(self) -> bytes:
         for _ in range(GREETING_LINES):
             line = self.child.stdout.readline()
-            if line.startswith(b"tidemark ") or not line:
-                return bytes(line.strip())
+            if line.endswith((READY + b"\n", b"tidemark posix\n")) or not line:
+                return bytes(line[-len(READY) - 1 :].strip())
         return b""
 
     def close(self) -> None:
@@ -212,7 +212,7 @@ class Sending:
         """The near end is gone, or has given up, where this fails: its silence ends the sending."""
         joined = b"".join(records)
         step = ANSWERS * RECORD.size
-        for start in range(0, len(joined), step):
+        for start in range(0, max(1, len(joined)), step):  # nothing at all is a sign of life
             self._frame(DATA, joined[start : start + step])
 
     def failed(self, words: str) -> None:

@@ -24,7 +24,7 @@ from tidemark.stores.far_stream import Ranges, editions, widen, write_all
 
 HEAD = struct.Struct(">BII")
 ASK, DATA, LAST, STOP, DONE, FAILED, BEAT = range(7)
-BEAT_SECONDS = 5.0  # between two signs of life
+BEAT_SECONDS = 3.0  # between two signs of life
 ROWS = 4000  # files a frame of a listing
 GATHER = 1 << 18  # bytes of small files a frame
 
@@ -184,12 +184,24 @@ class Server:
         try:
             for words, size in self.coming():
                 text, data = self.source.read(words), buffer[:size]
-                if len(text) < words or self.source.readinto(data) < size:  # type: ignore[attr-defined]
+                if len(text) < words:
                     raise Stopped
+                self.fill(data, receiver.alive)
                 receiver.take(text, data)
         finally:
             receiver.finish()
             self.resumed.clear()
+
+    def fill(self, data: memoryview, alive: Callable[[], None]) -> None:
+        """As much as `data` holds. `alive`: on a slow line, whose other end cannot see how far its bytes have come."""
+        while data:
+            got = self.source.readinto1(data)  # type: ignore[attr-defined]
+            if not got:
+                raise Stopped
+            data = data[got:]
+            if data and time.monotonic() - self.beaten >= BEAT_SECONDS:
+                self.beaten = time.monotonic()
+                alive()
 
     def do_reach(self, command: list[str], known: str, seconds: float) -> str:
         """What comes is `far_forward`, then the program for the other node; the answer why it is not reached, or ""."""

@@ -94,6 +94,10 @@ class Receiver:
         for part in self.parts.values():
             part.close()
 
+    def alive(self) -> None:
+        """A frame that answers nothing."""
+        self._answer([b""])
+
     def _answer(self, answers: list[bytes]) -> None:
         with self._door:
             for start in range(0, len(answers), ANSWERS):

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from tidemark.stores.pipe import Pipe
     from tidemark.stores.ssh import SshConnection
 
-GREETING = b"tidemark "
+PYTHON, POSIX = b"tidemark python3 ready", b"tidemark posix"  # what answers
+GREETING_LINES = 200  # of a login script
 _WRITE = 1 << 18  # bytes a DATA frame towards the far end
 
 
@@ -40,14 +41,14 @@ def start_far_end(
             with suppress(UnreachableError):  # a shell without python3 has answered, and may be gone already
                 for piece in program(root) if with_python else (b"tidemark\n",):
                     pipe.write(piece)
-            words = _greeting(pipe)
+            answer = _answer(pipe)
         except UnreachableError:  # it took the command for something else and closed the pipe under our hands,
-            words = []
+            answer = b""
             if not pipe.connected:  # or it is silent, or gone: that says nothing about what it can run
                 raise
-        if words == [b"python3", b"ready"]:
+        if answer == PYTHON:
             return FarSession(pipe), ()
-        if words == [b"posix"]:
+        if answer == POSIX:
             tools = tuple(pipe.read_line().decode("ascii", "replace").split())
             pipe.close()
             return None, tools
@@ -63,14 +64,16 @@ def start_far_end(
     return None, ()
 
 
-def _greeting(pipe: Pipe) -> list[bytes]:
-    for _ in range(200):  # lines of a login script
+def _answer(pipe: Pipe) -> bytes:
+    """PYTHON or POSIX, behind what a login script said before it: lines, and words without an end of their line."""
+    for _ in range(GREETING_LINES):
         line = pipe.read_line()
-        if line.startswith(GREETING):
-            return line.split()[1:]
+        for answer in (PYTHON, POSIX):
+            if line.endswith(answer + b"\n"):
+                return answer
         if not line.endswith(b"\n"):
             break
-    return []
+    return b""
 
 
 class FarSession:

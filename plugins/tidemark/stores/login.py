@@ -14,11 +14,14 @@ from tidemark.errors import HostKeyError, PermanentError, PermissionDeniedError,
 from tidemark.stores.dialling import CONNECT_SECONDS, Dialled, dial
 from tidemark.stores.expired_logins import expired
 from tidemark.stores.lean_paramiko import paramiko
-from tidemark.stores.packets import packetizer_class
+from tidemark.stores.packets import BulkPacketizer, packetizer_class
 from tidemark.stores.ssh_transport import SshTransport
 
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # a fifth to two fifths faster than CTR with a MAC
 _TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", 18)
+
+KINDS = ("ed25519", "ecdsa", "rsa")  # of host keys
+_SHOWN: dict[str, str] = {}  # the kind of each host key that was right, by its fingerprint
 
 
 @dataclass(frozen=True)
@@ -51,23 +54,85 @@ class Limits:
 def connect(login: Login, limits: Limits, dialled: Dialled | None = None) -> SshTransport:
     """A connection with the host key compared and the user logged in. `dialled`: it was begun already."""
     sock = dialled.taken() if dialled is not None else None
-    sock = sock or dial(login.host, login.port, limits.connect)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, int(limits.stall * 1000))
-    transport = SshTransport(sock, packetizer_class=packetizer_class())
+    transport = _with_its_key(login, limits, sock or dial(login.host, login.port, limits.connect))
     try:
-        transport.banner_timeout = transport.auth_timeout = limits.handshake
-        options = transport.get_security_options()
-        rest = [cipher for cipher in options.ciphers if cipher not in CIPHERS]
-        options.ciphers = [*(cipher for cipher in CIPHERS if cipher in options.ciphers), *rest]
-        transport.start_client(timeout=limits.handshake)
-        check_host_key(login, transport.get_remote_server_key().fingerprint)
         _authenticate(transport, login)
         transport.set_keepalive(15)
     except BaseException:
         transport.close()
         raise
     return transport
+
+
+def _with_its_key(login: Login, limits: Limits, sock: socket.socket, tried: frozenset[str] = frozenset()) -> SshTransport:
+    """Keys exchanged, the host key compared.
+
+    A server that has keys of several kinds shows the one it is asked for first: where that is not the one of the settings,
+    it is asked for the other kinds, in a connection each. Raises HostKeyError of what it showed first.
+    """
+    transport = _greeted(login, limits, sock, tried)
+    try:
+        key = transport.get_remote_server_key()
+        kind, shown = _kind(key.get_name()), key.fingerprint
+        check_host_key(login, shown)
+    except HostKeyError:
+        transport.close()
+        other = _by_another_kind(login, limits, tried | {kind}) if login.host_key else None
+        if other is None:
+            raise
+        return other
+    except BaseException:
+        transport.close()
+        raise
+    _SHOWN[shown] = kind
+    return transport
+
+
+def _by_another_kind(login: Login, limits: Limits, tried: frozenset[str]) -> SshTransport | None:
+    """None where the server has no key of another kind, or none that is the one of the settings."""
+    if tried.issuperset(KINDS):
+        return None
+    try:
+        return _with_its_key(login, limits, dial(login.host, login.port, limits.connect), tried)
+    except (HostKeyError, paramiko.IncompatiblePeer):
+        return None
+
+
+def _greeted(login: Login, limits: Limits, sock: socket.socket, tried: frozenset[str]) -> SshTransport:
+    """Keys exchanged, with a host key of no kind in `tried`; of the one that was right before, where the server has it."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    transport = SshTransport(sock, packetizer_class=packetizer_class())
+    try:
+        _look_for_stalls(transport, sock, limits)
+        transport.banner_timeout = transport.auth_timeout = limits.handshake
+        options = transport.get_security_options()
+        rest = [cipher for cipher in options.ciphers if cipher not in CIPHERS]
+        options.ciphers = [*(cipher for cipher in CIPHERS if cipher in options.ciphers), *rest]
+        first = _SHOWN.get(login.host_key.rstrip("="))
+        asked = [name for name in options.key_types if _kind(name) not in tried]
+        options.key_types = sorted(asked, key=lambda name: _kind(name) != first)
+        transport.start_client(timeout=limits.handshake)
+    except BaseException:
+        transport.close()
+        raise
+    return transport
+
+
+def _look_for_stalls(transport: SshTransport, sock: socket.socket, limits: Limits) -> None:
+    """Who writes to a line on which nothing moves is told so after the stall limit.
+
+    The kernel would call it that, too, where a slow reader now and then lets less pass than it wants to send.
+    """
+    ours = isinstance(transport.packetizer, BulkPacketizer)
+    if ours:
+        transport.packetizer.stall = limits.stall
+    longest = limits.silence if ours else limits.stall
+    sock.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, int(longest * 1000))
+
+
+def _kind(name: str) -> str:
+    """Of a host key, by the name of its algorithm."""
+    return next((kind for kind in KINDS if kind in name), name)
 
 
 def check_host_key(login: Login, shown: str) -> None:

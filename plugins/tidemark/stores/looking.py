@@ -1,4 +1,4 @@
-"""What earlier tries left, looked at before the first byte of a push; who is to stop does not wait for gigabytes of it."""
+"""Look at what earlier tries left before a push's first byte; who is to stop does not wait for gigabytes to be digested."""
 
 from __future__ import annotations
 

@@ -41,10 +41,10 @@ def open_store(address: StoreAddress, tier: Tier | None = None) -> Store:
     Opening it and its calls are tried again while the end is unreachable (`retrying`). Raises UsageError for an address
     that cannot be, PermanentError for one that is a file, HostKeyError, PermissionDeniedError (login), UnreachableError.
     """
-    parts = urlsplit(address.url)
-    if parts.scheme == "file":
+    scheme = address.url.partition(":")[0].lower()
+    if scheme == "file":
         return _local(address.url)
-    if parts.scheme == "sftp":
+    if scheme == "sftp":
         return _remote(address, tier or TIERS.get(address.tier))
     shown = without_password(address.url)
     raise UsageError(
@@ -69,7 +69,15 @@ def _remote(address: StoreAddress, tier: Tier | None) -> Store:
 
 def place_of(url: str) -> tuple[str, int]:
     """Host and port of an sftp address. UsageError where it is none."""
-    parts, shown = urlsplit(url), without_password(url)
+    shown = without_password(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # a bracket without its other one
+        raise UsageError(f"store {shown!r} is not sftp://user@host:port/path", subject=shown) from None
+    if "#" in url or "?" in url:  # else a folder of that name would be taken for one of a shorter name
+        raise UsageError(
+            f"store {shown!r}: # and ? have a meaning in an address", hint="write %23 and %3F for them", subject=shown
+        )
     try:
         port = parts.port or 22
     except ValueError:

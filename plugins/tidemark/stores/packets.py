@@ -8,10 +8,12 @@ made for the versions of paramiko in KNOWN alone, and only where their shape is 
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -24,6 +26,7 @@ from paramiko.ssh_exception import SSHException
 from tidemark.stores import compiled_packets
 from tidemark.stores.bulk_sink import PACKET_ROOM, BulkSink
 from tidemark.stores.lean_paramiko import paramiko
+from tidemark.stores.tcp_info import tcp_info
 
 KNOWN = ("5.1.0",)
 _TCP_QUICKACK = getattr(socket, "TCP_QUICKACK", 12)
@@ -34,6 +37,7 @@ _PACKET_HEAD = struct.Struct(">BBII")  # padding, type; of channel data: channel
 _PRIVATE = (
     *("iv_in", "aead_in", "block_engine_in", "compress_engine_in", "remainder", "sequence_number_in", "received_bytes"),
     *("iv_out", "aead_out", "block_engine_out", "compress_engine_out", "sequence_number_out", "sent_bytes", "write_lock"),
+    "keepalive_last",
 )
 _PRIVATE_CALLS = ("write_all", "_check_keepalive", "_trigger_rekey", "need_rekey", "handshake_timed_out", "read_message")
 
@@ -54,6 +58,7 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock)
+        self.stall = math.inf
         self.sink: BulkSink | None = None
         self._sock = sock
         self._buffer = bytearray(_RECEIVE)
@@ -86,6 +91,23 @@ class BulkPacketizer(Packetizer):  # type: ignore[misc]
                 yield encrypt
             finally:
                 self._Packetizer__iv_out = fixed + count.to_bytes(8, "big")
+
+    def write_all(self, out: bytes | memoryview) -> None:
+        """As paramiko's, which writes for ever: TimeoutError where nothing of what was sent moved on for `stall` seconds."""
+        self._Packetizer__keepalive_last = time.time()
+        left, moved, since = memoryview(out), -1, time.monotonic()
+        while left and not self.closed:
+            try:
+                left, since = left[self._sock.send(left) :], time.monotonic()
+            except (TimeoutError, BlockingIOError):
+                before, moved = moved, tcp_info(self._sock).acknowledged
+                since = since if moved == before else time.monotonic()
+                if time.monotonic() - since > self.stall:
+                    raise TimeoutError from None
+            except OSError:
+                break
+        if left:
+            raise EOFError
 
     def write_packets(self, out: memoryview, packets: int) -> None:
         """Hand encrypted packets to the kernel, while `writing`."""

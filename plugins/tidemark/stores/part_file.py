@@ -217,7 +217,7 @@ class PartFile:
 
     def _hash_back(self, total: Any, offset: int, end: int) -> None:
         if not hash_range(self._handle, total, offset, end):
-            raise OSError(errno.EIO, "lost bytes that were written")
+            raise OSError(errno.ESTALE, "lost bytes that were written")
 
 
 def write_small(place: bytes, data: memoryview) -> durable.Proof:

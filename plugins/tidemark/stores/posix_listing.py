@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from tidemark.stores.disk_rows import show
 from tidemark.stores.protocol import Entry
 
+_BROKEN = "*\n*"  # a pattern of paths that a line cannot tell
 _KINDS = {"l": "is a symlink"}
 _REFUSED = re.compile(rb"^find: (?:'(?P<quoted>.*)'|(?P<bare>.*)): (?P<why>Permission denied)$", re.MULTILINE)
 
@@ -18,10 +19,17 @@ def find_command(places: Sequence[str], printf: bool) -> str:
     where = " ".join(shlex.quote(place) for place in places)
     if printf:
         return f"LC_ALL=C find {where} -type f -printf 'f%s %T@ %i %p\\0' -o -type d -printf 'd%p\\0' -o -printf 'o%y %p\\0'"
+    whole = f"! -path {shlex.quote(_BROKEN)}"
     return (
-        f"export LC_ALL=C; find {where} -type f -exec stat -c 'f%s %Y %i %n' {{}} +; "
-        f"find {where} -type l -exec printf 'ol %s\\n' {{}} \\; -o ! -type f ! -type d -exec printf 'oo %s\\n' {{}} \\;"
+        f"export LC_ALL=C; find {where} {whole} -type f -exec stat -c 'f%s %Y %i %n' {{}} +; [ $? -lt 128 ] || exit; "
+        f"find {where} {whole} -type l -exec printf 'ol %s\\n' {{}} \\; "
+        f"-o {whole} ! -type f ! -type d -exec printf 'oo %s\\n' {{}} \\;"
     )
+
+
+def broken_names_command(places: Sequence[str]) -> str:
+    """What `find_command` without -printf leaves out: NUL-separated places whose names have a line break."""
+    return f"find {' '.join(map(shlex.quote, places))} -name {shlex.quote(_BROKEN)} -prune -print0"
 
 
 class FindOutput:
@@ -43,6 +51,12 @@ class FindOutput:
                 path = self._path(record[3:])
                 if path is not None:
                     self.odd[path] = _KINDS.get(record[1:2].decode(), "is neither file nor folder")
+
+    def broken(self, data: bytes) -> None:
+        for place in data.split(b"\0")[:-1]:
+            path = self._path(place)
+            if path is not None:
+                self.odd[path] = "has a line break in its name, and the find there has no -printf to tell of it"
 
     def refused(self, errors: bytes) -> None:
         for match in _REFUSED.finditer(errors):

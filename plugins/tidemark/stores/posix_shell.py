@@ -19,13 +19,15 @@ class BrokenOutput(Exception):
 
 
 class FarShell:
-    """Over a pipe to `sh`. Commands must leave their standard input alone."""
+    """Over a pipe to `sh`. Commands must leave their standard input alone. What a login script says first is skipped."""
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
         self._mark = b"\n" + secrets.token_hex(16).encode() + b"\n"
         self._data = memoryview(b"")
         self._tail = b""  # the last bytes handed out of the command under way
+        self._begun = False
+        self.feed(":")
 
     def feed(self, command: str) -> None:
         mark = self._mark.decode().strip()
@@ -83,7 +85,16 @@ class FarShell:
         self._pipe.close()
 
     def _receive(self) -> None:
+        came = self._came()
+        if not self._begun:
+            while self._mark not in came:
+                came += self._came()
+            self._begun = True
+            came = came.partition(self._mark)[2] or self._came()
+        self._data = memoryview(bytes(self._data) + came) if self._data else memoryview(came)
+
+    def _came(self) -> bytes:
         came = self._pipe.read_some(_TAKE)
         if not came:
             raise UnreachableError(f"{self._pipe.host} ended its shell", hint="run again", subject=self._pipe.host)
-        self._data = memoryview(bytes(self._data) + came) if self._data else memoryview(came)
+        return came

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
 import shlex
 from collections.abc import Iterator, Sequence
 
-from tidemark.errors import PermanentError
+from tidemark.errors import PermanentError, UnreachableError
 from tidemark.stores.far_source import lowered
 from tidemark.stores.flow import Digesting, Piece, Want, gone
 from tidemark.stores.landing import check_path
 from tidemark.stores.pipe import Pipe
 from tidemark.stores.posix_flow import ToolFlow, range_command
-from tidemark.stores.posix_listing import FindOutput, find_command
+from tidemark.stores.posix_listing import FindOutput, broken_names_command, find_command
 from tidemark.stores.posix_shell import FarShell
 from tidemark.stores.protocol import Entry, Range, Tier
 from tidemark.stores.relay_target import Target
@@ -54,7 +55,7 @@ class PosixStore(SftpStore):
     def digest_beside(self, path: str, length: int) -> Digesting | None:
         if length < _LARGE:
             return None
-        script = f"head -c {length} < {shlex.quote(self.place(path))} | sha256sum"
+        script = f"echo; head -c {length} < {shlex.quote(self.place(path))} | sha256sum"
         return _Beside(self._connection.open_pipe(self._shell(script)))
 
     def digests(self, ranges: Sequence[Range]) -> Sequence[str | None]:
@@ -125,10 +126,10 @@ class PosixStore(SftpStore):
         return "printf" in self._tools or "stat" in self._tools
 
     def _fill(self, at: SftpFolders, folders: list[str], entries: list[Entry], odd: list[tuple[str, str]]) -> None:
-        if not self._has_inodes():
+        printf = "printf" in self._tools
+        if not self._has_inodes() or (not printf and any("\n" in at.place(folder) for folder in folders)):
             super()._fill(at, folders, entries, odd)
             return
-        printf = "printf" in self._tools
         relative = [folder for folder in folders if not folder.startswith("/")]
         for group, prefix in ((relative, at.root + "/"), ([f for f in folders if f.startswith("/")], "")):
             if not group:
@@ -138,6 +139,8 @@ class PosixStore(SftpStore):
             output = FindOutput(prefix)
             data, errors = self._run(find_command(places, printf))
             output.take(data, b"\0" if printf else b"\n")
+            if not printf:
+                output.broken(self._run(broken_names_command(places))[0])
             output.refused(errors)
             entries += output.entries
             odd += output.odd.items()
@@ -163,11 +166,23 @@ class PosixStore(SftpStore):
         super().close()
 
     def _run(self, script: str) -> tuple[bytes, bytes]:
-        """Output and errors; a failing tool shows in what it did not print."""
-        pipe = self._connection.open_pipe(self._shell(script))
+        """Output and errors; a failing tool shows in what it did not print. What a login script says first is skipped.
+
+        UnreachableError where the output ends before its time: a cut line, a tool that was killed.
+        """
+        mark = secrets.token_hex(16)
+        pipe = self._connection.open_pipe(self._shell(f"echo {mark}; {script}; [ $? -lt 128 ] && echo {mark}"))
         try:
             pipe.end_input()
-            return pipe.read_all(), pipe.errors().encode()
+            said, errors = pipe.read_all().partition(mark.encode() + b"\n")[2], pipe.errors()
+            output, ended, _ = said.rpartition(mark.encode())
+            if not ended:
+                raise UnreachableError(
+                    f"a tool at {pipe.host} broke off: {errors.strip() or 'the line was cut, or it was killed'}",
+                    hint="run again",
+                    subject=pipe.host,
+                )
+            return output, errors.encode()
         finally:
             pipe.close()
 
@@ -179,8 +194,9 @@ class _Beside:
         self._pipe = pipe
 
     def digest(self) -> str | None:
-        words = self._pipe.read_all().decode("ascii", "replace").split()
-        return words[0] if words and len(words[0]) == 64 else None
+        said = self._pipe.read_all().decode("ascii", "replace").rstrip("\n")  # a login script's words before it
+        digest = said.rpartition("\n")[2].partition(" ")[0]
+        return digest if len(digest) == 64 else None
 
     def close(self) -> None:
         self._pipe.close()

@@ -206,7 +206,7 @@ class ProvenPart(PartFile):
                 raise OSError(errno.ECANCELED, "is not waited for any more")
             got = os.preadv(self._handle, [self._buffer[: end - offset]], offset)
             if not got:
-                raise OSError(errno.EIO, "lost bytes that were written")
+                raise OSError(errno.ESTALE, "lost bytes that were written")
             total.update(self._buffer[:got])
             offset += got
             self._unsigned += got

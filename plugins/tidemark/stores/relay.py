@@ -16,7 +16,7 @@ from tidemark.stores.flow import DigestingBeside, Piece, Want, flow
 from tidemark.stores.protocol import Range, Store, Tier
 from tidemark.stores.reading_back import digests
 from tidemark.stores.relay_job import Job, first_bad_block, good_claims
-from tidemark.stores.relay_proof import editions_at, may_be_written, source_digests
+from tidemark.stores.relay_proof import editions_at, looks_the_same, may_be_written, source_digests
 from tidemark.stores.relay_room import TargetRoom
 from tidemark.stores.relay_target import CallTarget, Target, target_of
 from tidemark.stores.rounds import Outcome
@@ -113,6 +113,8 @@ class Relay:
             good = good_claims(journal.blocks, self._digests_of(target, job.part))
             if good and self._wire.proven_at_source:
                 good = good_claims(good, self._digests_of(source, job.item.source_path))
+            elif good and not looks_the_same(self._wire, job, good[-1].end):
+                good = []
             job.go_on(good)
             self._resumed += job.at
 

@@ -25,6 +25,7 @@ from tidemark.stores.part_file import PartFile, named, still
 from tidemark.stores.retrying import SOON
 from tidemark.stores.small_files import SmallFiles
 from tidemark.stores.transfer_items import Failed, SendItem, Sent, TryAgain, Wire
+from tidemark.stores.transfer_proof import taken_away
 from tidemark.stores.translation import Where, os_error
 
 Outcome = Sent | Failed | tuple[SendItem, TryAgain]
@@ -179,7 +180,10 @@ class Sealer:
                     self._seal_all([whole._replace(confirm=None)])
             else:
                 item = sure[0].item
-                self._tell([self._wire.failed(item, os_error(error, self._where, item.target_path))])
+                if error.errno in (errno.ENOENT, errno.ESTALE):
+                    self._tell([(item, TryAgain(taken_away(item)))])
+                else:
+                    self._tell([self._wire.failed(item, os_error(error, self._where, item.target_path))])
 
     def _seal(self, batch: Sequence[Whole]) -> list[Outcome]:
         # CRASH WINDOW: whole parts without final names, or some with; the rerun seals them or finds them there.

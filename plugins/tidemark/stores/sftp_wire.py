@@ -189,7 +189,8 @@ class SftpWire:
                 raise over
             raise PermissionDeniedError(
                 f"{self._pipe.host} gives no SFTP: {said or repr(head)}",
-                hint="the account needs a shell or `ForceCommand internal-sftp`; does `sftp` work by hand?",
+                hint="the account needs a shell or `ForceCommand internal-sftp`, and a login script that prints nothing to "
+                "whoever is no terminal; does `sftp` work by hand?",
                 subject=self._pipe.host,
             )
         body, at, found = self._pipe.read(size - 5), 0, {}

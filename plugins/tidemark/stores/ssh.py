@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,12 +19,10 @@ from tidemark.stores.lean_paramiko import paramiko
 from tidemark.stores.login import Limits, Login, connect
 from tidemark.stores.pipe import Pipe
 from tidemark.stores.ssh_transport import SshTransport
+from tidemark.stores.tcp_info import TcpInfo, tcp_info
 
 WINDOW = 1 << 25  # bytes in flight towards us before the far end waits
 PACKET = 1 << 15
-_TCP_INFO = 11
-_TOLD = (148, 224, 100)  # offsets into struct tcp_info of Linux: min_rtt, rcv_ooopack, total_retrans
-_MOVED = 120  # and of bytes_acked and bytes_received
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its tracebacks are our errors' business
 
@@ -147,22 +144,18 @@ class SshConnection:
         trip is the last connection's where there is none now.
         """
         info = self._told_by_kernel()
-        known = [struct.unpack_from("=I", info, at)[0] if len(info) >= at + 4 else 0 for at in _TOLD]
-        self._round_trip = known[0] / 1e6 or self._round_trip
-        return self._round_trip, known[1] + known[2]
+        self._round_trip = info.round_trip or self._round_trip
+        return self._round_trip, info.lost
 
     def moved(self) -> int:
         """Bytes that came or that the other end has, by the kernel: of packets that are not whole yet, too; 0 where it
         does not tell."""
         info = self._told_by_kernel()
-        return sum(struct.unpack_from("=QQ", info, _MOVED)) if len(info) >= _MOVED + 16 else 0
+        return info.acknowledged + info.received
 
-    def _told_by_kernel(self) -> bytes:
+    def _told_by_kernel(self) -> TcpInfo:
         transport = self._transport
-        try:
-            return transport.sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 256) if transport is not None else b""
-        except OSError:
-            return b""
+        return tcp_info(transport.sock if transport is not None else None)
 
     @contextmanager
     def speaking(self, doing: str) -> Iterator[None]:

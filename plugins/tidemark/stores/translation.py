@@ -90,4 +90,6 @@ def os_error(error: OSError, where: Where, path: str, *, reading: bool = False) 
             hint="raise the limit there: ulimit -f of the user, or a file system that takes larger files",
             subject=path,
         )
-    return PermanentError(f"{place}: {said}", hint="look at the disk and the system log there", subject=path)
+    return PermanentError(
+        f"{place}: {said}", hint="look at the disk, the user's quota and the system log there", subject=path
+    )

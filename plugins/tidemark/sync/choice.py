@@ -155,6 +155,8 @@ def _vanished(
 ) -> tuple[list[RunItem], tuple[str, ...], Verdict]:
     """(items told or held, paths that were never acknowledged and are forgotten, the guard's verdict)."""
     rows = [row for row in facts.changes.vanished if _asked(row.path, options)]
+    if not rows:
+        return [], (), Verdict(())
     live = [Live(f.name, facts.extents.get(f.entry.path, ()), fresh=True) for f in sending]
     live += [Live(f.name, facts.known_extents.get(f.entry.path, ()), fresh=False) for f in facts.changes.live]
     gone = [Gone(r.path, parse_source_path(r.path, data), facts.known_extents.get(r.path, ())) for r in rows]

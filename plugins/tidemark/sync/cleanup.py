@@ -16,11 +16,9 @@ from tidemark.stores.landing_papers import decode_manifest
 from tidemark.sync import snapshot
 from tidemark.sync.closing import require_all_sent, settle_all
 from tidemark.sync.receipts import read_receipts
-from tidemark.sync.sending import pieces_of
 from tidemark.sync.work import Work
 
 _TIME = len("20260101T000000Z")  # of a run id
-HALF = (".part", ".part.blocks", ".tmp")  # ends of names that are not final
 
 
 def recover(work: Work) -> Mapping[str, int]:
@@ -64,7 +62,7 @@ def _readable(data: bytes | None) -> Manifest | None:
 
 
 def cleanup(work: Work) -> Mapping[str, int]:
-    """Remove the snapshot and half files, then end the run: {"pending": items left for later}.
+    """Remove the snapshot, then end the run: {"pending": items left for later}.
 
     Raises RetryableError while something of the run has not landed.
     """
@@ -83,8 +81,8 @@ def cleanup(work: Work) -> Mapping[str, int]:
     if sent and work.site.snapshot:
         snapshot.drop(work.source, work.folders, work.run_id)
     left = sum(n for (_, state), n in counted.items() if state in (FAILED, VANISHED, HELD))
-    if sent or landings:
-        _remove_half_files(work, len(landings))
+    if sent or landings:  # what came of a part in which no file came whole
+        work.target.remove_tree(work.landing_folder(work.landing(len(landings) + 1)))
     with work.recording() as connection:
         run = run_rows.get_run(connection, work.run_id)
         assert run is not None
@@ -115,17 +113,3 @@ def _remove_dead_links(work: Work) -> None:
     for folder, run in others:
         if run in ours or snapshot.forsaken(run, work.clock()):
             work.source.remove_tree(folder)
-
-
-def _remove_half_files(work: Work, landings: int) -> None:
-    """What no manifest names: half files, temp files, whole files of items that were left out after all."""
-    with work.ledger.read() as connection:
-        left = list(run_rows.items(connection, work.run_id, FAILED, VANISHED))
-    work.target.remove_tree(work.landing_folder(work.landing(landings + 1)))
-    for part in range(1, landings + 1):
-        landing = work.landing(part)
-        found = work.target.list_files([work.landing_folder(landing)]).entries
-        doomed = {e.path for e in found if e.path.endswith(HALF)}
-        doomed |= {e.path for e in found} & {p.send.target_path for item in left for p in pieces_of(work, item, landing)}
-        if doomed:
-            work.target.remove(sorted(doomed))

@@ -24,6 +24,7 @@ from tidemark.ledger.run_rows import (
     FAILED,
     HELD,
     LANDED,
+    MODS,
     PLANNED,
     SEND,
     SENT,
@@ -35,10 +36,15 @@ from tidemark.ledger.run_rows import (
 )
 from tidemark.stores.landing import MANIFEST
 from tidemark.stores.landing_papers import encode
+from tidemark.stores.listing import folders_of, glance
 from tidemark.sync import snapshot
 from tidemark.sync.manifest import Contents, Inventory, compose, read_inventory
 from tidemark.sync.parts import partition_of
+from tidemark.sync.pieces import pieces_of
 from tidemark.sync.work import Work
+from tidemark.tsfiles.names import RESOURCE
+
+_HALF = (".part", ".part.blocks", ".tmp")  # ends of names that are not final
 
 
 class Paper(NamedTuple):
@@ -65,7 +71,8 @@ def require_all_sent(work: Work) -> None:
     run must not end, whatever step somebody starts by hand."""
     with work.ledger.read() as connection:
         run = run_rows.get_run(connection, work.run_id)
-        unsent = sum(state in TO_SEND for _, _, state in run_rows.sizes(connection, work.run_id))
+        counted = run_rows.count_items(connection, work.run_id)
+    unsent = sum(n for (action, state), n in counted.items() if action in (SEND, MODS) and state in TO_SEND)
     if run is None or run.inventory is None or unsent:
         what = f"{unsent} files are not sent yet" if run and run.inventory is not None else "nothing is selected yet"
         raise RetryableError(
@@ -110,6 +117,8 @@ def settle(work: Work, landing: SentLanding, paper: Paper | None = None) -> None
         if digest != landing.manifest_sha256:  # the settings changed since it was reserved, and nobody has read it yet
             with work.recording() as connection:
                 run_rows.set_landing(connection, landing.landing, manifest_sha256=digest)
+        _remove_half_files(work, landing.landing)
+        # CRASH WINDOW: half files are gone, the landing is not whole; the rerun looks for them once more and goes on.
         work.target.publish(path, data)
     elif there != landing.manifest_sha256:
         raise CorruptionError(
@@ -124,6 +133,24 @@ def settle(work: Work, landing: SentLanding, paper: Paper | None = None) -> None
     if work.site.snapshot and not landing.last:  # the last part's go with all others, at once
         released = [path for item in contents.files for path in item.paths]
         snapshot.release(work.source, work.folders, landing.run_id, released)
+
+
+def _remove_half_files(work: Work, landing: str) -> None:
+    """What no manifest names: half files, temp files, whole files of items that were left out after all.
+
+    Before the landing is whole: from then on it is its receiver's, who loads it and writes there, while we end our run.
+    """
+    with work.ledger.read() as connection:
+        left = list(run_rows.items(connection, work.run_id, FAILED, VANISHED))
+    left_out = {piece.send.target_path for item in left for piece in pieces_of(work, item, landing)}
+    doomed = [
+        files.prefix + name
+        for files in folders_of(glance(work.target, [work.landing_folder(landing)], RESOURCE).entries)
+        for name in files.names
+        if name.endswith(_HALF) or (left_out and files.prefix + name in left_out)
+    ]
+    if doomed:
+        work.target.remove(doomed)
 
 
 def _read_back(work: Work, path: str) -> str | None:
@@ -237,7 +264,7 @@ def _land(connection: Connection, work: Work, landing: SentLanding, contents: Co
     link_rows.put_schema_positions(connection, link, positions)
     if contents.schema:
         run_rows.set_schema_landed(connection, run_id)
-    run_rows.set_items(connection, run_id, [{"path": i.path, "state": LANDED} for i in contents.items])
+    run_rows.set_landed(connection, run_id, landing.part)
     run_rows.set_landing(connection, landing.landing, state="landed", landed=work.clock())
     link_rows.set_link(connection, link, next_sequence=landing.sequence + 1, last_landing=landing.landing, last_run=run_id)
     run_rows.add_to_run(

@@ -90,7 +90,7 @@ def compose(landing: SentLanding, contents: Contents, link: LinkSettings, site: 
         previous=landing.previous,
         created=landing.created,
         deletes=link.deletes,
-        files=tuple(_file(i) for i in contents.files),
+        files=tuple(landed_file(i) for i in contents.files),
         schema=tuple(LandedSchema(p.path, p.epoch, p.start, Part(p.landed_path, p.size, p.sha256)) for p in contents.schema),
         superseded=tuple(Vanished(i.path, i.generation, i.covered_by) for i in gone if i.action == SUPERSEDE),
         dropped=tuple(Vanished(i.path, i.generation) for i in gone if i.action == DROP),
@@ -101,7 +101,8 @@ def compose(landing: SentLanding, contents: Contents, link: LinkSettings, site: 
     )
 
 
-def _file(item: RunItem) -> LandedFile:
+def landed_file(item: RunItem) -> LandedFile:
+    """The manifest's entry of a file that was sent."""
     alone = item.action == MODS
     mods = Part(item.mods_path, item.mods_size, item.mods_sha256 or "") if item.mods_path else None
     return LandedFile(

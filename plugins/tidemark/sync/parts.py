@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 from tidemark.tsfiles.names import parse_source_path
@@ -45,9 +46,9 @@ def batches(files: Iterable[Weighed], key: Callable[[str], Partition], limits: P
     """Whole partitions, in their order, until a batch is large enough."""
     batch: list[Weighed] = []
     size = 0
-    ordered = sorted(files, key=lambda f: (key(f.path), f.path))
-    for _, group in groupby(ordered, key=lambda f: key(f.path)):
-        for file in group:
+    ordered = sorted((key(file.path), file) for file in files)
+    for _, group in groupby(ordered, key=itemgetter(0)):
+        for _, file in group:
             batch.append(file)
             size += file.size
         if size >= limits.batch_bytes or len(batch) >= limits.batch_files:

@@ -12,7 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy.engine import Connection
 
@@ -26,14 +26,14 @@ from tidemark.errors import (
 )
 from tidemark.ledger import events, run_rows
 from tidemark.ledger.line_places import SharedLine, place_on
-from tidemark.ledger.run_rows import FAILED, MODS, PINNED, SENT, TO_SEND, VANISHED, RunItem
+from tidemark.ledger.run_rows import FAILED, MODS, SENT, TO_SEND, VANISHED, RunItem
 from tidemark.stores.bandwidth import LineShare
 from tidemark.stores.block_journal import part_of
-from tidemark.stores.landing import landed_path
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 from tidemark.sync.closing import close_part
 from tidemark.sync.distrust import hold
 from tidemark.sync.parts import PartLimits, Weighed, batches, part_is_full, partition_of
+from tidemark.sync.pieces import MODS_FILE, RESOURCE, TSFILE, pieces_of, source_of
 from tidemark.sync.seeding import seed
 from tidemark.sync.window import is_open, require_window
 from tidemark.sync.work import Work
@@ -45,16 +45,7 @@ TASK_FILES = 1_000  # and files in each of them at least
 HEADROOM_BYTES = 64 << 20  # left free at the receiver for manifests, receipts, the ledger
 CULPRITS = 3  # files that may each take a connection down before the link itself counts as sick
 
-TSFILE, RESOURCE, MODS_FILE = "tsfile", "resource", "mods"
 _ENDS_THE_RUN = (DiskFullError, HostKeyError, LeaseLostError)
-
-
-class Piece(NamedTuple):
-    """One file on the wire for an item."""
-
-    item: RunItem
-    role: str
-    send: SendItem
 
 
 @dataclass
@@ -139,25 +130,6 @@ def task_batches(connection: Connection, run_id: str, data: Sequence[str]) -> li
         batch_files=max(TASK_FILES, len(files) // TASKS),
     )
     return list(batches(files, lambda path: partition_of(path, data), limits))
-
-
-def pieces_of(work: Work, item: RunItem, landing: str) -> list[Piece]:
-    """What travels for an item, companions first: the links of a pinned one, the files themselves otherwise."""
-    folder = work.landing_folder(landing)
-
-    def piece(role: str, path: str, size: int) -> Piece:
-        return Piece(item, role, SendItem(source_of(work, item, path), f"{folder}/{landed_path(path)}", size))
-
-    mods = [piece(MODS_FILE, item.mods_path, item.mods_size)] if item.mods_path else []
-    if item.action == MODS:
-        return mods
-    resource = piece(RESOURCE, item.path + ".resource", item.resource_size)
-    return [resource, *mods, piece(TSFILE, item.path, item.size)]
-
-
-def source_of(work: Work, item: RunItem, path: str) -> str:
-    """Where one of the item's files is read at the source."""
-    return work.folders.place(work.run_id, path) if item.state == PINNED else path
 
 
 class Sending:

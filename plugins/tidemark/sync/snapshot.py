@@ -14,8 +14,8 @@ from functools import cached_property
 
 from tidemark.errors import PermanentError
 from tidemark.settings import SiteSettings
-from tidemark.stores.protocol import Entry, Store
-from tidemark.tsfiles.sealed import SealedFile
+from tidemark.stores.protocol import Store
+from tidemark.tsfiles.sealed import Entry, SealedFile
 
 FORSAKEN_DAYS = 30
 
@@ -62,8 +62,7 @@ class SnapshotFolders:
 
 def members(file: SealedFile) -> list[Entry]:
     """The entries that are linked together: TsFile, `.resource`, mods."""
-    parts = [file.entry, file.resource, *([file.mods] if file.mods else [])]
-    return [Entry(p.path, p.size, p.mtime, p.inode) for p in parts]
+    return [file.entry, file.resource, *([file.mods] if file.mods else [])]
 
 
 def affordable(files: Sequence[SealedFile], budget: int) -> Sequence[SealedFile]:
@@ -91,13 +90,14 @@ def take(store: Store, folders: SnapshotFolders, run_id: str, files: Sequence[Se
     if not store.properties.hard_links:
         return None
     listed = [(file.entry.path, member) for file in files for member in members(file)]
+    places = {member.path: folders.place(run_id, member.path) for _, member in listed}
     try:
-        store.link([(member.path, folders.place(run_id, member.path)) for _, member in listed])
+        store.link(list(places.items()))
     except PermanentError:  # permission, another disk, a file system without links: read in place
         drop(store, folders, run_id)
         return None
     links = {e.path: e for e in store.list_files(folders.run_folders(run_id)).entries}
-    return changed(listed, {m.path: links.get(folders.place(run_id, m.path)) for _, m in listed})
+    return changed(listed, {path: links.get(place) for path, place in places.items()})
 
 
 def changed(listed: Iterable[tuple[str, Entry]], now: Mapping[str, Entry | None]) -> frozenset[str]:

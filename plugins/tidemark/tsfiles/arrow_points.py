@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from tidemark.errors import UsageError
 from tidemark.tsfiles.codes import BINARY_TYPES, DataType
 from tidemark.tsfiles.column import VALUE_DTYPES, Column
-from tidemark.tsfiles.devices import file_device, split_nodes
+from tidemark.tsfiles.devices import file_device, split_nodes, tree_device
 from tidemark.tsfiles.index import Segments
 from tidemark.tsfiles.moments import PER_SECOND
-from tidemark.tsfiles.write_options import WriteOptions
+from tidemark.tsfiles.write_options import WriteOptions, written_name
 from tidemark.tsfiles.writer import device_order, tree_segments
 
 Names = tuple[str | None, ...]
@@ -29,8 +29,7 @@ def devices_of(rows: pa.Table, options: WriteOptions) -> Iterator[tuple[Segments
     UsageError: a null time, device or a device outside of `root`, one device and time in two rows, a date or time that the
     file's unit cannot hold.
     """
-    if options.table:
-        rows = rows.rename_columns([name.lower() for name in rows.column_names])
+    rows = rows.rename_columns([written_name(name, options.table) for name in rows.column_names])
     times = _times(rows.column("time"), options.unit, "time")
     names, groups = _groups(rows, options)
     order = np.lexsort((times, groups))
@@ -72,10 +71,9 @@ def _groups(rows: pa.Table, options: WriteOptions) -> tuple[list[Segments], NDAr
         waiting.append(known)
     found, codes = _told_apart(found, waiting, codes)
     devices = [_segments(names, options) for names in found]
-    places = sorted(range(len(devices)), key=lambda place: device_order(devices[place]))
-    rank = np.empty(len(places), np.int64)
-    rank[places] = np.arange(len(places))
-    return [devices[place] for place in places], rank[codes]
+    ordered = sorted(set(devices), key=device_order)  # one device may be spelled in two ways
+    places = {device: place for place, device in enumerate(ordered)}
+    return ordered, np.array([places[device] for device in devices], np.int64)[codes]
 
 
 def _told_apart(
@@ -101,7 +99,7 @@ def _segments(names: Names, options: WriteOptions) -> Segments:
         if nodes[0] != "root" or len(nodes) < 2 or not all(nodes):
             message = f"{device!r} is no device of the tree model: root.database.device"
             raise UsageError(message, hint='for a table: .option("table", …)', subject=device)
-        return tree_segments(device)
+        return tree_segments(tree_device((device,)))
     while parts and parts[-1] is None:  # files leave null tags at the end out
         parts.pop()
     return (options.table, *parts)

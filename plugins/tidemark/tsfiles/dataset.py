@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 from tidemark.errors import NotFoundError, UsageError
 from tidemark.tsfiles.dataset_paper import PAPER, read_paper
 from tidemark.tsfiles.footer import MAGIC
-from tidemark.tsfiles.mods import Deletion, parse_mods
+from tidemark.tsfiles.mods import NO_DELETIONS, Deletions, parse_mods
 from tidemark.tsfiles.names import SUFFIX, parse_name, parse_place
 from tidemark.tsfiles.sealed import MODS_SUFFIXES, SHORTEST
 
@@ -34,10 +34,10 @@ class DataFile:
     database: str = NO_DATABASE
     mods: str = ""
 
-    def deletions(self) -> tuple[Deletion, ...]:
+    def deletions(self) -> Deletions:
         """The deletions beside the file. Raises as `parse_mods`."""
         if not self.mods:
-            return ()
+            return NO_DELETIONS
         return parse_mods(Path(self.mods).read_bytes(), "mods2" if self.mods.endswith(".mods2") else "mods", self.mods)
 
 

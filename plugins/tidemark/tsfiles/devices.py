@@ -73,6 +73,7 @@ def table_device(database: str, segments: Sequence[str | None]) -> str:
     return ".".join([*names, *(NULL_TAG if tag is None else _escape(tag) for tag in tags)])
 
 
+@lru_cache(maxsize=4096)
 def table_segments(device: str) -> tuple[str | None, ...]:
     """The table and the tags of a canonical device of the table model (None: null)."""
     _, table, *tags = _table_nodes(device)
@@ -104,7 +105,12 @@ def matches(pattern: str, device: str) -> bool:
     return _compiled(pattern, not is_table([device])).fullmatch(device) is not None
 
 
-@lru_cache(maxsize=1024)
+def plain_path(pattern: str) -> str | None:
+    """The canonical name of all that a pattern of the tree matches; None for one with a star, or none of the tree."""
+    return None if "*" in pattern or not pattern else ".".join(quote(unquote(node)) for node in split_nodes(pattern))
+
+
+@lru_cache(maxsize=1 << 14)
 def _compiled(pattern: str, tree: bool) -> re.Pattern[str]:
     anything = _ANY_IN_TREE if tree else _ANY_IN_TABLE
     parts = []

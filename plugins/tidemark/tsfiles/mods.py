@@ -13,19 +13,20 @@ folders, where the server's own answers prove them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from tidemark.errors import CorruptionError, UnsupportedError
-from tidemark.tsfiles.devices import matches, table_segments
-from tidemark.tsfiles.wire import Cursor, corrupt
+from tidemark.errors import UnsupportedError
+from tidemark.tsfiles.devices import matches, plain_path, table_segments
+from tidemark.tsfiles.wire import Cursor, EndsEarlyError, corrupt
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-FIRST_TIME = -(1 << 63)
+FIRST_TIME, _LAST_TIME = -(1 << 63), (1 << 63) - 1
 _TABLE, _TREE = 0, 1
 
 Tags = tuple[str | None, ...]
@@ -78,25 +79,43 @@ class Deletion:
         return named and segments[0] == self.table and self.rule.holds(segments)
 
 
-def parse_mods(data: bytes, form: Literal["mods", "mods2"], what: str = "mods") -> tuple[Deletion, ...]:
+class Deletions(tuple[Deletion, ...]):
+    """Those of one file. Among thousands of single series the ones of a series are found by its name."""
+
+    @cached_property
+    def _by_series(self) -> dict[str, list[Deletion]]:
+        found: dict[str, list[Deletion]] = {}
+        for entry in self:
+            found.setdefault(plain_path(entry.path) or "", []).append(entry)
+        return found
+
+    def of(self, device: str, measurement: str) -> list[Deletion]:
+        """Those that affect a series, by its canonical names."""
+        others = [entry for entry in self._by_series.get("", ()) if entry.affects(device, measurement)]
+        return self._by_series.get(f"{device}.{measurement}", []) + others
+
+
+NO_DELETIONS = Deletions()
+
+
+def parse_mods(data: bytes, form: Literal["mods", "mods2"], what: str = "mods") -> Deletions:
     """The deletions of a `.mods` or `.mods2`, in order.
 
     CorruptionError for what is neither a whole entry nor a torn last one; UnsupportedError for an entry of a newer IoTDB:
     its points must not come back by being passed over.
     """
-    return _parse_text(data, what) if form == "mods" else _parse_binary(data, what)
+    return Deletions(_parse_text(data, what) if form == "mods" else _parse_binary(data, what))
 
 
-def deleted(
-    deletions: Sequence[Deletion], device: str, measurement: str, times: NDArray[np.int64], chunk_offset: int = 0
-) -> NDArray[np.bool_]:
-    """Which of the points at `times` (int64[n]) of a chunk whose header begins at `chunk_offset` are deleted: bool[n]."""
+def deleted(deletions: Iterable[Deletion], times: NDArray[np.int64], chunk_offset: int = 0) -> NDArray[np.bool_]:
+    """bool[n]: which points at `times` (int64[n], ascending), of a chunk whose header is at `chunk_offset`, are deleted."""
     import numpy as np  # a load parses deletions without applying them: numpy would be a third of its start
 
     mask = np.zeros(len(times), np.bool_)
     for entry in deletions:
-        if (entry.before is None or chunk_offset < entry.before) and entry.affects(device, measurement):
-            mask |= (times >= entry.start) & (times <= entry.end)
+        if entry.before is None or chunk_offset < entry.before:
+            first, after = times.searchsorted([entry.start]), times.searchsorted([entry.end], "right")
+            mask[first[0] : after[0]] = True
     return mask
 
 
@@ -125,6 +144,8 @@ def _text_entry(fields: list[str], what: str) -> Deletion:
         start, path = FIRST_TIME, ",".join(fields[1:-2])
     if not path:
         raise corrupt(what, "a deletion without a path")
+    if not FIRST_TIME <= min(start, end) <= max(start, end) <= _LAST_TIME:
+        raise corrupt(what, "a deletion at a time that no point has")
     return Deletion(start, end, path=path, before=before)
 
 
@@ -139,10 +160,8 @@ def _parse_binary(data: bytes, what: str) -> tuple[Deletion, ...]:
         try:
             start, end = cursor.i64_pair()
             entries.append(_tree_entry(cursor, start, end) if kind == _TREE else _table_entry(cursor, start, end))
-        except UnsupportedError:
-            raise
-        except CorruptionError:
-            break  # the entry runs out of bytes: torn by a crash at the site
+        except EndsEarlyError:
+            break  # torn by a crash at the site
     return tuple(entries)
 
 
@@ -187,8 +206,10 @@ def _device(cursor: Cursor) -> Tags:
 
 def _number(cursor: Cursor) -> int:
     number = cursor.varint()
-    if not 0 <= number <= cursor.left():
-        raise cursor.fail(f"{number} items announced where {cursor.left()} bytes are left")
+    if number < 0:
+        raise cursor.fail(f"{number} items announced")
+    if number > cursor.left():
+        raise cursor.ends_early(f"{number} items announced where {cursor.left()} bytes are left")
     return number
 
 

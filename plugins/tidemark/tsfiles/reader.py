@@ -19,7 +19,7 @@ from tidemark.tsfiles.devices import file_device, is_table, measurement_name
 from tidemark.tsfiles.filebytes import FileBytes
 from tidemark.tsfiles.footer import read_footer
 from tidemark.tsfiles.index import Child, IndexWalk
-from tidemark.tsfiles.mods import Deletion, deleted
+from tidemark.tsfiles.mods import NO_DELETIONS, Deletions, deleted
 from tidemark.tsfiles.pages import ChunkReader, Span, Times
 from tidemark.tsfiles.series import ChunkPlace, Series, Statistics, parse_series, twice
 from tidemark.tsfiles.whole_devices import CopiedDevice, Terms, WholeDevice, copied_device, whole_device
@@ -117,7 +117,7 @@ class TsFile:
         measurement: str,
         start: int | None = None,
         end: int | None = None,
-        deletions: Sequence[Deletion] = (),
+        deletions: Deletions = NO_DELETIONS,
     ) -> Column:
         """The points of a series with start <= time < end (None: no bound), without what `deletions` delete.
 
@@ -126,12 +126,12 @@ class TsFile:
         series = self._series(device, measurement)
         label = f"{device}.{measurement}"
         span = Span(start, end)
-        concerned = [entry for entry in deletions if entry.affects(device, measurement)]
+        concerned = deletions.of(device, measurement)
         parts = []
         for index, place in enumerate(series.chunks):
             for part in self._chunk_columns(device, series, index, span, label):
                 if concerned:
-                    part = part.where(~deleted(concerned, device, measurement, part.times, place.offset))  # noqa: PLW2901
+                    part = part.where(~deleted(concerned, part.times, place.offset))  # noqa: PLW2901
                 parts.append(part.between(start, end))
         return _joined(parts, self._device(device)) if parts else Column.empty(series.type)
 

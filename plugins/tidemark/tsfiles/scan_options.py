@@ -60,6 +60,8 @@ def scan_options(options: Mapping[str, str]) -> ScanOptions:
         tall=choice(given, "layout", ("wide", "tall")) == "tall",
         rows=number(given, "rowsPerTask", ROWS_OF_A_TASK, 1),
     )
+    if len(set(cut.columns)) < len(cut.columns):
+        raise UsageError(f"columns names one twice: {', '.join(cut.columns)}", subject="columns")
     if cut.tall and cut.columns:
         raise UsageError("layout=tall has its own columns: leave `columns` out", subject="columns")
     wanted = Wanted(choice(given, "model", ("", "tree", "table")), given.get("database", ""), given.get("table", ""))

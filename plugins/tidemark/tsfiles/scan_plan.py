@@ -1,12 +1,13 @@
 """What a scan reads, and how it is cut into tasks: pure, from a survey.
 
-A task is a range of whole devices of about `rows` rows at most; a device with more is cut by time, where its chunks begin.
+A task is a range of whole devices of about `rows` rows at most, fewer where they have very many columns; a device with more
+is cut by time, where its chunks begin.
 No two tasks hold the same row, so each lays its files over each other by itself and nothing is shuffled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tidemark.errors import NotFoundError, UsageError
@@ -19,6 +20,7 @@ TALL = ("device", "measurement", "time", "type", "value")
 ROWS_OF_A_TASK = 2_000_000
 _FEWEST_TASKS = 8  # so that small scans keep several cores busy, too
 _SMALLEST_TASK = 100_000
+_CELLS_OF_A_TASK = 1 << 26  # its rows are in memory with all their columns
 
 _WIDER = {
     frozenset({DataType.TEXT, DataType.STRING}): DataType.STRING,
@@ -82,7 +84,8 @@ def shape_of(survey: Survey, cut: Cut) -> Shape:
     tags = {name: place for place, name in enumerate(survey.tags, 1)} if survey.table else {}
     first = ["time", *tags] if survey.table else ["time", "device"]
     types = survey.types()
-    fields = {_free(name, first): (name, common_type(types[name])) for name in sorted(types)}
+    taken = {name.lower() for name in first}
+    fields = {_free(name, taken): (name, common_type(types[name])) for name in sorted(types)}
     everything = (*first, *fields)
     unknown = [name for name in cut.columns if name not in everything]
     if unknown:
@@ -110,7 +113,8 @@ def tasks_of(survey: Survey, cut: Cut, shape: Shape) -> list[ScanTask]:
     """The tasks of a scan, devices by name; none where nothing is meant. Files without the wanted columns are left out."""
     measurements = shape.measurements
     everything = sum(held.rows for holdings in survey.devices.values() for held in holdings)
-    cut = replace(cut, rows=min(cut.rows, max(_SMALLEST_TASK, everything // _FEWEST_TASKS)))
+    fits = max(1, _CELLS_OF_A_TASK // len(shape.columns))
+    cut = replace(cut, rows=min(cut.rows, fits, max(_SMALLEST_TASK, everything // _FEWEST_TASKS)))
     tasks: list[ScanTask] = []
     waiting: dict[str, list[Holding]] = {}
     rows = 0
@@ -139,8 +143,8 @@ def tasks_of(survey: Survey, cut: Cut, shape: Shape) -> list[ScanTask]:
     return tasks
 
 
-def _free(name: str, taken: Sequence[str]) -> str:
-    return f"measurement.{name}" if name in taken else name
+def _free(name: str, taken: Collection[str]) -> str:
+    return f"measurement.{name}" if name.lower() in taken else name  # Spark tells names apart without their case
 
 
 def _touches(held: Holding, start: int | None, end: int | None) -> bool:
@@ -165,11 +169,12 @@ def _by_time(holdings: Sequence[Holding], cut: Cut) -> Iterator[tuple[list[Holdi
     bounds: list[int] = []
     gathered = 0
     for start, rows in begins:
-        if gathered >= cut.rows and (not bounds or start > bounds[-1]) and (cut.start is None or start > cut.start):
+        inside = (cut.start is None or start > cut.start) and (cut.end is None or start < cut.end)
+        if inside and gathered >= cut.rows and (not bounds or start > bounds[-1]):
             bounds.append(start)
             gathered = 0
         gathered += rows
     for low, high in zip([cut.start, *bounds], [*bounds, cut.end], strict=True):
         touched = [held for held in holdings if _touches(held, low, high)]
-        if touched and (low is None or high is None or low < high):
+        if touched:
             yield touched, (low, high)

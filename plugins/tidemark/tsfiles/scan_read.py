@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 
 import numpy as np
@@ -16,18 +16,19 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidemark.errors import UnsupportedError
+from tidemark.tsfiles.arrow_parts import MOST_BYTES, Part, rows_at_once, together
 from tidemark.tsfiles.arrow_values import arrow_array, arrow_type, as_type, instants
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import Column, overlay
 from tidemark.tsfiles.dataset import DataFile
 from tidemark.tsfiles.devices import pad, table_segments
 from tidemark.tsfiles.limited import TimeLimit
-from tidemark.tsfiles.mods import Deletion
+from tidemark.tsfiles.mods import Deletions
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.scan_plan import ScanTask, Shape
 
 BATCH_ROWS = 131_072
-_FEWEST_ROWS = 32_768
+_FEWEST = 4  # a batch has at least such a part of the rows that it may have
 _DEVICES_AT_ONCE = 256
 _OPEN_FILES = 128
 
@@ -42,33 +43,52 @@ class TaskReader:
         self.lenient = lenient
         self.limit = limit or TimeLimit()
         self.schema = _tall_schema(unit) if shape.tall else _wide_schema(shape, unit)
+        self._fields = {measurement: (name, kind) for name, (measurement, kind) in shape.fields.items()}
+        self._shown = frozenset(shape.columns)
+        self._others = [name for name in shape.columns if name not in shape.fields]
+        self._most = rows_at_once(len(self.schema), BATCH_ROWS)
 
     def read(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
         """The task's rows, by device and time. Raises CorruptionError, UnsupportedError for what cannot be decoded."""
         with _OpenFiles(task.files) as files:
-            yield from _gathered(self._batches(task, files), self.schema)
+            yield from _gathered(self._batches(task, files), self._most, self.schema)
 
     def _batches(self, task: ScanTask, files: _OpenFiles) -> Iterator[pa.RecordBatch]:
         """The rows device by device; some devices at a time under one limit, which is off while the consumer works."""
         waiting = iter(task.devices.items())
         while True:
-            ready: list[pa.RecordBatch] = []
+            ready: list[Part] = []
             rows = devices = 0
             with self.limit:
                 for device, places in itertools.islice(waiting, _DEVICES_AT_ONCE):
                     devices += 1
-                    for batch in self._of_device(task, device, [files.get(place) for place in places]):
-                        ready.append(batch)
-                        rows += batch.num_rows
-                    if rows >= _FEWEST_ROWS:
+                    for part in self._of_device(task, device, files.layers(places)):
+                        ready.append(part)
+                        rows += part.rows
+                    if rows >= self._most // _FEWEST:
                         break
-            yield from ready
+            yield from self._assembled(ready)
             if not devices:
                 return
 
-    def _of_device(
-        self, task: ScanTask, device: str, layers: Sequence[tuple[TsFile, tuple[Deletion, ...]]]
-    ) -> Iterator[pa.RecordBatch]:
+    def _assembled(self, parts: Iterable[Part]) -> Iterator[pa.RecordBatch]:
+        """The parts one after another; those that are large enough by themselves are not copied."""
+        few: list[Part] = []
+        size = 0
+        for part in parts:
+            large = part.rows >= self._most // _FEWEST
+            if few and (large or size + part.nbytes > MOST_BYTES):
+                yield together(few, self.schema)
+                few, size = [], 0
+            if large:
+                yield together([part], self.schema)
+            else:
+                few.append(part)
+                size += part.nbytes
+        if few:
+            yield together(few, self.schema)
+
+    def _of_device(self, task: ScanTask, device: str, layers: Sequence[tuple[TsFile, Deletions]]) -> Iterator[Part]:
         wanted = self.shape.measurements
         measurements = {name for file, _ in layers for name in file.measurements(device)}
         names = sorted(measurements if wanted is None else measurements & wanted)
@@ -82,13 +102,11 @@ class TaskReader:
         else:
             yield self._wide(device, series)
 
-    def _columns(
-        self, task: ScanTask, device: str, name: str, layers: Sequence[tuple[TsFile, tuple[Deletion, ...]]]
-    ) -> list[Column]:
+    def _columns(self, task: ScanTask, device: str, name: str, layers: Sequence[tuple[TsFile, Deletions]]) -> list[Column]:
         """The points of a series in each file that has some, lowest rank first."""
         found = []
         for file, deletions in layers:
-            if name not in file.measurements(device):
+            if name not in file.series_of(device)[1]:  # not in its list of names: a device may have thousands
                 continue
             try:
                 column = file.column(device, name, task.start, task.end, deletions)
@@ -100,35 +118,30 @@ class TaskReader:
                 found.append(column)
         return found
 
-    def _wide(self, device: str, series: Mapping[str, Sequence[Column]]) -> pa.RecordBatch:
-        fields = {name: (measurement, kind) for name, (measurement, kind) in self.shape.fields.items()}
+    def _wide(self, device: str, series: Mapping[str, Sequence[Column]]) -> Part:
         laid = {}
-        for measurement, kind in fields.values():
-            if measurement in series:
-                laid[measurement] = overlay([as_type(column, kind) for column in series[measurement]])
+        for measurement, columns in series.items():
+            name, kind = self._fields[measurement]
+            laid[name] = overlay([as_type(column, kind) for column in columns])
         rows = _rows([column.times for column in laid.values()])
+        found = {name: arrow_array(column, rows, self.unit) for name, column in laid.items() if name in self._shown}
         segments = table_segments(device) if self.shape.table else ()
-        arrays = []
-        for name, of_type in zip(self.schema.names, self.schema.types, strict=True):
-            if name in fields and fields[name][0] in laid:
-                arrays.append(arrow_array(laid[fields[name][0]], rows, self.unit))
-            elif name in fields:
-                arrays.append(pa.nulls(len(rows), of_type))
-            elif name in self.shape.tags:
+        for name in self._others:
+            if name in self.shape.tags:
                 place = self.shape.tags[name]
                 tag = segments[place] if place < len(segments) else None
-                arrays.append(pa.repeat(pa.scalar(tag, pa.string()), len(rows)))
+                found[name] = pa.repeat(pa.scalar(tag, pa.string()), len(rows))
             else:
-                arrays.append(instants(rows, self.unit) if name == "time" else pa.repeat(device, len(rows)))
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+                found[name] = instants(rows, self.unit) if name == "time" else pa.repeat(device, len(rows))
+        return Part(len(rows), found)
 
-    def _tall(self, device: str, name: str, columns: Sequence[Column]) -> pa.RecordBatch:
+    def _tall(self, device: str, name: str, columns: Sequence[Column]) -> Part:
         laid = overlay([as_type(column, None) for column in columns])
         types = _type_names(columns, laid.times)
         count = len(laid)
         texts = pa.array([value.decode("utf-8", "surrogatepass") for value in laid.values], pa.string())
         arrays = [pa.repeat(device, count), pa.repeat(name, count), instants(laid.times, self.unit), types, texts]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        return Part(count, dict(zip(self.schema.names, arrays, strict=True)))
 
 
 class _OpenFiles:
@@ -136,17 +149,18 @@ class _OpenFiles:
 
     def __init__(self, files: Sequence[DataFile]) -> None:
         self._files = files
-        self._open: OrderedDict[int, tuple[TsFile, tuple[Deletion, ...]]] = OrderedDict()
+        self._open: OrderedDict[int, tuple[TsFile, Deletions]] = OrderedDict()
 
-    def get(self, place: int) -> tuple[TsFile, tuple[Deletion, ...]]:
-        if place in self._open:
+    def layers(self, places: Sequence[int]) -> list[tuple[TsFile, Deletions]]:
+        """Those at `places`, all open until the next call, however many a device lies in."""
+        for place in places:
+            if place not in self._open:
+                file = self._files[place]
+                self._open[place] = TsFile(file.path, file.database), file.deletions()
             self._open.move_to_end(place)
-            return self._open[place]
-        file = self._files[place]
-        self._open[place] = TsFile(file.path, file.database), file.deletions()
-        if len(self._open) > _OPEN_FILES:
+        while len(self._open) > max(_OPEN_FILES, len(places)):
             self._open.popitem(last=False)[1][0].close()
-        return self._open[place]
+        return [self._open[place] for place in places]
 
     def __enter__(self) -> _OpenFiles:
         return self
@@ -191,16 +205,16 @@ def _type_names(columns: Sequence[Column], times: NDArray[np.int64]) -> pa.Array
     return pa.array([DataType(code).name for code in codes.values.tolist()], pa.string())
 
 
-def _gathered(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of _FEWEST_ROWS to BATCH_ROWS; what is large enough is not copied."""
+def _gathered(batches: Iterator[pa.RecordBatch], most: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of `most` at most and a quarter of it at least; what is large enough is not copied."""
     waiting: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
-        for start in range(0, batch.num_rows, BATCH_ROWS):
-            part = batch.slice(start, BATCH_ROWS)
+        for start in range(0, batch.num_rows, most):
+            part = batch.slice(start, most)
             waiting.append(part)
             rows += part.num_rows
-            if rows >= _FEWEST_ROWS:
+            if rows >= most // _FEWEST:
                 yield from _together(waiting, schema)
                 waiting, rows = [], 0
     yield from _together(waiting, schema)

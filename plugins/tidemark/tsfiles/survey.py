@@ -5,7 +5,7 @@ For planning a scan: what need not be opened, how many rows a device has, where 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidemark.errors import UsageError
@@ -74,14 +74,13 @@ def survey(files: Sequence[DataFile], wanted: Wanted) -> Survey:
     for number, file in enumerate(files):
         with FileBytes(file.path) as opened:
             metadata = read_footer(opened)
-            for table, tags in metadata.tables.items():
-                seen.tags[table] = max(seen.tags.get(table, ()), tags, key=len)
+            seen.declared(file, metadata.tables)
             for segments, mine in _by_device(walk_series(opened, metadata)):
                 if _is_wanted(segments, file, wanted):
                     seen.note(segments, file)
                     _add(found, number, file_device(segments, file.database), is_table(segments), mine)
     found.table = seen.only(wanted)
-    found.tags = seen.tags.get(found.table, ())
+    found.tags = seen.tags_of(found.table)
     return found
 
 
@@ -92,7 +91,25 @@ class _Seen:
         self.models: set[str] = set()
         self.tables: set[str] = set()
         self.databases: set[str] = set()
-        self.tags: dict[str, tuple[str, ...]] = {}
+        self._declared: dict[
+            tuple[str, str], dict[tuple[str, ...], str]
+        ] = {}  # database, table → tags, a file that has them
+
+    def declared(self, file: DataFile, tables: Mapping[str, tuple[str, ...]]) -> None:
+        for table, tags in tables.items():
+            self._declared.setdefault((file.database, table), {}).setdefault(tags, file.path)
+
+    def tags_of(self, table: str) -> tuple[str, ...]:
+        """The tag columns of the one table that is meant: a table gains tags at the end only, else UsageError."""
+        found = self._declared.get((next(iter(self.databases), ""), table), {})
+        longest = max(found, key=len, default=())
+        for tags, path in found.items():
+            if longest[: len(tags)] != tags:
+                message = (
+                    f"table {table} has the tags {', '.join(tags)} in {path}, and {', '.join(longest)} in {found[longest]}"
+                )
+                raise UsageError(message, hint="load the files of each by themselves", subject=table)
+        return longest
 
     def note(self, segments: Segments, file: DataFile) -> None:
         if is_table(segments):

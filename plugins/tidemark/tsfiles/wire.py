@@ -14,6 +14,10 @@ _I64 = struct.Struct(">q")
 _PAIR = struct.Struct(">qq")
 
 
+class EndsEarlyError(CorruptionError):
+    """The bytes end where more of them are announced: garbage, or the end of something that was cut off."""
+
+
 class Cursor:
     """A position in `data`. `base` is where `data` begins in its file, `what` names the thing in errors."""
 
@@ -30,6 +34,11 @@ class Cursor:
         """The error to raise: what, what is wrong with it, where (byte of the file)."""
         return corrupt(self.what, problem, self.base + (self.position if at is None else at))
 
+    def ends_early(self, problem: str) -> EndsEarlyError:
+        """The same where what is missing lies behind the last byte."""
+        told = self.fail(problem)
+        return EndsEarlyError(told.message, hint=told.hint, subject=told.subject)
+
     def left(self) -> int:
         return self.end - self.position
 
@@ -39,14 +48,16 @@ class Cursor:
         return self.data[start : self.position]
 
     def skip(self, length: int) -> None:
-        if length < 0 or length > self.end - self.position:
-            raise self.fail(f"{length} bytes announced where {self.left()} are left")
+        if length > self.end - self.position:
+            raise self.ends_early(f"{length} bytes announced where {self.left()} are left")
+        if length < 0:
+            raise self.fail(f"{length} bytes announced")
         self.position += length
 
     def u8(self) -> int:
         at = self.position
         if at >= self.end:
-            raise self.fail("ends in the middle of a field")
+            raise self.ends_early("ends in the middle of a field")
         self.position = at + 1
         return self.data[at]
 
@@ -75,7 +86,11 @@ class Cursor:
                 self.position = at
                 return result
             shift += 7
-        raise self.fail("a variable-length integer does not end")
+        raise (
+            self.ends_early("a variable-length integer does not end")
+            if at == end
+            else self.fail("no variable-length integer")
+        )
 
     def varint(self) -> int:
         value = self.uvarint()
@@ -85,7 +100,7 @@ class Cursor:
         """A number of items of at least `least` bytes each: never more than what is left can hold."""
         value = self.uvarint()
         if value * least > self.left():
-            raise self.fail(f"{value} items announced where {self.left()} bytes are left")
+            raise self.ends_early(f"{value} items announced where {self.left()} bytes are left")
         return value
 
     def var_string(self) -> str | None:

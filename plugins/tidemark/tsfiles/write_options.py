@@ -11,6 +11,7 @@ import pyarrow as pa
 from tidemark.errors import UsageError
 from tidemark.tsfiles.codes import Compression, DataType
 from tidemark.tsfiles.dataset import local_path
+from tidemark.tsfiles.devices import is_table, measurement_name
 from tidemark.tsfiles.moments import PER_SECOND
 from tidemark.tsfiles.scan_options import choice, lowered, names, number
 
@@ -67,9 +68,13 @@ def write_options(options: Mapping[str, str], schema: pa.Schema, overwrite: bool
     table, tags = given.get("table", "").lower(), tuple(tag.lower() for tag in names(given.get("tags", "")))
     if tags and not table:
         raise UsageError("tags without a table", hint='.option("table", "sensors")', subject="tags")
+    if len(set(tags)) < len(tags):
+        raise UsageError(f"tags names one twice: {', '.join(tags)}", subject="tags")
+    if table and not is_table((table,)):
+        raise UsageError(f"no table can be called {table!r}: IoTDB takes it for a device of the tree model", subject="table")
     return WriteOptions(
         Path(local_path(given["path"])),
-        _fields(schema, ("time", *(tags if table else ("device",))), lower=bool(table)),
+        _fields(schema, ("time", *(tags if table else ("device",))), table),
         table,
         tags,
         choice(given, "aligned", ("true", "false")) == "true" or bool(table),
@@ -81,17 +86,23 @@ def write_options(options: Mapping[str, str], schema: pa.Schema, overwrite: bool
     )
 
 
-def _fields(schema: pa.Schema, keys: tuple[str, ...], lower: bool) -> dict[str, DataType]:
-    """The columns that hold values, with their types; in the table model names have no case."""
+def written_name(name: str, table: str) -> str:
+    """A column as files name it: IoTDB gives columns of a table no case, and cannot ask for a measurement that its SQL would
+    take in back-quotes and its file has without."""
+    return name.lower() if table else measurement_name(name)
+
+
+def _fields(schema: pa.Schema, keys: tuple[str, ...], table: str) -> dict[str, DataType]:
+    """The columns that hold values, by the names that they are written under, with their types."""
     columns: dict[str, pa.DataType] = {}
     for field in schema:
-        name = field.name.lower() if lower else field.name
+        name = written_name(field.name, table)
         if name in columns:
             raise UsageError(f"two columns are called {name!r}", subject=name)
         columns[name] = field.type
     missing = [key for key in keys if key not in columns]
     if missing:
-        what = "a table needs its tags" if lower else 'the tree model needs them; for a table: .option("table", …)'
+        what = "a table needs its tags" if table else 'the tree model needs them; for a table: .option("table", …)'
         raise UsageError(f"no column {', '.join(missing)}: {what}", hint="docs/spark.md", subject=missing[0])
     for key in keys[1:]:
         if columns[key] not in (pa.string(), pa.large_string()):

@@ -69,6 +69,12 @@ def test_the_help_lists_the_verbs_and_the_exit_codes(tidemark: Command) -> None:
     assert "22 approval needed" in said.out
 
 
+def test_the_version_is_one_line(tidemark: Command) -> None:
+    said = tidemark("--version")
+    assert said.code == 0
+    assert re.fullmatch(r"tidemark \d+\.\d+\.\d+\n", said.out)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -56,6 +56,9 @@ def perform(task: Task) -> object:
             print("this may not disturb the answers")
         case "pid":
             return os.getpid()
+        case "open":
+            with contextlib.ExitStack() as opened:
+                return len([opened.enter_context(Path(__file__).open()) for _ in range(300)])
     return task.what.upper()
 
 

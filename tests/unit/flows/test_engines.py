@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -16,7 +17,8 @@ import pytest
 from tests.unit.flows.engine_tasks import Task
 from tidemark.errors import CorruptionError, RetryableError, TaskLimitError, UsageError
 from tidemark.flows import engine_children
-from tidemark.flows.engine_children import run_in_children, run_in_kept_child, start_early
+from tidemark.flows.engine_begun import begin, run_begun
+from tidemark.flows.engine_children import run_in_children, run_in_kept_child
 from tidemark.flows.engines import Limits, Outcome, PoolEngine, choose_engine
 from tidemark.settings import SparkSettings
 
@@ -47,6 +49,17 @@ def test_a_crash_costs_one_task_and_names_it() -> None:
     error = outcomes[1].error
     assert isinstance(error, CorruptionError)
     assert "file 1" in error.message and "SIGSEGV" in error.message
+
+
+def test_a_task_may_open_as_many_files_as_the_machine_allows() -> None:
+    """A merge has all its sources open, and a shell starts with 1024: late points may lie in more files than that."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        (outcome,) = run(["open"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert outcome.value == 300
 
 
 def test_a_kept_child_takes_the_next_tasks_too_and_a_new_one_those_after_a_crash() -> None:
@@ -123,13 +136,40 @@ def test_children_are_gone_when_the_caller_stops_early() -> None:
         os.kill(pid, 0)
 
 
-def test_children_that_were_started_early_get_the_tasks_and_go() -> None:
+def begun(tasks: Sequence[Task]) -> dict[int, Outcome]:
+    return {outcome.index: outcome for outcome in run_begun(WHERE, tasks, 1, Limits())}
+
+
+def test_tasks_that_were_begun_are_not_run_again_and_those_that_failed_are() -> None:
     before = set(psutil.Process().children())
-    start_early(WHERE, 3, Limits())
-    started = {child.pid for child in set(psutil.Process().children()) - before}
-    answers = {outcome.value for outcome in run_in_children(WHERE, [Task("pid"), Task("pid")], 2, Limits())}
-    assert answers <= started
-    assert not started & {child.pid for child in psutil.Process().children()}, "the third, too"
+    begin(WHERE, [Task("pid", "file 1"), Task("segfault", "file 2"), Task("pid", "file 3")], 1, Limits())
+    (child,) = started(before)
+    found = begun([Task("a", "file 0"), Task("pid", "file 1"), Task("segfault", "file 2")])
+    assert found[0].value == "A"
+    assert found[1].value == child.pid
+    assert isinstance(found[2].error, CorruptionError) and "file 2" in found[2].error.message
+    (again,) = begun([Task("pid", "file 1")]).values()
+    assert again.value != child.pid, "an answer is given once"
+
+
+def started(before: set[psutil.Process]) -> set[psutil.Process]:
+    """Children that have come since."""
+    until = time.monotonic() + 30
+    while not (found := set(psutil.Process().children()) - before) and time.monotonic() < until:
+        time.sleep(0.01)
+    return found
+
+
+def test_what_was_begun_waits_for_who_asks_for_it_and_is_forgotten_for_other_tasks() -> None:
+    begin(WHERE, [Task("pid", "file 1")], 1, Limits())
+    (other,) = begun([Task("pid", "file 2")]).values()
+    (asked,) = begun([Task("pid", "file 1")]).values()
+    begin(WHERE, [Task("pid", "file 1")], 1, Limits())
+    begin(WHERE, [Task("pid", "file 3")], 1, Limits())
+    (forgotten,) = begun([Task("pid", "file 1")]).values()
+    (kept,) = begun([Task("pid", "file 3")]).values()
+    assert len({other.value, asked.value, forgotten.value, kept.value}) == 4, "each of a child of its own"
+    assert not [child for child in psutil.Process().children() if child.pid == kept.value]
 
 
 def test_children_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ def test_cut_anywhere_it_is_a_prefix_of_itself() -> None:
         "10 10 short",
         "ten 10 " + "d" * 64,
         "10 10",
+        "10 " + "1" * 5000 + " " + "d" * 64,  # more digits than a number is read of
         "\x00\x00\x00",
     ],
 )
@@ -56,7 +57,17 @@ def test_a_line_out_of_order_ends_it(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"\n", b"tidemark-blocks 2 {}\n", b"tidemark-blocks 1 []\n", b"tidemark-blocks 1 {\n", b"\xff\n"]
+    "data",
+    [
+        b"",
+        b"\n",
+        b"tidemark-blocks 2 {}\n",
+        b"tidemark-blocks 1 []\n",
+        b"tidemark-blocks 1 {\n",
+        b"\xff\n",
+        b'tidemark-blocks 1 {"wanted": 1e999, "mtime": 1, "inode": 1}\n',
+        b"tidemark-blocks 1 " + b"[" * 100_000 + b"\n",
+    ],
 )
 def test_a_foreign_header_is_no_journal(data: bytes) -> None:
     assert decode(data) is None

@@ -11,7 +11,8 @@ import pytest
 from tidemark.stores import durable
 from tidemark.stores.block_journal import Identity
 from tidemark.stores.disk import Disk
-from tidemark.stores.part_file import begin_part, write_small
+from tidemark.stores.far_stream import BARE
+from tidemark.stores.part_file import PartFile, begin_part, write_small
 
 
 @pytest.fixture
@@ -40,3 +41,16 @@ def test_a_large_part_that_another_begins_now_is_theirs(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="somebody else") as found:
         begin_part(Disk(str(tmp_path)), "f", Identity(4, 1, 1), [])
     assert found.value.errno == errno.ESTALE and (tmp_path / "f.part").read_bytes() == b"theirs"
+
+
+def test_bytes_that_somebody_cut_off_are_to_come_again(tmp_path: Path) -> None:
+    disk, identity = Disk(str(tmp_path)), Identity(8, 1, 1)
+    begin_part(disk, "f", identity, [])
+    with (tmp_path / "f.part").open("r+b") as theirs:
+        part = PartFile(disk, "f", identity, None)
+        part.write(0, memoryview(b"12345678"))
+        theirs.truncate(3)
+        with pytest.raises(OSError, match="lost bytes") as found:
+            part.check(0, 8, BARE, b"")
+        part.close()
+    assert found.value.errno == errno.ESTALE

@@ -45,16 +45,16 @@ def test_text_form_up_to_011_has_no_first_time() -> None:
 
 def test_the_interval_includes_both_ends() -> None:
     entries = parse_mods(tree("root.a.d1.s", 0, 20), "mods2")
-    assert deleted(entries, "root.a.d1", "s", TIMES).tolist() == [False, True, True, True, False]
+    assert deleted(entries.of("root.a.d1", "s"), TIMES).tolist() == [False, True, True, True, False]
     everything = parse_mods(tree("root.a.**", LOWEST, HIGHEST), "mods2")
-    assert deleted(everything, "root.a.d1", "s", TIMES).all()
-    assert not deleted(everything, "root.b.d1", "s", TIMES).any()
+    assert deleted(everything.of("root.a.d1", "s"), TIMES).all()
+    assert not deleted(everything.of("root.b.d1", "s"), TIMES).any()
 
 
 def test_the_text_form_spares_chunks_written_after_the_deletion() -> None:
     entries = parse_mods(b"DELETION,root.a.d1.s,1000,0,20\n", "mods")
-    assert deleted(entries, "root.a.d1", "s", TIMES, chunk_offset=999).any()
-    assert not deleted(entries, "root.a.d1", "s", TIMES, chunk_offset=1000).any()
+    assert deleted(entries.of("root.a.d1", "s"), TIMES, chunk_offset=999).any()
+    assert not deleted(entries.of("root.a.d1", "s"), TIMES, chunk_offset=1000).any()
 
 
 def test_tree_patterns() -> None:
@@ -107,6 +107,36 @@ def test_what_is_no_deletion_is_refused() -> None:
         parse_mods(b"DELETION,root.a.s,x,y\n", "mods", "x.mods")
     with pytest.raises(CorruptionError, match="no deletion is of type 9"):
         parse_mods(tree("root.a.s", 1, 2) + b"\x09", "mods2", "x.mods2")
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (b"\x01" + struct.pack(">qq", 1, 2) + b"\x04\xff\xfe", "not UTF-8"),
+        (b"\x01" + struct.pack(">qq", 1, 2) + b"\x01", "a name is missing"),
+        (b"\x01" + struct.pack(">qq", 1, 2) + b"\x07abc", "-4 bytes announced"),
+        (b"\x01" + struct.pack(">qq", 1, 2) + b"\xff" * 6, "no variable-length integer"),
+        (table("sensors", 1, 2, b"\x03\x03"), "-2 items announced"),
+    ],
+)
+def test_garbage_in_the_middle_is_not_a_torn_end(entry: bytes, words: str) -> None:
+    """What comes behind it is deleted at the site: those points must not come back without a word."""
+    with pytest.raises(CorruptionError, match=words):
+        parse_mods(tree("root.a.s", 1, 2) + entry + tree("root.a.t", 1, 2), "mods2", "x.mods2")
+
+
+def test_times_that_no_point_has_are_refused() -> None:
+    with pytest.raises(CorruptionError, match="a time that no point has"):
+        parse_mods(b"DELETION,root.a.s,1,2,9223372036854775808\n", "mods", "x.mods")
+
+
+def test_many_deletions_are_applied_as_one_by_one() -> None:
+    random = np.random.default_rng(7)
+    times = np.unique(random.integers(-500, 500, 300))
+    spans = [(low, low + more) for low, more in random.integers((-600, -3), (600, 9), (40, 2)).tolist()]
+    entries = parse_mods(b"".join(tree("root.a.d1.s", *span) for span in [*spans, (HIGHEST, HIGHEST)]), "mods2")
+    wanted = [any(low <= time <= high for low, high in spans) for time in times.tolist()]
+    assert deleted(entries.of("root.a.d1", "s"), times).tolist() == wanted
 
 
 def test_a_rule_of_a_newer_iotdb_is_not_passed_over() -> None:

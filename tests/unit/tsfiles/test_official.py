@@ -16,7 +16,7 @@ import pytest
 
 from tidemark.tsfiles.canonical import text
 from tidemark.tsfiles.devices import pad
-from tidemark.tsfiles.mods import Deletion
+from tidemark.tsfiles.mods import Deletion, Deletions
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.statistics import describe
 from tidemark.tsfiles.structure import check_structure
@@ -97,9 +97,9 @@ def test_deletions_by_offset_spare_the_later_chunks(written: tuple[Path, dict[st
     with TsFile(folder / "tree.tsfile") as tsfile:
         offsets = [place.offset for place in tsfile._series("root.lab.d1", "s0").chunks]
         everywhere = Deletion(times[0], times[-1], path="root.lab.d1.*", before=offsets[2])
-        column = tsfile.column("root.lab.d1", "s0", deletions=[everywhere])
+        column = tsfile.column("root.lab.d1", "s0", deletions=Deletions([everywhere]))
         assert column.times.tolist() == times[2 * per_chunk :]
         some = Deletion(times[3], times[5], path="root.**")
-        assert tsfile.column("root.lab.d1", "s0", deletions=[some]).times.tolist() == times[:3] + times[6:]
+        assert tsfile.column("root.lab.d1", "s0", deletions=Deletions([some])).times.tolist() == times[:3] + times[6:]
         other = Deletion(times[0], times[-1], path="root.lab.d2.*")
-        assert len(tsfile.column("root.lab.d1", "s0", deletions=[other])) == len(times)
+        assert len(tsfile.column("root.lab.d1", "s0", deletions=Deletions([other]))) == len(times)

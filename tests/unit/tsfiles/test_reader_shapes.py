@@ -11,7 +11,7 @@ from tests.unit.tsfiles.handmade import PLAIN, TIME, VALUE, Chunk, HandmadeFile
 from tidemark.errors import CorruptionError
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import Column
-from tidemark.tsfiles.mods import Deletion
+from tidemark.tsfiles.mods import Deletion, Deletions
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.statistics import describe
 from tidemark.tsfiles.structure import check_structure
@@ -51,8 +51,8 @@ def test_a_deletion_of_the_newer_chunk_uncovers_the_older(tmp_path: Path) -> Non
     path = write(tmp_path, [older], [newer])
     between = Deletion(0, 100, path=f"{DEVICE}.s", before=newer.offset)
     after = Deletion(20, 20, path=f"{DEVICE}.s", before=newer.offset + 1)
-    assert read(path, "s", deletions=[between]) == {20: 20, 30: 30}
-    assert read(path, "s", deletions=[after]) == {10: 1, 30: 30}
+    assert read(path, "s", deletions=Deletions([between])) == {20: 20, 30: 30}
+    assert read(path, "s", deletions=Deletions([after])) == {10: 1, 30: 30}
 
 
 def test_pages_outside_of_the_span_are_left_out(tmp_path: Path) -> None:

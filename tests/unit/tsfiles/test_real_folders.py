@@ -12,7 +12,7 @@ from tidemark.stores.protocol import Entry
 from tidemark.tsfiles import canonical
 from tidemark.tsfiles.column import Column, overlay
 from tidemark.tsfiles.devices import pad
-from tidemark.tsfiles.mods import parse_mods
+from tidemark.tsfiles.mods import NO_DELETIONS, parse_mods
 from tidemark.tsfiles.names import rank
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.resource import read_extent
@@ -42,7 +42,7 @@ def read_tall(site: RealSite) -> list[Row]:
     columns: dict[tuple[str, str], list[Column]] = defaultdict(list)
     tags: dict[str, int] = {}
     for file in sealed_files(site):
-        deletions = ()
+        deletions = NO_DELETIONS
         if file.mods is not None:
             form = "mods2" if file.mods.path.endswith(".mods2") else "mods"
             deletions = parse_mods((site.root / file.mods.path).read_bytes(), form)

@@ -17,7 +17,7 @@ import pytest
 
 from tests.expected import FOLDERS, SITES
 from tidemark.errors import CorruptionError, UnsupportedError, UsageError
-from tidemark.tsfiles import writer_pages
+from tidemark.tsfiles import scan_read, writer_pages
 from tidemark.tsfiles.arrow_values import arrow_array, instants
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import Column
@@ -90,6 +90,82 @@ def test_a_long_device_is_cut_by_time_into_tasks_that_hold_each_row_once(
     assert table.column("s").to_pylist() == [expected[n] for n in sorted(expected)]
 
 
+@pytest.mark.parametrize(
+    ("start", "end"), [("100001", "399999"), ("", "250000"), ("900000", ""), ("500000", "500000"), ("7", "3")]
+)
+def test_a_long_device_is_cut_within_the_times_that_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str, end: str
+) -> None:
+    """Its chunks go on behind the end of the question: no task does."""
+    monkeypatch.setattr(writer_pages, "PAGE_ROWS", 1000)
+    monkeypatch.setattr(writer_pages, "CHUNK_PAGES", 5)
+    write(tmp_path / "1-1-0-0.tsfile", {"d": {"s": ints(*((n, 1) for n in range(0, 1_200_000, 3)))}})
+    table = scan(tmp_path, rowsPerTask="100000", start=start, end=end)
+    wanted = range(int(start or 0), int(end or 1_200_000))
+    assert table.column("time").to_pylist() == [n for n in range(0, 1_200_000, 3) if n in wanted]
+
+
+def test_a_device_in_more_files_than_are_kept_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a device has after some days of flushes, or of late points."""
+    monkeypatch.setattr(scan_read, "_OPEN_FILES", 3)
+    for n in range(10):
+        write(tmp_path / f"{n}-{n}-0-0.tsfile", {"d": {"s": ints((n, n), (n + 1, n))}, f"e{n}": {"s": ints((n, n))}})
+    rows = [(row["device"], row["time"], row["s"]) for row in scan(tmp_path).to_pylist()]
+    assert rows == [("root.a.d", n, min(n, 9)) for n in range(11)] + [(f"root.a.e{n}", n, n) for n in range(10)]
+
+
+def test_of_thousands_of_columns_a_task_and_a_batch_hold_the_fewer_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most of them null: what is in memory at once are cells, not rows."""
+    monkeypatch.setattr(writer_pages, "PAGE_ROWS", 1000)
+    monkeypatch.setattr(writer_pages, "CHUNK_PAGES", 5)
+    many = {f"s{n:04}": ints((n, n)) for n in range(2000)}
+    few = {f"d{n}": {f"s{n:04}": ints(*((t, n) for t in range(50)))} for n in range(600)}
+    write(tmp_path / "a.tsfile", {"long": {"s0000": ints(*((t, t) for t in range(150_000)))}, "many": many, **few})
+    tasks, reader = planned(scan_options({"path": str(tmp_path)}))
+    assert max(task.rows for task in tasks if "root.a.long" not in task.devices) <= 35_000
+    assert sum("root.a.long" in task.devices for task in tasks) > 3
+    found: dict[str, int] = {}
+    for batch in (batch for task in tasks for batch in reader.read(task)):
+        assert batch.num_rows <= 10_000
+        devices = batch.column("device").to_pylist()
+        for number, device in enumerate(devices):
+            found[device] = found.get(device, 0) + 1
+            if number % 500 == 0:
+                row = {name: cell for name, cell in batch.slice(number, 1).to_pylist()[0].items() if cell is not None}
+                time, name = row["time"], f"s{row['time']:04}" if device == "root.a.many" else None
+                name = name or ("s0000" if device == "root.a.long" else f"s{int(device[8:]):04}")
+                value = time if device in ("root.a.many", "root.a.long") else int(device[8:])
+                assert row == {"time": time, "device": device, name: value}
+    assert found == {"root.a.long": 150_000, "root.a.many": 2000, **dict.fromkeys(map("root.a.{}".format, few), 50)}
+
+
+def tables(place: Path, database: str, tags: tuple[str, ...], *devices: tuple[str, ...]) -> None:
+    """A file of the table `t` where a database has it."""
+    folder = place / "sequence" / database / "1" / "0"
+    folder.mkdir(parents=True, exist_ok=True)
+    number = len(list(folder.iterdir())) + 1
+    with TsFileWriter(folder / f"{number}-{number}-0-0.tsfile", {"t": tags}) as writer:
+        for device in sorted(devices):
+            writer.write(("t", *device), {"f": ints((1, 7))}, True)
+
+
+def test_tables_of_one_name_have_the_tags_of_their_own_database(tmp_path: Path) -> None:
+    tables(tmp_path, "works", ("region", "line"), ("r0", "l0"))
+    tables(tmp_path, "works", ("region", "line", "slot"), ("r1", "l1", "s1"))
+    tables(tmp_path, "other", ("a", "b", "c", "d"), ("x",))
+    assert scan(tmp_path, database="works").to_pylist() == [
+        {"time": 1, "region": "r0", "line": "l0", "slot": None, "f": 7},
+        {"time": 1, "region": "r1", "line": "l1", "slot": "s1", "f": 7},
+    ]
+    tables(tmp_path, "works", ("line", "region"), ("l2", "r2"))
+    with pytest.raises(
+        UsageError, match=r"table t has the tags line, region in .*3-3-0-0\.tsfile, and region, line, slot in"
+    ):
+        scan(tmp_path, database="works")
+
+
 def test_files_and_devices_that_are_not_asked_for_are_in_no_task(tmp_path: Path) -> None:
     write(tmp_path / "1-1-0-0.tsfile", {"d1": {"s": ints((1, 1))}, "d2": {"t": ints((1, 1))}})
     write(tmp_path / "2-2-0-0.tsfile", {"d1": {"s": ints((100, 1))}})
@@ -132,8 +208,11 @@ def test_columns_of_which_none_is_a_field_give_all_rows(tmp_path: Path) -> None:
 
 
 def test_a_measurement_called_like_a_column_of_ours(tmp_path: Path) -> None:
-    write(tmp_path / "a.tsfile", {"d": {"time": ints((5, 7))}})
-    assert scan(tmp_path).to_pylist() == [{"time": 5, "device": "root.a.d", "measurement.time": 7}]
+    """Spark knows no case: of `time` and `Time` it would find neither."""
+    write(tmp_path / "a.tsfile", {"d": {"time": ints((5, 7)), "Device": ints((5, 8)), "DeVice2": ints((5, 9))}})
+    assert scan(tmp_path).to_pylist() == [
+        {"time": 5, "device": "root.a.d", "DeVice2": 9, "measurement.Device": 8, "measurement.time": 7}
+    ]
 
 
 def test_what_cannot_be_decoded_fails_by_name_or_is_null() -> None:
@@ -153,6 +232,7 @@ def test_what_cannot_be_decoded_fails_by_name_or_is_null() -> None:
         ({"layout": "long"}, "allowed are wide, tall"),
         ({"rowsPerTask": "0"}, "a whole number from 1 on"),
         ({"layout": "tall", "columns": "a"}, "its own columns"),
+        ({"columns": "time,a,time"}, "columns names one twice"),
         ({"columns": '["a"'}, "not a JSON list"),
         ({"timeUnit": "s"}, "allowed are ms, us, ns"),
         ({"Model": "table", "table": "nothing"}, "no points"),

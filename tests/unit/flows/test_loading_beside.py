@@ -1,0 +1,87 @@
+"""A sync whose receiver is here loads while it ends its run at the site; neither waits for the other to go well."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidemark.errors import UnreachableError
+from tidemark.flows.app import App
+from tidemark.flows.sync_link import Options, run_sync
+from tidemark.ledger import run_rows
+from tidemark.ledger.database import Ledger
+from tidemark.ledger.leases import this_process
+from tidemark.ledger.migrations import migrate
+from tidemark.settings import LedgerSettings, LinkSettings, ReceiverSettings, Settings, SiteSettings
+from tidemark.stores.local import LocalStore
+from tidemark.stores.opening import StoreAddress, open_store
+from tidemark.stores.protocol import Store
+
+REAL = Path(__file__).parents[2] / "data" / "iotdb" / "2.0.1-beta"
+SITE_ID = "11111111-2222-4333-8444-555555555555"
+SEQUENCE = "data/datanode/data/sequence"
+FILES = 3
+
+
+class Away(LocalStore):
+    """A site that is gone when its links are to be removed: a disk of this machine never is."""
+
+    def remove_tree(self, folder: str) -> None:
+        raise UnreachableError("the site does not answer")
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[App]:
+    """A site with three sealed files of a real server, and a receiver, both on this disk."""
+    site, centre = tmp_path / "site", tmp_path / "centre"
+    for source in sorted((REAL / SEQUENCE).rglob("*.tsfile"))[:FILES]:
+        target = site / source.relative_to(REAL)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for companion in source.parent.glob(source.name + "*"):
+            shutil.copy2(companion, target.parent)
+    centre.mkdir()
+    settings = Settings(
+        path=tmp_path / "tidemark.toml",
+        ledger=LedgerSettings(f"sqlite:///{tmp_path / 'ledger.db'}"),
+        receivers={"centre": ReceiverSettings("centre", f"file://{centre}")},
+        sites={"plant1": SiteSettings("plant1", SITE_ID, f"file://{site}", data=(SEQUENCE,))},
+        links={"plant1": LinkSettings("plant1", "plant1", "centre")},
+    )
+    ledger = Ledger(settings.ledger.url)
+    migrate(ledger)
+    yield App(settings, ledger, this_process())
+    ledger.close()
+
+
+def links_of(app: App) -> list[Path]:
+    site = Path(app.settings.sites["plant1"].store.removeprefix("file://"))
+    return [path for path in site.rglob("*") if ".tidemark" in path.parts and path.is_file()]
+
+
+def test_a_sync_comes_back_with_its_run_ended_and_its_files_loaded(app: App) -> None:
+    result = run_sync(app, "plant1", Options())
+    assert (result.state, result.files, result.loaded, result.pending) == ("loaded", FILES, FILES, 0)
+    assert links_of(app) == []
+    with app.ledger.read() as connection:
+        run = run_rows.get_run(connection, result.run)
+        (landing,) = run_rows.landings(connection, "plant1")
+    assert run is not None and (run.state, landing.state) == ("finished", "answered")
+
+
+def test_what_landed_is_loaded_though_the_site_went_away_at_the_end(app: App) -> None:
+    def opener(address: StoreAddress) -> Store:
+        return Away(address.url.removeprefix("file://")) if address.url.endswith("/site") else open_store(address)
+
+    whole, app.opener = app.opener, opener
+    with pytest.raises(UnreachableError, match="does not answer"):
+        run_sync(app, "plant1", Options())
+    with app.ledger.read() as connection:
+        assert run_rows.unfinished_run(connection, "plant1") is not None
+    assert links_of(app)
+    app.opener = whole
+    again = run_sync(app, "plant1", Options())
+    assert (again.state, again.loaded) == ("landed", 0), "they were loaded already, and are answered now"
+    assert links_of(app) == []
