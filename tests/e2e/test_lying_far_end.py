@@ -27,6 +27,7 @@ LIES = {  # what is said of a piece: number, offset, bytes, kind
     "farther than any disk": "(number, 1 << 63, size, BLOCK)",
     "over its end": "(number, offset + 5, size, BLOCK)",
     "no bytes": "(number, offset, 0, kind)",
+    "as if its bytes were here": "(number, offset, size, KEPT)",
 }
 
 

@@ -13,7 +13,7 @@ import errno
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import Empty
 from typing import NamedTuple
 
@@ -55,6 +55,8 @@ class _Large:
     syncs_failed: int = 0  # of the disk, before its first byte
     repeated: int = 0  # pieces asked for again
     part: ProvenPart | None = None  # once its first piece came
+    kept: dict[int, int] = field(default_factory=dict)  # pieces of an earlier try that are compared: offset, end
+    other: set[int] = field(default_factory=set)  # those of them that differ: their bytes were asked for
 
 
 class _Small(NamedTuple):
@@ -196,7 +198,10 @@ class Pull(Round):
         try:
             part = self._part(item, large)
             if kind == KEPT:
-                part.keep(Block(offset, length, digest.hex()))
+                if large.kept.get(offset) != span.end:
+                    raise self._not_asked()
+                if offset not in large.other:  # else somebody was asked twice, and answers late
+                    part.keep(Block(offset, length, digest.hex()))
             else:
                 part.put(offset, data, kind, digest)
             handle = part.sync_due()
@@ -235,7 +240,10 @@ class Pull(Round):
         """Ask for the piece again whose bytes differ in the part."""
         item, large = self._files[number], self._large[number]
         assert large.part is not None
-        large.repeated += other.offset not in large.part.kept
+        if other.offset in large.part.kept:
+            large.other.add(other.offset)
+        else:
+            large.repeated += 1
         if large.repeated > self.wire.options.retries:
             self._fail(number, differs(item, "target", other.offset, other.length))
             return
@@ -324,9 +332,10 @@ class Pull(Round):
         """What is claimed to be here counts once the source has the same, piece by piece."""
         size, block = self._files[number].size, self.wire.options.block_bytes
         kept = complement(size, complement(size, spans_of(self._large[number].claims)))
-        pieces = [(start, min(start + block, end)) for offset, end in kept for start in range(offset, end, block)]
+        pieces = {start: min(start + block, end) for offset, end in kept for start in range(offset, end, block)}
         if pieces:
-            self.schedule.compare(number, pieces)
+            self._large[number].kept = pieces
+            self.schedule.compare(number, pieces.items())
 
 
 def _close(large: _Large) -> None:
