@@ -125,6 +125,11 @@ def test_nobody_listens(sshd: Sshd) -> None:
             open_store(address(sshd, port=port))
 
 
+def test_a_name_that_nobody_knows() -> None:
+    with pytest.raises(UnreachableError, match=r"u@no-such-host.*has a name that nobody knows here"):
+        open_sftp(StoreAddress("sftp://u@no-such-host.invalid/x", "SHA256:x", "k"))
+
+
 @pytest.mark.full
 def test_a_server_that_never_greets_is_given_up() -> None:
     with socket.socket() as mute:

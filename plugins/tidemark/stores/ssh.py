@@ -197,6 +197,8 @@ def _what_happened(error: Exception) -> str:
         return "did not answer in time"
     if isinstance(error, ConnectionRefusedError):
         return "refuses connections"
+    if isinstance(error, socket.gaierror):
+        return f"has a name that nobody knows here ({error.strerror})"
     if isinstance(error, EOFError):
         return "closed the connection"
     return f"dropped the connection ({str(error) or type(error).__name__})"
