@@ -68,7 +68,7 @@ def _bar(link: str) -> Iterator[Progress]:
             done, total = (tick.bytes_done, tick.bytes_total) if tick.bytes_total else (tick.done, tick.total)
             files = f"{tick.done:,}/{tick.total:,} files" if tick.total else f"{tick.done:,} files"
             if tick.phase not in phases:
-                for earlier in phases:
+                for earlier in list(phases):  # a run is ended in a thread of its own
                     over(earlier)
                 phases[tick.phase] = bars.add_task(tick.phase, total=total or None, files=files)
             bars.update(phases[tick.phase], completed=done, total=total or None, files=files, visible=True)

@@ -78,10 +78,11 @@ def examine_all(
 
 def examine_soon(app: App, root: Path, folder: str, files: Iterable[LandedFile], data: Sequence[str]) -> None:
     """These files of a landing in `folder` will be checked: that is done while whoever asks for it has other things to do.
-    `data`: their site's data folders."""
-    engine = _engine(app, "auto")
-    if isinstance(engine, PoolEngine):
-        engine.begin("load_check", [_task(root, folder, file, data) for file in files])
+    `data`: their site's data folders. Where Spark is to check them it is not even looked for: a run whose files are sent
+    ends on a machine without Java, too."""
+    spark = app.settings.spark
+    if spark.engine != "spark" and spark.min_points > 0:
+        PoolEngine().begin("load_check", [_task(root, folder, file, data) for file in files])
 
 
 def _task(root: Path, folder: str, file: LandedFile, data: Sequence[str]) -> ExamineTask:

@@ -19,6 +19,7 @@ import struct
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import IO, Any
 
 from tidemark.errors import TaskLimitError, TidemarkError
@@ -118,7 +119,8 @@ def main(arguments: list[str]) -> None:
     _limit(resource.RLIMIT_AS, memory_bytes, LENT_BYTES)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, most_open = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most_open, most_open))  # a merge has all its sources open
+    with suppress(ValueError, OSError):  # a hard limit above the system's own cannot be reached
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most_open, most_open))  # a merge has all its sources open
     module, name = where.split(":")
     function = getattr(importlib.import_module(module), name)
     while (frame := read_frame(sys.stdin.buffer)) is not None:

@@ -47,6 +47,10 @@ class PointFile:
 
     def add(self, part: Part) -> None:
         """More rows."""
+        if self._at_once < BATCH_ROWS and part.rows > self._at_once:  # of so many columns a long device is nulls mostly
+            for start in range(0, part.rows, self._at_once):
+                self.add(part.piece(start, self._at_once))
+            return
         size = part.nbytes
         if self._bytes + size > MOST_BYTES:
             self._flush()

@@ -52,7 +52,8 @@ def run_sync(
         results.append(ending())
     if options.no_load:
         return total([*results, ending()])
-    return with_receiver(app, settings, loaded_beside(app, settings, lambda: total([*results, ending()]), progress))
+    files = run_of(app, lease.holder).files
+    return with_receiver(app, settings, loaded_beside(app, settings, lambda: total([*results, ending()]), files, progress))
 
 
 def end_unfinished(app: App, link: str, progress: Progress = silent) -> SyncResult | None:

@@ -29,6 +29,7 @@ from tidemark.sync.work import Options, Work
 if TYPE_CHECKING:
     from tidemark.flows.load_result import LoadResult
 
+BESIDE_FILES = 100_000  # of a run with more of them one transaction may take as long as others wait for SQLite
 LOAD_PATIENCE = 120.0  # seconds to wait for another load of the same receiver
 
 
@@ -63,15 +64,20 @@ def load_soon(app: App, link: LinkSettings, options: Options, run_id: str) -> No
     examine_soon(app, root, folder, map(landed_file, sent), site.data)
 
 
-def loaded_beside(app: App, link: LinkSettings, ending: Callable[[], SyncResult], progress: Progress) -> SyncResult:
+def loaded_beside(
+    app: App, link: LinkSettings, ending: Callable[[], SyncResult], files: int, progress: Progress
+) -> SyncResult:
     """Load what landed, where the receiver is a folder here, while the run is ended, and take in the receiver's answers.
 
-    `ending` does the run's last step: it waits for the disk of the site, where links are removed, a load for processors.
+    `ending` does the last step of a run of so many `files`: it waits for the disk of the site, where links are removed, a
+    load for processors.
     """
     if app.receiver_root(app.receiver(link.receiver)) is None:
         return ending()
     with ThreadPoolExecutor(1, thread_name_prefix="ending") as beside:
         ended = beside.submit(ending)
+        if files > BESIDE_FILES:
+            ended.result()
         if not _unanswered(app, link):
             return ended.result()
         loaded = _load(app, link, progress)

@@ -86,7 +86,7 @@ class Mender:
         if not found.other or table is not None:
             return found
         # 2.0.1-beta answers old values of aligned devices where files overlap and it is asked for all series at once
-        for measurement in found.missing:
+        for measurement in found.missing.keys() & theirs.keys():
             theirs |= server_points(self.server, device, span, measurement=measurement)
         return difference(device, ours, theirs)
 
@@ -155,12 +155,14 @@ class Mender:
         return count
 
     def _delete_points(self, file: CatalogFile, device: str, own: Mapping[str, NDArray[np.int64]], span: Span) -> int:
-        there = server_points(self.server, device, span, self._table(file, device)) if own else {}
         if file.model == "table":
+            there = server_points(self.server, device, span, self._table(file, device)) if own else {}
             return self._delete_rows(file, device, own, there)
         count = 0
         for measurement, times in own.items():
-            kept = np.setdiff1d(there[measurement].times, times, assume_unique=True)
+            there = server_points(self.server, device, span, measurement=measurement)  # as in `compare_device`: one by one
+            held = there[measurement].times if measurement in there else times[:0]
+            kept = np.setdiff1d(held, times, assume_unique=True)
             for part in runs(times, [kept]):
                 self.server.run(words.deletion(device, measurement, part))
                 count += 1

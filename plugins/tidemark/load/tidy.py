@@ -20,7 +20,7 @@ from tidemark.stores.listing import folders_of, glance
 from tidemark.stores.protocol import Store
 from tidemark.tsfiles.names import RESOURCE
 
-_LEFTOVER = (".part", ".part.blocks")  # of files that were left out of the landing
+_LEFTOVER = (".part", ".part.blocks", ".tmp")  # of files that were left out of the landing, of papers that got no name
 
 
 def clean_landing(store: Store, folder: Folder, manifest: Manifest) -> None:

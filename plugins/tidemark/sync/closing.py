@@ -10,6 +10,7 @@ A crash between any two is settled by `settle`, which is also what the normal wa
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
@@ -34,17 +35,14 @@ from tidemark.ledger.run_rows import (
     RunItem,
     SentLanding,
 )
-from tidemark.stores.landing import MANIFEST
+from tidemark.stores.landing import MANIFEST, landed_path
 from tidemark.stores.landing_papers import encode
 from tidemark.stores.listing import folders_of, glance
 from tidemark.sync import snapshot
 from tidemark.sync.manifest import Contents, Inventory, compose, read_inventory
 from tidemark.sync.parts import partition_of
-from tidemark.sync.pieces import pieces_of
 from tidemark.sync.work import Work
 from tidemark.tsfiles.names import RESOURCE
-
-_HALF = (".part", ".part.blocks", ".tmp")  # ends of names that are not final
 
 
 class Paper(NamedTuple):
@@ -117,7 +115,7 @@ def settle(work: Work, landing: SentLanding, paper: Paper | None = None) -> None
         if digest != landing.manifest_sha256:  # the settings changed since it was reserved, and nobody has read it yet
             with work.recording() as connection:
                 run_rows.set_landing(connection, landing.landing, manifest_sha256=digest)
-        _remove_half_files(work, landing.landing)
+        _remove_unnamed(work, landing.landing, contents)
         # CRASH WINDOW: half files are gone, the landing is not whole; the rerun looks for them once more and goes on.
         work.target.publish(path, data)
     elif there != landing.manifest_sha256:
@@ -135,19 +133,20 @@ def settle(work: Work, landing: SentLanding, paper: Paper | None = None) -> None
         snapshot.release(work.source, work.folders, landing.run_id, released)
 
 
-def _remove_half_files(work: Work, landing: str) -> None:
-    """What no manifest names: half files, temp files, whole files of items that were left out after all.
+def _remove_unnamed(work: Work, landing: str, contents: Contents) -> None:
+    """What the manifest does not name: half files, temp files, whole files of items that broke off or were left out.
 
     Before the landing is whole: from then on it is its receiver's, who loads it and writes there, while we end our run.
     """
-    with work.ledger.read() as connection:
-        left = list(run_rows.items(connection, work.run_id, FAILED, VANISHED))
-    left_out = {piece.send.target_path for item in left for piece in pieces_of(work, item, landing)}
+    folder = work.landing_folder(landing)
+    travelled = itertools.chain.from_iterable([i.mods_path] if i.action == MODS else i.paths for i in contents.files)
+    named = {f"{folder}/{landed_path(path)}" for path in travelled}
+    named |= {f"{folder}/{landed_path(log.landed_path)}" for log in contents.schema}
     doomed = [
-        files.prefix + name
-        for files in folders_of(glance(work.target, [work.landing_folder(landing)], RESOURCE).entries)
-        for name in files.names
-        if name.endswith(_HALF) or (left_out and files.prefix + name in left_out)
+        path
+        for files in folders_of(glance(work.target, [folder], RESOURCE).entries)
+        for path in map(files.prefix.__add__, files.names)
+        if path not in named
     ]
     if doomed:
         work.target.remove(doomed)

@@ -24,6 +24,10 @@ class Part:
     def nbytes(self) -> int:
         return sum(array.nbytes for array in self.columns.values())
 
+    def piece(self, start: int, rows: int) -> Part:
+        """`rows` of its rows from `start` on, or as many as there are; nothing is copied."""
+        return Part(min(rows, self.rows - start), {name: array.slice(start, rows) for name, array in self.columns.items()})
+
 
 def rows_at_once(columns: int, most: int) -> int:
     """Rows of a batch of so many columns: `most`, fewer where they are very many, since its nulls are in memory too."""

@@ -153,13 +153,15 @@ class _OpenFiles:
 
     def layers(self, places: Sequence[int]) -> list[tuple[TsFile, Deletions]]:
         """Those at `places`, all open until the next call, however many a device lies in."""
+        most, wanted = max(_OPEN_FILES, len(places)), set(places)
+        idle = [place for place in self._open if place not in wanted]  # those used longest ago first
+        for place in idle[: max(0, len(idle) + len(wanted) - most)]:
+            self._open.pop(place)[0].close()
         for place in places:
             if place not in self._open:
                 file = self._files[place]
                 self._open[place] = TsFile(file.path, file.database), file.deletions()
             self._open.move_to_end(place)
-        while len(self._open) > max(_OPEN_FILES, len(places)):
-            self._open.popitem(last=False)[1][0].close()
         return [self._open[place] for place in places]
 
     def __enter__(self) -> _OpenFiles:

@@ -16,7 +16,7 @@ import pytest
 
 from tests.unit.flows.engine_tasks import Task
 from tidemark.errors import CorruptionError, RetryableError, TaskLimitError, UsageError
-from tidemark.flows import engine_children
+from tidemark.flows import engine_begun, engine_children
 from tidemark.flows.engine_begun import begin, run_begun
 from tidemark.flows.engine_children import run_in_children, run_in_kept_child
 from tidemark.flows.engines import Limits, Outcome, PoolEngine, choose_engine
@@ -150,6 +150,15 @@ def test_tasks_that_were_begun_are_not_run_again_and_those_that_failed_are() -> 
     assert isinstance(found[2].error, CorruptionError) and "file 2" in found[2].error.message
     (again,) = begun([Task("pid", "file 1")]).values()
     assert again.value != child.pid, "an answer is given once"
+
+
+def test_an_answer_of_long_ago_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = set(psutil.Process().children())
+    begin(WHERE, [Task("pid", "file 1")], 1, Limits())
+    (child,) = started(before)
+    monkeypatch.setattr(engine_begun, "FRESH_SECONDS", -1.0)
+    (again,) = begun([Task("pid", "file 1")]).values()
+    assert again.value != child.pid
 
 
 def started(before: set[psutil.Process]) -> set[psutil.Process]:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tidemark.errors import UnreachableError
+from tidemark.errors import PermanentError, UnreachableError
+from tidemark.flows import spark_engine, sync_loading
 from tidemark.flows.app import App
-from tidemark.flows.sync_link import Options, run_sync
+from tidemark.flows.load_landings import load
+from tidemark.flows.sync_link import Options, open_run, run_sync
+from tidemark.flows.sync_steps import STEPS, one_step
 from tidemark.ledger import run_rows
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import this_process
 from tidemark.ledger.migrations import migrate
-from tidemark.settings import LedgerSettings, LinkSettings, ReceiverSettings, Settings, SiteSettings
+from tidemark.settings import LedgerSettings, LinkSettings, ReceiverSettings, Settings, SiteSettings, SparkSettings
 from tidemark.stores.local import LocalStore
 from tidemark.stores.opening import StoreAddress, open_store
 from tidemark.stores.protocol import Store
@@ -56,6 +60,15 @@ def app(tmp_path: Path) -> Iterator[App]:
     ledger.close()
 
 
+def state_of(app: App) -> tuple[str, str]:
+    """Of the link's only run and its only landing."""
+    with app.ledger.read() as connection:
+        (landing,) = run_rows.landings(connection, "plant1")
+        run = run_rows.get_run(connection, landing.run_id)
+    assert run is not None
+    return run.state, landing.state
+
+
 def links_of(app: App) -> list[Path]:
     site = Path(app.settings.sites["plant1"].store.removeprefix("file://"))
     return [path for path in site.rglob("*") if ".tidemark" in path.parts and path.is_file()]
@@ -65,10 +78,7 @@ def test_a_sync_comes_back_with_its_run_ended_and_its_files_loaded(app: App) -> 
     result = run_sync(app, "plant1", Options())
     assert (result.state, result.files, result.loaded, result.pending) == ("loaded", FILES, FILES, 0)
     assert links_of(app) == []
-    with app.ledger.read() as connection:
-        run = run_rows.get_run(connection, result.run)
-        (landing,) = run_rows.landings(connection, "plant1")
-    assert run is not None and (run.state, landing.state) == ("finished", "answered")
+    assert state_of(app) == ("finished", "answered")
 
 
 def test_what_landed_is_loaded_though_the_site_went_away_at_the_end(app: App) -> None:
@@ -85,3 +95,38 @@ def test_what_landed_is_loaded_though_the_site_went_away_at_the_end(app: App) ->
     again = run_sync(app, "plant1", Options())
     assert (again.state, again.loaded) == ("landed", 0), "they were loaded already, and are answered now"
     assert links_of(app) == []
+
+
+def test_what_was_sent_lands_on_a_machine_where_spark_is_wanted_and_no_java_is(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent() -> Path:
+        raise PermanentError("no Java here")
+
+    monkeypatch.setattr(spark_engine, "ensure_java", absent)
+    app.settings = replace(app.settings, spark=SparkSettings(engine="spark"))
+    with pytest.raises(PermanentError, match="no Java here"):
+        run_sync(app, "plant1", Options())
+    assert state_of(app) == ("finished", "landed")
+
+
+def test_a_run_of_very_many_files_is_ended_before_it_is_loaded(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync_loading, "BESIDE_FILES", 0)
+    assert run_sync(app, "plant1", Options()).state == "loaded"
+    assert state_of(app) == ("finished", "answered")
+
+
+def test_a_landing_holds_what_its_manifest_names_and_after_the_load_its_papers_alone(app: App) -> None:
+    """A try that broke off left whole files of an item that is not in this part; another, a paper that got no name."""
+    run = open_run(app, "plant1")
+    for step in STEPS[: STEPS.index("finish")]:
+        one_step(app, run, step)
+    landing = Path(app.settings.receivers["centre"].store.removeprefix("file://")) / "landing" / SITE_ID / f"{run}-1"
+    left = landing / SEQUENCE / "root.sg/0/0/9-9-0-0.tsfile.resource"
+    left.parent.mkdir(parents=True, exist_ok=True)
+    left.write_bytes(b"whole, and nobody's")
+    one_step(app, run, "finish")
+    assert not left.exists() and (landing / "manifest.json").exists()
+    (landing / "manifest.json.1a2b.tmp").write_bytes(b"{")
+    assert load(app, app.receiver("centre")).loaded == FILES
+    assert sorted(path.name for path in landing.rglob("*")) == ["manifest.json", "receipt.json"]

@@ -10,6 +10,7 @@ import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -112,6 +113,30 @@ def test_a_device_in_more_files_than_are_kept_open(tmp_path: Path, monkeypatch: 
         write(tmp_path / f"{n}-{n}-0-0.tsfile", {"d": {"s": ints((n, n), (n + 1, n))}, f"e{n}": {"s": ints((n, n))}})
     rows = [(row["device"], row["time"], row["s"]) for row in scan(tmp_path).to_pylist()]
     assert rows == [("root.a.d", n, min(n, 9)) for n in range(11)] + [(f"root.a.e{n}", n, n) for n in range(10)]
+
+
+def test_the_files_of_one_device_are_closed_before_those_of_the_next_are_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan_read, "_OPEN_FILES", 3)
+    for n in range(8):
+        write(tmp_path / f"{n}-{n}-0-0.tsfile", {"ab"[n // 4]: {"s": ints((n, n))}})
+    open_now = []
+
+    class Counted(scan_read.TsFile):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            open_now.append(self.path)
+            most.append(len(open_now))
+
+        def close(self) -> None:
+            super().close()
+            open_now.remove(self.path)
+
+    most: list[int] = []
+    monkeypatch.setattr(scan_read, "TsFile", Counted)
+    assert scan(tmp_path).column("s").to_pylist() == list(range(8))
+    assert max(most) == 4 and not open_now
 
 
 def test_of_thousands_of_columns_a_task_and_a_batch_hold_the_fewer_rows(
