@@ -125,7 +125,7 @@ def test_a_push_into_a_stalled_link_is_given_up_in_time(sshd: Sshd, tmp_path: Pa
 def test_single_calls_survive_drops_and_refusals(sshd: Sshd) -> None:
     far = sshd.new_folder("far")
     write(far, *[100] * 50)
-    with chaos(sshd.port, ("drop", 24_000), ("refuse", 0), ("drop", 24_000)) as proxy:
+    with chaos(sshd.port, ("drop", 40_000), ("refuse", 0), ("drop", 40_000)) as proxy:  # a login and the program are 24_000
         store = RetryingStore(open_sftp(address(sshd, far, proxy.port), Tier.PYTHON, QUICK))
         for number in range(50):
             assert store.sha256(f"{number}.tsfile") == hashlib.sha256((far / f"{number}.tsfile").read_bytes()).hexdigest()
