@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -120,8 +121,13 @@ def test_a_source_that_is_gone_or_shorter_since_is_its_own_trouble(world: World)
         assert isinstance(failed, Failed) and isinstance(failed.error, SourceVanishedError) and failed.error.hint
 
 
+@pytest.mark.parametrize("leases", [True, False], ids=["leases", "no leases"])
 @pytest.mark.parametrize("digest", [True, False], ids=["both ends", "target only"])
-def test_kept_pieces_that_rotted_come_again_and_cost_no_try(world: World, digest: bool) -> None:
+def test_kept_pieces_that_rotted_come_again_and_cost_no_try(
+    world: World, monkeypatch: pytest.MonkeyPatch, digest: bool, leases: bool
+) -> None:
+    if not leases:
+        monkeypatch.delattr(fcntl, "F_SETLEASE")
     item = world.put("f", 12 * MB)
     leave(world, item, (0, 9 * MB), rotten=(17, 3 * MB, 5 * MB - 1, 9 * MB - 1))
     assert brought(world, item, options(digest_at_source=digest)) == 3 * MB + 4 * BLOCK

@@ -252,7 +252,6 @@ class Pull(Round):
         self._unproven.discard(number)
         self.kept_bytes -= end - offset
         self.schedule.repeat(number, offset, end)
-        self._prover.look(number, large.part)  # the next one that differs need not wait for this one
         for carrier in list(self.line.carriers):
             self.line.top_up(carrier, self._stop.is_set)
 
