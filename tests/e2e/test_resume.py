@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from pathlib import Path
 
@@ -20,8 +21,10 @@ from tests.e2e.engine_world import LONG_AGO, MB, World, every_line_is_long
 from tests.e2e.sending_process import PLUGINS, PROGRAM
 from tests.services.sshd import Sshd
 from tidemark.errors import SourceVanishedError
-from tidemark.stores import proving
+from tidemark.stores import line, part_file, proving, pull
 from tidemark.stores.block_journal import Block, Identity, decode, header, journal_at, part_at
+from tidemark.stores.disk import Disk
+from tidemark.stores.file_deadline import FileDeadlines
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
@@ -30,7 +33,8 @@ BLOCK = MB
 
 
 @pytest.fixture
-def world(sshd: Sshd, tmp_path: Path) -> World:
+def world(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(pull, "COMPARED", BLOCK)
     return World.of(sshd, tmp_path, "pull")
 
 
@@ -62,7 +66,7 @@ def leave(world: World, item: SendItem, *kept: tuple[int, int], rotten: tuple[in
 
 
 def options(**others: object) -> SendOptions:
-    return SendOptions(block_bytes=BLOCK, **{"retries": 0, **others})  # type: ignore[arg-type]
+    return SendOptions(**{"block_bytes": BLOCK, "retries": 0, **others})  # type: ignore[arg-type]
 
 
 def brought(world: World, item: SendItem, asked: SendOptions | None = None) -> int:
@@ -99,7 +103,7 @@ def test_where_all_have_journals_bytes_are_asked_for_at_once(world: World, monke
         leave(world, item, (0, MB))
     with world.ends() as (source, target):
         monkeypatch.setattr(source, "stat_many", None)
-        outcomes = {one.item: one for one in send(source, target, items, options())}
+        outcomes = {one.item: one for one in send(source, target, items, options(retries=1))}
     assert world.arrived(outcomes) and len(outcomes) == 3
 
 
@@ -117,8 +121,13 @@ def test_a_source_that_is_gone_or_shorter_since_is_its_own_trouble(world: World)
         assert isinstance(failed, Failed) and isinstance(failed.error, SourceVanishedError) and failed.error.hint
 
 
+@pytest.mark.parametrize("leases", [True, False], ids=["leases", "no leases"])
 @pytest.mark.parametrize("digest", [True, False], ids=["both ends", "target only"])
-def test_kept_pieces_that_rotted_come_again_and_cost_no_try(world: World, digest: bool) -> None:
+def test_kept_pieces_that_rotted_come_again_and_cost_no_try(
+    world: World, monkeypatch: pytest.MonkeyPatch, digest: bool, leases: bool
+) -> None:
+    if not leases:
+        monkeypatch.delattr(fcntl, "F_SETLEASE")
     item = world.put("f", 12 * MB)
     leave(world, item, (0, 9 * MB), rotten=(17, 3 * MB, 5 * MB - 1, 9 * MB - 1))
     assert brought(world, item, options(digest_at_source=digest)) == 3 * MB + 4 * BLOCK
@@ -149,13 +158,39 @@ def test_a_kept_piece_that_rots_while_the_missing_ones_flow_never_gets_the_name(
     assert one.wire_bytes == 10 * MB + BLOCK, "the piece alone came again"
 
 
+@pytest.mark.parametrize("block_bytes", [1000, 64 * MB])
+def test_how_much_is_asked_for_at_once_has_no_say_in_what_is_compared(world: World, block_bytes: int) -> None:
+    item = world.put("f", 8 * MB)
+    leave(world, item, (0, 7 * MB), rotten=(5 * MB,))
+    assert brought(world, item, options(block_bytes=block_bytes)) == 2 * MB
+
+
+def test_a_part_that_is_taken_away_before_its_first_piece_is_begun_anew(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    item = world.put("f", 4 * MB)
+    leave(world, item, (0, 2 * MB))
+    part, _ = places(world, item)
+    begin, taken = part_file.begin_part, []
+
+    def take_away(disk: Disk, path: str, identity: Identity, known: Sequence[Block]) -> None:
+        if not taken:
+            part.unlink()
+        taken.append(path)
+        begin(disk, path, identity, known)
+
+    monkeypatch.setattr(pull, "begin_part", take_away)
+    assert brought(world, item, options(retries=1)) <= 4 * MB + 2 * MB and len(taken) == 2
+
+
+@pytest.mark.parametrize("retries", [0, 1])
 @pytest.mark.parametrize("mtime", [LONG_AGO, LONG_AGO + 5], ids=["no time shows it", "its mtime shows it"])
-def test_a_source_that_changed_between_cut_and_resume_is_brought_anew(world: World, mtime: int) -> None:
+def test_a_source_that_changed_between_cut_and_resume_is_brought_anew(world: World, mtime: int, retries: int) -> None:
     item = world.put("f", 8 * MB)
     leave(world, item, (0, 3 * MB), (5 * MB, 6 * MB))
     (world.site / "f").write_bytes(os.urandom(8 * MB))
     os.utime(world.site / "f", (mtime, mtime))
-    assert brought(world, item, options(retries=1)) == 8 * MB
+    assert brought(world, item, options(retries=retries)) == 8 * MB
 
 
 def test_a_source_of_which_a_part_changed_is_never_mixed(world: World) -> None:
@@ -188,6 +223,23 @@ def test_a_source_that_changes_while_the_kept_pieces_are_compared_is_never_mixed
     assert len(compared) > 2 and (world.centre / item.target_path).read_bytes() == other
 
 
+def test_the_time_that_a_file_has_does_not_begin_while_what_is_there_is_compared(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    item, begun = world.put("f", 4 * MB), []
+    leave(world, item, (0, 4 * MB))
+    keep = proving.ProvenPart.keep
+
+    def slow(part: proving.ProvenPart, block: Block) -> None:
+        keep(part, block)
+        time.sleep(0.2)
+
+    monkeypatch.setattr(line, "JUDGE_SECONDS", 0.0)
+    monkeypatch.setattr(proving.ProvenPart, "keep", slow)
+    monkeypatch.setattr(FileDeadlines, "begin", lambda _self, path, _now: begun.append(path))
+    assert brought(world, item) == 0 and not begun
+
+
 DEATHS = {  # what is done for the so-manieth time, and whether it is done
     "when the first missing byte comes": ("put", 1, False),
     "when the source told the first digest": ("keep", 1, False),
@@ -198,8 +250,9 @@ DEATHS = {  # what is done for the so-manieth time, and whether it is done
 }
 DYING = """
 import os, signal
+from tidemark.stores import pull
 from tidemark.stores.proving import ProvenPart
-act, left = ProvenPart.{name}, [{times}]
+pull.COMPARED, act, left = 1 << 20, ProvenPart.{name}, [{times}]
 def dying(self, *given):
     left[0] -= 1
     if not left[0] and not {done}:

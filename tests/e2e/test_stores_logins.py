@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import getpass
 import os
 import socket
 import subprocess
@@ -11,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import paramiko
 import pytest
@@ -26,9 +29,11 @@ from tidemark.errors import (
     UnreachableError,
     UsageError,
 )
+from tidemark.stores import dialling, login
 from tidemark.stores.opening import TIERS, StoreAddress, open_store
 from tidemark.stores.protocol import Range, Tier
 from tidemark.stores.sftp import open_sftp
+from tidemark.stores.ssh import SshConnection
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 
@@ -48,6 +53,24 @@ def test_a_changed_host_key_is_refused_and_named(sshd: Sshd) -> None:
     assert other in caught.value.message and sshd.host_key in caught.value.message
     assert time.monotonic() - started < 10  # one look, not five
     assert caught.value.kind == 6
+
+
+def test_a_changed_host_key_is_named_though_the_other_kinds_cannot_be_asked_for(
+    sshd: Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dials: list[object] = []
+
+    def dial(*given: Any) -> socket.socket:
+        dials.append(given)
+        if len(dials) > 1:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+        return dialling.dial(*given)
+
+    monkeypatch.setattr(login, "dial", dial)
+    asked = login.Login("127.0.0.1", sshd.port, getpass.getuser(), "SHA256:" + "A" * 43, str(sshd.key))
+    with pytest.raises(UnreachableError) as caught:
+        SshConnection(asked, login.Limits()).keys()
+    assert "refuses connections" in caught.value.message and sshd.host_key in caught.value.message
 
 
 def test_a_server_of_several_host_keys_is_known_by_each_of_them(start_sshd: Callable[..., Sshd], tmp_path: Path) -> None:

@@ -132,6 +132,20 @@ def test_a_file_that_is_given_up_is_not_compared() -> None:
     assert schedule.finished and schedule.next(2, 100) == ()
 
 
+def test_a_digest_that_comes_late_brings_no_bytes_that_are_asked_for_again_since() -> None:
+    schedule = Schedule()
+    schedule.compare(0, [(0, 10)])
+    for connection in (1, 2):  # the second because the first is slow
+        assert schedule.next(connection, 100, frozenset([1])) == (Kept(0, 0, 10),)
+    assert not schedule.arrived(1, 0, 0, 10)
+    schedule.repeat(0, 0, 10)
+    assert not schedule.arrived(2, 0, 0, 10)
+    assert not schedule.whole(0) and schedule.next(2, 100) == (Span(0, 0, 10),)
+    schedule.lost(2)
+    assert schedule.next(3, 100) == (Span(0, 0, 10),)
+    assert schedule.arrived(3, 0, 0, 10) and schedule.whole(0)
+
+
 def test_small_files_get_their_turn_beside_a_large_one_and_the_largest_comes_first() -> None:
     schedule = Schedule()
     schedule.add_large(0, [(0, 10_000 * KB)])

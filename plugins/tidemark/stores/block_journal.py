@@ -112,6 +112,8 @@ def decode(data: bytes) -> BlockJournal | None:
         identity = Identity(**{key: int(value) for key, value in json.loads(lines[0][len(_MAGIC) :]).items()})
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
+    if not (0 <= identity.wanted < 1 << 63 and -(1 << 63) <= identity.mtime < 1 << 63 and 0 <= identity.inode < 1 << 64):
+        return None  # what no disk has, and no request can say
     blocks: list[Block] = []
     for line in lines[1:]:
         words = line.split()

@@ -20,7 +20,7 @@ from tidemark.stores.far_session import FarSession
 from tidemark.stores.far_stream import RANGE, RECORD
 from tidemark.stores.python_store import PythonStore
 from tidemark.stores.retrying import pause_after
-from tidemark.stores.schedule import READY, SHORT_ROUND_TRIP, Schedule, chunk_bytes, next_connections
+from tidemark.stores.schedule import READY, SHORT_ROUND_TRIP, Kept, Schedule, chunk_bytes, next_connections
 from tidemark.stores.ssh import SshConnection
 from tidemark.stores.transfer_items import SendOptions, Wire
 
@@ -131,7 +131,7 @@ class Line:
             spans = self._schedule.next(carrier.number, chunk, self._slow)
             if not spans:
                 return
-            self._under_way.update(span.number for span in spans)
+            self._under_way.update(span.number for span in spans if not isinstance(span, Kept))
             try:
                 carrier.ask(spans, self._files)
             except UnreachableError:
@@ -341,7 +341,7 @@ class Line:
             self._rate[carrier.number] = (before + came / seconds) / 2
         losses = sum(c.connection.line()[1] for c in self.carriers)
         lossy, self._losses = losses > self._losses, max(losses, self._losses)
-        left = self._schedule.waiting_bytes / total if total else 60.0
+        left = self._schedule.waiting_bytes / max(1.0, total)
         now_open = self._there  # one whose handshake loses packets takes its time
         window = total * self.round_trip / max(1, len(self.carriers))
         wanted = next_connections(now_open, self._allowance.at(now), self.round_trip, lossy, window, left)

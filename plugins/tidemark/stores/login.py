@@ -75,9 +75,9 @@ def _with_its_key(login: Login, limits: Limits, sock: socket.socket, tried: froz
         key = transport.get_remote_server_key()
         kind, shown = _kind(key.get_name()), key.fingerprint
         check_host_key(login, shown)
-    except HostKeyError:
+    except HostKeyError as mismatch:
         transport.close()
-        other = _by_another_kind(login, limits, tried | {kind}) if login.host_key else None
+        other = _by_another_kind(login, limits, tried | {kind}, mismatch) if login.host_key else None
         if other is None:
             raise
         return other
@@ -88,14 +88,20 @@ def _with_its_key(login: Login, limits: Limits, sock: socket.socket, tried: froz
     return transport
 
 
-def _by_another_kind(login: Login, limits: Limits, tried: frozenset[str]) -> SshTransport | None:
-    """None where the server has no key of another kind, or none that is the one of the settings."""
+def _by_another_kind(login: Login, limits: Limits, tried: frozenset[str], mismatch: HostKeyError) -> SshTransport | None:
+    """None where the server has no key of another kind, or none that is the one of the settings.
+
+    What hinders us to ask carries a note of what it showed before: who reads of it should know of both.
+    """
     if tried.issuperset(KINDS):
         return None
     try:
         return _with_its_key(login, limits, dial(login.host, login.port, limits.connect), tried)
     except (HostKeyError, paramiko.IncompatiblePeer):
         return None
+    except (EOFError, OSError, paramiko.SSHException) as broken:
+        broken.add_note(f"; before that {mismatch.message}")
+        raise
 
 
 def _greeted(login: Login, limits: Limits, sock: socket.socket, tried: frozenset[str]) -> SshTransport:

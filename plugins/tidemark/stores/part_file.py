@@ -64,13 +64,18 @@ def begin_part(disk: Disk, path: str, identity: Identity, known: Sequence[Block]
     `known`: what an earlier try left in it, which stays claimed. ESTALE when somebody else makes them at this moment.
     """
     place = disk.locate(path)
-    durable.remove_quietly(journal_at(place))
     if not known:
+        durable.remove_quietly(journal_at(place))
         os.close(_new(part_at(place)))
-    # CRASH WINDOW: a part without a journal: the rerun begins it anew.
-    paper = _new(journal_at(place))
+    # CRASH WINDOW: a part without a journal: the rerun begins it anew; or with what was known, and the journal before.
+    beside = journal_at(place) + b".part"  # what was claimed stays so, should the disk be full
+    paper = _new(beside)
     try:
-        os.write(paper, header(identity) + b"".join(block.line() for block in known))
+        _write(paper, memoryview(header(identity) + b"".join(block.line() for block in known)), 0)
+        os.rename(beside, journal_at(place))
+    except OSError:
+        durable.remove_quietly(beside)
+        raise
     finally:
         os.close(paper)
 

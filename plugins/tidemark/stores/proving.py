@@ -65,7 +65,7 @@ class ProvenPart(PartFile):
         end = offset + len(data)
         if self._has(offset, end):
             return  # came before, from another connection
-        if kind == BARE and offset > self._reach:
+        if kind == BARE and (offset > self._reach or not self._lease.held):  # then all is read again, against what came
             kind, digest = BLOCK, hashlib.sha256(data).digest()
         skipped = max(0, self._reach - offset)  # bytes here already, which may have been read back
         self._put(data[skipped:], offset + skipped)
@@ -122,16 +122,17 @@ class ProvenPart(PartFile):
             self._buffer = buffer
             with self._door:
                 reach = self._reach
-                idle = self._bad or self._over or (reach < self.size and self.touched)  # then all is read at the end
-            if idle:
+            if self._bad or self._over:
                 return False
             if self.lost is not None:
                 raise self.lost
-            if reach < self.size:
+            if reach == self.size:
+                self._read_whole()
+            elif self.touched:  # then all of it is hashed at the end
+                self._read_pieces()
+            else:
                 self._read(reach)
-                return False
-            self._read_whole()
-            return True
+            return bool(reach == self.size)
 
     def close(self) -> None:
         self._over = True
@@ -167,6 +168,16 @@ class ProvenPart(PartFile):
         raise OSError(errno.EBUSY, "is written to by somebody else")
 
     def _read(self, reach: int) -> None:
+        self._read_pieces()
+        while self._due and self._due[0] <= reach:
+            with self._door:
+                end = heapq.heappop(self._due)
+            if end > self.hashed:
+                self._read_to(end)
+        self._hash_back(self.running, self.hashed, reach)
+        self.hashed = reach
+
+    def _read_pieces(self) -> None:
         while self._unread:
             block = self._unread[0]
             own = hashlib.sha256()
@@ -175,13 +186,6 @@ class ProvenPart(PartFile):
                 raise self._differs(block.offset, block.end)
             with self._door:
                 self._unread.popleft()
-        while self._due and self._due[0] <= reach:
-            with self._door:
-                end = heapq.heappop(self._due)
-            if end > self.hashed:
-                self._read_to(end)
-        self._hash_back(self.running, self.hashed, reach)
-        self.hashed = reach
 
     def _read_to(self, end: int) -> None:
         total = self.running.copy()
@@ -210,9 +214,9 @@ class ProvenPart(PartFile):
             total.update(self._buffer[:got])
             offset += got
             self._unsigned += got
-        if self._unsigned >= _SIGN_BYTES:
-            self._unsigned = 0
-            self._alive()
+            if self._unsigned >= _SIGN_BYTES:
+                self._unsigned = 0
+                self._alive()
 
 
 def _apart(blocks: list[Block], offset: int, end: int) -> tuple[list[Block], tuple[int, int]]:

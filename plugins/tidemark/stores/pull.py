@@ -40,6 +40,7 @@ from tidemark.stores.transfer_proof import differs, identity
 from tidemark.stores.transfer_round import PAUSE, Round
 from tidemark.stores.translation import os_error
 
+COMPARED = 4 << 20  # bytes of a piece that is here already: what one byte that rotted costs
 MOST_UNPROVEN = 32  # files that are written and held open until they are read back
 TOLD_AT_ONCE, TELL_SECONDS = 4 << 20, 0.05  # bytes that came are told in steps of so many, or so often
 
@@ -256,7 +257,7 @@ class Pull(Round):
 
     def _not_kept(self, number: int, part: ProvenPart | None, error: OSError) -> None:
         said = os_error(error, self.target.where, self._files[number].target_path)
-        if (part is not None and part.lost is not None) or error.errno == errno.ESTALE:
+        if (part is not None and part.lost is not None) or error.errno in (errno.ESTALE, errno.ENOENT):  # taken away
             self._lose(number, TryAgain(said))
         else:
             self._fail(number, said)
@@ -302,7 +303,9 @@ class Pull(Round):
 
     def entries(self, items: Sequence[SendItem]) -> Sequence[Entry | TidemarkError | None]:
         """As their journals say, where each has one, without a round trip: the far end looks at every piece whether it is
-        still so."""
+        still so. A file of which it is not costs a try."""
+        if not self.wire.options.retries:
+            return super().entries(items)
         disk, found = Disk(self.target.where.root), list[Entry]()
         for item in items:
             journal = None
@@ -330,9 +333,9 @@ class Pull(Round):
 
     def ready(self, number: int) -> None:
         """What is claimed to be here counts once the source has the same, piece by piece."""
-        size, block = self._files[number].size, self.wire.options.block_bytes
+        size = self._files[number].size
         kept = complement(size, complement(size, spans_of(self._large[number].claims)))
-        pieces = {start: min(start + block, end) for offset, end in kept for start in range(offset, end, block)}
+        pieces = {start: min(start + COMPARED, end) for offset, end in kept for start in range(offset, end, COMPARED)}
         if pieces:
             self._large[number].kept = pieces
             self.schedule.compare(number, pieces.items())

@@ -140,9 +140,9 @@ class Schedule:
 
     def arrived(self, connection: int, number: int, offset: int, length: int) -> bool:
         """Bytes came from `connection`, in the order asked. False: they came before from another, or nobody waits."""
-        self._take(connection, number, length)
+        compared = isinstance(self._take(connection, number, length), Kept)  # then it was here, and may be no good since
         large = self._large.get(number)
-        if large is None:
+        if compared or large is None:
             return self._open_small.pop(number, None) is not None
         new = cover(large.came, offset, offset + length)
         large.missing -= new
@@ -263,17 +263,21 @@ class Schedule:
                     return asked.twin
         return None
 
-    def _take(self, connection: int, number: int, length: int) -> None:
-        """Answers come in the order of the questions: cut the first span of the file. A length of 0: all of it."""
+    def _take(self, connection: int, number: int, length: int) -> Span | None:
+        """Answers come in the order of the questions: cut the first span of the file, and say which. A length of 0: all
+        of it."""
         waiting = self._asked.get(connection, _NONE)
         if waiting and waiting[0].spans and waiting[0].spans[0][0] == number and waiting[0].spans[0][2] == length:
-            self._owed[connection] -= waiting[0].spans.popleft().weight
+            first = waiting[0].spans.popleft()
+            self._owed[connection] -= first.weight
+            taken: Span | None = first
         else:
-            self._cut(connection, number, length)
+            taken = self._cut(connection, number, length)
         while waiting and not waiting[0].spans:
             waiting.popleft()
+        return taken
 
-    def _cut(self, connection: int, number: int, length: int) -> None:
+    def _cut(self, connection: int, number: int, length: int) -> Span | None:
         for asked in self._asked.get(connection, _NONE):
             for at, span in enumerate(asked.spans):
                 if span.number == number:
@@ -283,7 +287,8 @@ class Schedule:
                     else:
                         del asked.spans[at]
                         self._owe(connection, -span.weight)
-                    return
+                    return span
+        return None
 
 
 def _weight(spans: Iterable[Span]) -> int:

@@ -172,7 +172,7 @@ class SshConnection:
             if isinstance(broken, TimeoutError):
                 self.drop()
             raise UnreachableError(
-                f"{self.login.name} {_what_happened(broken)} while {doing}",
+                f"{self.login.name} {_what_happened(broken)} while {doing}" + "".join(getattr(broken, "__notes__", ())),
                 hint="check the network and sshd there; ./tidemark doctor checks the login",
                 subject=self.login.host,
             ) from broken

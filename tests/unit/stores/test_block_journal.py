@@ -66,6 +66,12 @@ def test_a_line_out_of_order_ends_it(line: str) -> None:
         b"tidemark-blocks 1 {\n",
         b"\xff\n",
         b'tidemark-blocks 1 {"wanted": 1e999, "mtime": 1, "inode": 1}\n',
+        b'tidemark-blocks 1 {"wanted": -1, "mtime": 1, "inode": 1}\n',
+        b'tidemark-blocks 1 {"wanted": 9223372036854775808, "mtime": 1, "inode": 1}\n',
+        b'tidemark-blocks 1 {"wanted": 1, "mtime": 9223372036854775808, "inode": 1}\n',
+        b'tidemark-blocks 1 {"wanted": 1, "mtime": -9223372036854775809, "inode": 1}\n',
+        b'tidemark-blocks 1 {"wanted": 1, "mtime": 1, "inode": -1}\n',
+        b'tidemark-blocks 1 {"wanted": 1, "mtime": 1, "inode": 18446744073709551616}\n',
         b"tidemark-blocks 1 " + b"[" * 100_000 + b"\n",
     ],
 )

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from tidemark.stores import durable
-from tidemark.stores.block_journal import Identity
+from tidemark.stores.block_journal import Block, Identity
 from tidemark.stores.disk import Disk
 from tidemark.stores.far_stream import BARE
 from tidemark.stores.part_file import PartFile, begin_part, write_small
+from tidemark.stores.resuming import claimed
 
 
 @pytest.fixture
@@ -41,6 +42,24 @@ def test_a_large_part_that_another_begins_now_is_theirs(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="somebody else") as found:
         begin_part(Disk(str(tmp_path)), "f", Identity(4, 1, 1), [])
     assert found.value.errno == errno.ESTALE and (tmp_path / "f.part").read_bytes() == b"theirs"
+
+
+def test_a_disk_that_is_full_costs_no_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, identity, block = Disk(str(tmp_path)), Identity(8, 1, 1), Block(0, 4, "a" * 64)
+    begin_part(disk, "f", identity, [])
+    (tmp_path / "f.part").write_bytes(b"1234")
+    begin_part(disk, "f", identity, [block])
+
+    def full(*_given: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        for name in ("write", "pwrite"):
+            patch.setattr(os, name, full)
+        with pytest.raises(OSError) as found:
+            begin_part(disk, "f", identity, [block])
+    assert found.value.errno == errno.ENOSPC
+    assert claimed(disk, "f", identity) == [block] and len(list(tmp_path.iterdir())) == 2
 
 
 def test_bytes_that_somebody_cut_off_are_to_come_again(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tidemark.stores import proving
 from tidemark.stores.block_journal import Block, Identity, decode, journal_at, part_at
 from tidemark.stores.disk import Disk
 from tidemark.stores.far_stream import BARE, BLOCK, NOTHING, PREFIX
@@ -34,11 +35,19 @@ class Target:
     def __init__(self, root: Path) -> None:
         self.disk = Disk(str(root))
         self.place = Path(os.fsdecode(part_at(self.disk.locate(PATH))))
+        self.signs: list[int] = []
         self.begin()
 
     def begin(self) -> None:
         begin_part(self.disk, PATH, IDENTITY, claimed(self.disk, PATH, IDENTITY))
         self.part = ProvenPart(self.disk, PATH, IDENTITY)
+
+    def begin_without_a_lease(self) -> None:
+        """As on a disk that has none: somebody has the part open."""
+        self.part.close()
+        with self.place.open("rb"):
+            self.part = ProvenPart(self.disk, PATH, IDENTITY, lambda: self.signs.append(1))
+        assert self.part.touched
 
     def keep(self, offset: int, source: bytes = CONTENT) -> None:
         """A piece of an earlier try, of which the source says what it has now."""
@@ -201,6 +210,30 @@ def test_without_a_digest_of_the_source_all_of_it_comes_again(target: Target) ->
     assert found.value.errno == errno.ESTALE
 
 
+@pytest.mark.parametrize("kind", [PREFIX, BLOCK, BARE])
+def test_without_leases_all_of_it_is_read_once_more(target: Target, kind: int) -> None:
+    target.begin_without_a_lease()
+    for offset in OFFSETS:
+        target.put(offset, kind)
+        assert offset == OFFSETS[-1] or not target.part.prove(BUFFER)
+    assert target.proven()
+
+
+@pytest.mark.parametrize("kind", [BLOCK, BARE])
+def test_without_leases_a_byte_flipped_behind_the_reader_is_found(target: Target, kind: int) -> None:
+    target.begin_without_a_lease()
+    for offset in OFFSETS:
+        target.put(offset, kind)
+        target.part.prove(BUFFER) if offset != OFFSETS[-1] else None
+        target.flip(1500) if offset == 4000 else None
+    with pytest.raises(Differs) as found:
+        target.part.prove(BUFFER)
+    assert (found.value.offset, found.value.length) == (1000, PIECE)
+    target.part.again(1000, 2000)
+    target.put(1000, kind)
+    assert target.proven()
+
+
 def left_by_an_earlier_try(target: Target, *offsets: int) -> None:
     for offset in offsets:
         target.put(offset, BLOCK)
@@ -253,6 +286,30 @@ def test_a_piece_of_which_the_source_has_another_is_put_again(target: Target) ->
         target.put(offset, BLOCK)
     assert target.part.prove(BUFFER)
     assert target.place.read_bytes() == other and target.part.sha256() == sha(other).hex()
+
+
+def test_without_leases_kept_pieces_that_differ_are_found_while_bytes_flow(target: Target) -> None:
+    left_by_an_earlier_try(target, 0, 1000, 3000)
+    for at in (1500, 3500):
+        target.flip(at)
+    target.begin_without_a_lease()
+    for offset in (0, 1000, 3000):
+        target.keep(offset)
+    for at in (1000, 3000):
+        with pytest.raises(Differs) as found:
+            target.part.prove(BUFFER)
+        assert found.value.offset == at and not target.part.complete
+        target.part.again(at, at + PIECE)
+    for offset in OFFSETS[1:]:
+        target.put(offset, BARE)
+    assert target.proven()
+
+
+def test_there_is_a_sign_of_life_while_one_piece_is_read_back(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proving, "_SIGN_BYTES", len(CONTENT) // 4)
+    target.begin_without_a_lease()
+    target.part.put(0, memoryview(CONTENT), PREFIX, sha(CONTENT))
+    assert target.proven() and len(target.signs) >= 3
 
 
 def test_a_piece_that_came_again_meanwhile_is_not_compared_any_more(target: Target) -> None:
