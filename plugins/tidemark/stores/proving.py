@@ -111,7 +111,11 @@ class ProvenPart(PartFile):
             self.touched = self.touched or offset < self.hashed
             self._reach = min(self._reach, offset)
             self.kept = {start for start in self.kept if not offset <= start < end}
-            self.later = {max(o, end): e for o, e in spans if e > end}
+            self.later = {}
+            for start, stop in spans:
+                for good, until in ((start, min(stop, offset)), (max(start, end), stop)):
+                    if good < until:
+                        self.later[good] = max(until, self.later.get(good, 0))
             self._join_later()
             self._bad = False
         return offset, end

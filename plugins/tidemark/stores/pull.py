@@ -252,6 +252,7 @@ class Pull(Round):
         self._unproven.discard(number)
         self.kept_bytes -= end - offset
         self.schedule.repeat(number, offset, end)
+        self._prover.look(number, large.part)  # at what else is here
         for carrier in list(self.line.carriers):
             self.line.top_up(carrier, self._stop.is_set)
 

@@ -160,6 +160,17 @@ def test_a_bad_piece_is_told_once_while_the_good_one_is_on_its_way(target: Targe
     assert target.proven()
 
 
+@pytest.mark.parametrize("bad", [1, 2, 3, 4])
+def test_what_is_put_again_leaves_all_others_where_they_are(target: Target, bad: int) -> None:
+    """Before it, behind it, and far from what is here without a gap."""
+    for place in (1, 2, 4):
+        target.put(place * PIECE, BLOCK)
+    assert target.part.again(bad * PIECE, (bad + 1) * PIECE) == (bad * PIECE, (bad + 1) * PIECE)
+    for place in {0, 3, 5, bad}:
+        target.put(place * PIECE, BLOCK)
+    assert target.part.complete
+
+
 def test_what_is_put_again_has_whole_pieces(target: Target) -> None:
     """Or bytes of a piece that it cut would be looked at by no digest any more."""
     target.put(1000, BLOCK)
