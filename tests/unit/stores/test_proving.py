@@ -133,6 +133,16 @@ def test_a_piece_that_the_disk_keeps_otherwise_is_put_again_it_alone(target: Tar
     assert target.proven()
 
 
+def costs_its_piece_alone(target: Target, again: int) -> None:
+    """The flipped byte 1500; `again`: the kind of piece that comes in its place."""
+    with pytest.raises(Differs) as found:
+        target.part.prove(BUFFER)
+    assert (found.value.offset, found.value.length) == (1000, PIECE)
+    target.part.again(1000, 2000)
+    target.put(1000, again)
+    assert target.proven()
+
+
 @pytest.mark.parametrize("kind", [PREFIX, BLOCK])
 def test_a_byte_flipped_behind_the_reader_is_found_before_the_name(target: Target, kind: int) -> None:
     for offset in OFFSETS:
@@ -140,12 +150,7 @@ def test_a_byte_flipped_behind_the_reader_is_found_before_the_name(target: Targe
         target.put(offset, kind)
         if offset == 4000:
             target.flip(1500)
-    with pytest.raises(Differs) as found:
-        target.part.prove(BUFFER)
-    assert (found.value.offset, found.value.length) == (1000, PIECE)
-    target.part.again(1000, 2000)
-    target.put(1000, BLOCK)
-    assert target.proven()
+    costs_its_piece_alone(target, BLOCK)
 
 
 def test_a_bad_piece_is_told_once_while_the_good_one_is_on_its_way(target: Target) -> None:
@@ -237,12 +242,7 @@ def test_without_leases_a_byte_flipped_behind_the_reader_is_found(target: Target
         target.put(offset, kind)
         target.part.prove(BUFFER) if offset != OFFSETS[-1] else None
         target.flip(1500) if offset == 4000 else None
-    with pytest.raises(Differs) as found:
-        target.part.prove(BUFFER)
-    assert (found.value.offset, found.value.length) == (1000, PIECE)
-    target.part.again(1000, 2000)
-    target.put(1000, kind)
-    assert target.proven()
+    costs_its_piece_alone(target, kind)
 
 
 def left_by_an_earlier_try(target: Target, *offsets: int) -> None:
