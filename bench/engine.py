@@ -2,7 +2,8 @@
 
 python -m bench.engine SOURCE_URL TARGET_URL [--host-key SHA256:…] [--key FILE] [--target-only] [--connections N]
 
-As a command of ours does (`flows.early_look`), it logs in while the rest of the program is still being loaded.
+As a command of ours does (`cli.__main__`, `flows.early_look`), it has the collector of cycles look seldom, and logs in
+while the rest of the program is still being loaded.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tidemark.stores.protocol import Store, Tier
 
 
 def run() -> int:
+    gc.set_threshold(100_000, 50, 50)
     asked = _asked()
     tier = Tier(asked.tier) if asked.tier else None
 

@@ -42,7 +42,8 @@ from tidemark.stores.translation import os_error
 
 COMPARED = 4 << 20  # bytes of a piece that is here already: what one byte that rotted costs
 MOST_UNPROVEN = 32  # files that are written and held open until they are read back
-TOLD_AT_ONCE, TELL_SECONDS = 4 << 20, 0.05  # bytes that came are told in steps of so many, or so often
+TOLD_AT_ONCE, TELL_SECONDS = 8 << 20, 0.05  # bytes that came are told in steps of so many, or so often
+NAME_SECONDS = 0.02  # and whole files are handed on to be named so often: waking a thread takes as long as several of them
 
 
 @dataclass
@@ -61,10 +62,11 @@ class _Large:
 
 
 class _Small(NamedTuple):
-    """A whole file as it came: what its record says of its digest."""
+    """A whole file as it came: where in its frame, and what its record says of its digest."""
 
     number: int
-    data: memoryview
+    at: int
+    size: int
     kind: int
     digest: bytes
 
@@ -81,6 +83,7 @@ class Pull(Round):
         self._folders = TargetFolders(target.disk, items, self._sealer.disks)
         self._prover = Prover(lambda: self.line.came.put((None, None)))
         self._leases_at = 0.0  # when the parts' leases were looked at
+        self._put_at = 0.0  # when whole files were handed on to be named
         self._unproven: set[int] = set()  # all written, not all read back
         self._untold = 0  # bytes that came, and when the caller was told last
         self._told_at = 0.0
@@ -90,11 +93,9 @@ class Pull(Round):
         at, large, data, files, proven = 0, self._large, frame.data, self._files, self.wire.options.digest_at_source
         small: list[_Small] = []
         for number, offset, length, trouble, kind, note, digest in self._records(frame):
-            follow = 0 if kind == KEPT else length
-            piece = data[at : at + follow]
-            at += follow
+            begin, at = at, at + (0 if kind == KEPT else length)
             size = files[number].size if number < len(files) else -1
-            odd = len(piece) != follow or offset + length > size or (not length and size) or (proven and kind == BARE)
+            odd = at > len(data) or offset + length > size or (not length and size) or (proven and kind == BARE)
             if size < 0 or (odd and not trouble):
                 raise self._not_asked()
             if trouble:
@@ -104,17 +105,15 @@ class Pull(Round):
             elif number in large:
                 new = self.schedule.arrived(carrier.number, number, offset, length)
                 if self._same(number, note):
-                    self._piece(Span(number, offset, length), piece, (kind, digest))
+                    self._piece(Span(number, offset, length), data[begin:at], (kind, digest))
                     self.kept_bytes += length if new and number in large else 0
             elif self.schedule.arrived(carrier.number, number, 0, length):  # else it has its outcome
-                small.append(_Small(number, piece, kind, digest))
+                small.append(_Small(number, begin, at - begin, kind, digest))
         if at != len(data):
             raise self._not_asked()
         if small:
             self._write_small(data, small)
         self._tell_bytes(at, TOLD_AT_ONCE)
-        if self._order.ready:
-            self._sealer.put(self._order.take())
 
     def _tell_bytes(self, size: int, least: int) -> None:
         """To the caller's thread, which needs to wake for a few at a time alone."""
@@ -127,6 +126,9 @@ class Pull(Round):
     def sealed(self) -> bool:
         self._take_looked()
         now = time.monotonic()
+        if self._order.ready and now - self._put_at >= NAME_SECONDS:
+            self._put_at = now
+            self._sealer.put(self._order.take())
         if now - self._leases_at >= PAUSE:
             self._leases_at = now
             for large in self._large.values():
@@ -159,27 +161,27 @@ class Pull(Round):
 
     def _write_small(self, frame: memoryview, small: Sequence[_Small]) -> None:
         """Whole files, of one frame."""
-        placed: list[tuple[_Small, bytes]] = []
+        placed: list[tuple[_Small, SendItem, bytes]] = []
         for one in small:
             item = self._files[one.number]
-            if len(one.data) != item.size:
+            if one.size != item.size:
                 raise self._not_asked()
             try:
-                placed.append((one, self._folders.place(item.target_path)))
+                placed.append((one, item, self._folders.place(item.target_path)))
             except OSError as error:
                 self._not_kept(one.number, None, error)
-        self.wire.spend([(self._files[one.number].target_path, len(one.data)) for one, _ in placed])
+        self.wire.spend([(item.target_path, item.size) for _, item, _ in placed])
         syncs_failed = self._sealer.syncs_failed
-        written = self._small_files.write(frame, [Arrived(part_at(place), one.data) for one, place in placed])
-        for (one, place), (digest, seen, trouble) in zip(placed, written, strict=True):
-            item = self._files[one.number]
+        arrived = [Arrived(part_at(place), one.at, one.size) for one, _, place in placed]
+        written = self._small_files.write(frame, arrived)
+        for (one, item, place), (part, _, _), (digest, seen, trouble) in zip(placed, arrived, written, strict=True):
             if trouble is not None:
                 self._not_kept(one.number, None, trouble)
             elif one.kind != BARE and digest != one.digest:
-                remove_quietly(part_at(place))
+                remove_quietly(part)
                 self._lose(one.number, TryAgain(differs(item, "target", 0, item.size)))
             else:
-                self._whole(one.number, Whole(item, place, digest.hex(), False, proof=seen, syncs_failed=syncs_failed))
+                self._whole(one.number, Whole(item, place, digest.hex(), False, None, seen, syncs_failed))
 
     def _same(self, number: int, edition: int) -> bool:
         """Whether this piece is of the file that the others are of; where times cannot tell, a digest will."""

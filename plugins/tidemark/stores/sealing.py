@@ -39,9 +39,9 @@ class Whole(NamedTuple):
     sha256: str
     large: bool
     confirm: Callable[[], None] | None = None
-    number: int = 0
     proof: durable.Proof | None = None  # what its part's stat shows as long as these are its bytes
     syncs_failed: int = 0  # `Sealer.syncs_failed` before its first byte was written
+    number: int = 0
 
     @property
     def journalled(self) -> bool:
@@ -198,7 +198,7 @@ class Sealer:
         same = [*batch[:at_once], *same]
         # CRASH WINDOW: final names there, journals left over; `already_there` of the rerun removes them.
         self._disk.remove([journal_of(whole.item.target_path) for whole in same if whole.journalled])
-        outcomes: list[Outcome] = [self._wire.sent(whole.item, whole.sha256) for whole in same]
+        outcomes: list[Outcome] = [*self._wire.sent_all((whole.item, whole.sha256) for whole in same)]
         if len(same) < len(batch):
             outcomes += [(whole.item, TryAgain(_touched(whole.item))) for whole in batch if whole not in same]
         return outcomes

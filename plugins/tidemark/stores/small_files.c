@@ -4,6 +4,7 @@
  * decrypt and receive. Here the lock is let go of once for all files of a frame. Every call that fails ends that file's turn:
  * Python does it again, its own way, and says what is wrong.
  */
+#define _GNU_SOURCE /* O_PATH */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
+#define NEW_FILE (O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_CREAT | O_EXCL)
 
 /* What a stat shows of a file, as `durable.Proof` has it; `done` is 1 once all went well. */
 typedef struct {
@@ -40,15 +42,44 @@ static int write_whole(int handle, const uint8_t *data, uint64_t size) {
     return 0;
 }
 
+/* The folder that the last file lay in, held open: the kernel then looks up a name alone, not a whole way for each call. */
+typedef struct {
+    const char *place;
+    size_t length; /* of its way, with the last slash */
+    int handle;
+} Folder;
+
+/* The length of the way to `place`'s folder, which `folder` holds now; 0 where it cannot be opened. */
+static size_t enter(Folder *folder, const char *place) {
+    const char *slash = strrchr(place, '/');
+    size_t length = slash == 0 ? 0 : (size_t)(slash - place) + 1;
+    if (folder->handle >= 0 && length == folder->length && memcmp(folder->place, place, length) == 0)
+        return length;
+    char way[length + 1];
+    memcpy(way, place, length);
+    way[length] = 0;
+    if (folder->handle >= 0)
+        close(folder->handle);
+    *folder = (Folder){place, length, length == 0 ? -1 : open(way, O_PATH | O_DIRECTORY | O_CLOEXEC)};
+    return folder->handle < 0 ? 0 : length;
+}
+
+static void leave(const Folder *folder) {
+    if (folder->handle >= 0)
+        close(folder->handle);
+}
+
 /* `places`: one after another, a NUL behind each. Bytes of file i: `size[i]` from `data + at[i]` on. `digests`: 32 bytes
  * each, where there is a `sha256`. A file that is there already is left alone. */
 EXPORT void tm_write_parts(uint64_t count, const char *places, const uint8_t *data, const uint64_t *at, const uint64_t *size,
                            Sha256 sha256, uint8_t *digests, Seen *out) {
+    Folder folder = {0, 0, -1};
     for (uint64_t i = 0; i < count; i++, places += strlen(places) + 1) {
         out[i].done = 0;
         if (sha256 != 0 && sha256(data + at[i], size[i], digests + 32 * i) == 0)
             continue;
-        int handle = open(places, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_CREAT | O_EXCL, 0644);
+        size_t name = enter(&folder, places);
+        int handle = name == 0 ? -1 : openat(folder.handle, places + name, NEW_FILE, 0644);
         if (handle < 0)
             continue;
         struct stat info;
@@ -56,24 +87,40 @@ EXPORT void tm_write_parts(uint64_t count, const char *places, const uint8_t *da
         if (close(handle) == 0 && good)
             out[i] = seen(&info);
     }
+    leave(&folder);
 }
 
-/* `pairs`: part and final name of each, a NUL behind either. A part that is what `known` says gets its name; it must still be
- * the same then, but for its ctime, which a rename moves. In order, up to the first that fails; returns how many did not. */
+/* One of `tm_give_names`: whether it was what `known` says, has its name now, and is the same there. */
+static int give_name(Folder *folder, const char *part, const char *final, const Seen *known) {
+    struct stat info;
+    size_t name = enter(folder, part);
+    if (name == 0 || strncmp(part, final, name) != 0 || strchr(final + name, '/') != 0)
+        return 0;
+    part += name;
+    final += name;
+    if (fstatat(folder->handle, part, &info, AT_SYMLINK_NOFOLLOW) != 0)
+        return 0;
+    Seen found = seen(&info);
+    if (memcmp(&found, known, sizeof found) != 0 || renameat(folder->handle, part, folder->handle, final) != 0 ||
+        fstatat(folder->handle, final, &info, AT_SYMLINK_NOFOLLOW) != 0)
+        return 0;
+    found = seen(&info);
+    found.ctime_ns = known->ctime_ns;
+    return memcmp(&found, known, sizeof found) == 0;
+}
+
+/* `pairs`: part and final name of each, in one folder, a NUL behind either. A part that is what `known` says gets its name; it
+ * must still be the same then, but for its ctime, which a rename moves. In order, up to the first that fails; returns how many
+ * did not. */
 EXPORT uint64_t tm_give_names(uint64_t count, const char *pairs, const Seen *known) {
-    for (uint64_t i = 0; i < count; i++) {
+    Folder folder = {0, 0, -1};
+    uint64_t named = 0;
+    for (; named < count; named++) {
         const char *part = pairs, *final = part + strlen(part) + 1;
         pairs = final + strlen(final) + 1;
-        struct stat info;
-        if (lstat(part, &info) != 0)
-            return i;
-        Seen found = seen(&info);
-        if (memcmp(&found, &known[i], sizeof found) != 0 || rename(part, final) != 0 || lstat(final, &info) != 0)
-            return i;
-        found = seen(&info);
-        found.ctime_ns = known[i].ctime_ns;
-        if (memcmp(&found, &known[i], sizeof found) != 0)
-            return i;
+        if (!give_name(&folder, part, final, &known[named]))
+            break;
     }
-    return count;
+    leave(&folder);
+    return named;
 }

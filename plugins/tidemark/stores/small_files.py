@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import struct
 from array import array
 from collections.abc import Sequence
 from functools import lru_cache
@@ -18,14 +19,15 @@ from tidemark.stores import durable
 from tidemark.stores.part_file import write_small
 
 WORTH_IT = 200  # files from which on a transfer asks for the library: loading it takes as long as they do
-_FIELDS = 5  # of what C tells of a file
+_SEEN = struct.Struct("=5q")  # what C tells of a file: whether it is done, and its proof
 
 
 class Arrived(NamedTuple):
-    """A small file in a frame: where its part goes, and its bytes there."""
+    """A small file in a frame: where its part goes, and where its bytes are there."""
 
     part: bytes
-    data: memoryview
+    at: int
+    size: int
 
 
 class Written(NamedTuple):
@@ -46,23 +48,22 @@ class SmallFiles:
         """Each file's part, whole; durable only once it is sealed. `frame`: of which their bytes are."""
         code = self._code
         if code is None or frame.readonly or not files:
-            return [_written(file) for file in files]
-        begin = _address(frame)
-        at = array("Q", [_address(file.data) - begin if file.data else 0 for file in files])
-        sizes = array("Q", [len(file.data) for file in files])
-        digests, seen = bytearray(32 * len(files)), array("q", bytes(8 * _FIELDS * len(files)))
-        places = b"".join(file.part + b"\0" for file in files)
-        into = (ctypes.c_char * len(digests)).from_buffer(digests)
+            return [_written(frame, file) for file in files]
+        places = b"".join([file.part + b"\0" for file in files])
+        at, sizes = (array("Q", column) for column in zip(*[(file.at, file.size) for file in files], strict=True))
+        digests, seen = bytearray(32 * len(files)), bytearray(_SEEN.size * len(files))
         sha256 = _sha256()
-        code.tm_write_parts(len(files), places, begin, _at(at), _at(sizes), sha256, into, _at(seen))
+        code.tm_write_parts(
+            len(files), places, _address(frame), _at(at), _at(sizes), sha256, _address(digests), _address(seen)
+        )
+        made = bytes(digests)
         found = []
-        for number, file in enumerate(files):
-            done, *proof = seen[_FIELDS * number : _FIELDS * (number + 1)]
-            if not done:
-                found.append(_written(file))
-            else:
-                digest = bytes(digests[32 * number : 32 * (number + 1)]) if sha256 else hashlib.sha256(file.data).digest()
+        for number, (done, *proof) in enumerate(_SEEN.iter_unpack(seen)):
+            if done:
+                digest = made[32 * number : 32 * number + 32] if sha256 else _sha256_of(frame, files[number])
                 found.append(Written(digest, durable.Proof(*proof)))
+            else:
+                found.append(_written(frame, files[number]))
         return found
 
     def name(self, pairs: Sequence[tuple[bytes, bytes]], proofs: Sequence[durable.Proof | None]) -> int:
@@ -77,20 +78,25 @@ class SmallFiles:
         return int(self._code.tm_give_names(len(pairs), words, _at(known)))
 
 
-def _written(file: Arrived) -> Written:
-    digest = hashlib.sha256(file.data).digest()
+def _written(frame: memoryview, file: Arrived) -> Written:
+    digest = _sha256_of(frame, file)
     try:
-        return Written(digest, write_small(file.part, file.data))
+        return Written(digest, write_small(file.part, frame[file.at : file.at + file.size]))
     except OSError as error:
         return Written(digest, None, error)
+
+
+def _sha256_of(frame: memoryview, file: Arrived) -> bytes:
+    return hashlib.sha256(frame[file.at : file.at + file.size]).digest()
 
 
 def _at(numbers: array[int]) -> int:
     return numbers.buffer_info()[0]
 
 
-def _address(data: memoryview) -> int:
-    return ctypes.addressof(ctypes.c_char.from_buffer(data))
+def _address(data: memoryview | bytearray) -> int:
+    """Of its first byte, as long as whoever asks holds it; 0 where there is none."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(data)) if data else 0
 
 
 @lru_cache(maxsize=1)

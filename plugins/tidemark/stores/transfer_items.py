@@ -133,15 +133,17 @@ class Wire:
             yield piece
 
     def sent(self, item: SendItem, sha256: str) -> Sent:
+        return self.sent_all([(item, sha256)])[0]
+
+    def sent_all(self, files: Iterable[tuple[SendItem, str]]) -> list[Sent]:
+        """(item, SHA-256) each. Any thread may."""
         verified = "source" if self.proven_at_source and self.options.digest_at_source else "target"
-        return Sent(item, sha256, self._spent(item), verified, self.road)
+        with self._counting:
+            return [Sent(item, sha256, self.spent.pop(item.target_path, 0), verified, self.road) for item, sha256 in files]
 
     def failed(self, item: SendItem, error: TidemarkError) -> Failed:
-        return Failed(item, error, self._spent(item))
-
-    def _spent(self, item: SendItem) -> int:
         with self._counting:
-            return self.spent.pop(item.target_path, 0)
+            return Failed(item, error, self.spent.pop(item.target_path, 0))
 
 
 def require(item: SendItem, entry: Entry | TidemarkError | None) -> Entry:
