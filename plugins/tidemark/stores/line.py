@@ -18,6 +18,7 @@ from tidemark.stores.carrier import Asking, Came, Carrier, Opened, open_another
 from tidemark.stores.far_program import DATA
 from tidemark.stores.far_session import FarSession
 from tidemark.stores.far_stream import RANGE, RECORD
+from tidemark.stores.line_speed import LineSpeed
 from tidemark.stores.python_store import PythonStore
 from tidemark.stores.retrying import pause_after
 from tidemark.stores.schedule import READY, SHORT_ROUND_TRIP, Kept, Schedule, chunk_bytes, next_connections
@@ -34,7 +35,6 @@ REQUESTS_AHEAD = 1 << 19  # and bytes of the asking itself: a far end that is no
 FIRST_CHUNK = 1 << 18  # on a long line, as long as its speed is not known
 JUDGE_SECONDS = 1.0  # between two looks at how long files take
 MANY = READY + 1  # there are so many only where packets are lost: then all of them carry
-STEP_SECONDS = 0.25  # between two decisions about the number of connections
 OPENING_AT_ONCE = 8  # sshd's MaxStartups refuses at random from ten on (its default)
 
 
@@ -73,10 +73,7 @@ class Line:
         self._under_way: set[int] = set()  # files asked for
         self._judged = 0.0  # when somebody last looked how long they take
         self._count = 0
-        self._rate: dict[int, float] = {}  # of each, bytes a second
-        self._marks: dict[int, int] = {}  # its bytes at the last step
-        self._losses = 0
-        self._stepped = 0.0
+        self._speed = LineSpeed()
         self._last_words = ""  # of a far end that was lost
         self._slow: frozenset[int] = frozenset()
 
@@ -87,7 +84,7 @@ class Line:
         self._allowance = Allowance(max(1, options.connections) if self.long else 1)
         longest = max((len(file.path) for file in self._files.values()), default=0)
         self._files_ahead = max(1, min(FILES_AHEAD, REQUESTS_AHEAD // (RANGE.size + longest)))
-        self._stepped = time.monotonic()
+        self._speed = LineSpeed()
         self._join(self._store.connection, session, own=False)
         while self._store.further and self._there < self._allowance.most:
             connection, other = self._store.further.pop()
@@ -115,7 +112,7 @@ class Line:
 
     def top_up(self, carrier: Carrier, stopped: Callable[[], bool]) -> None:
         """Ask of `carrier` until enough is on its way."""
-        rate = self._rate.get(carrier.number, 0.0)
+        rate = self._speed.rate.get(carrier.number, 0.0)
         alone, sharing = FAR_AHEAD if self.long else AHEAD, len(self.carriers)
         ahead = max(alone / sharing ** (1 if sharing <= FEW else 2), 2 * rate * self.round_trip)
         if self._bucket.rate:
@@ -201,7 +198,7 @@ class Line:
                 hint="check the network and sshd there; the next try goes on from what is here",
                 subject=self._store.connection.login.host,
             )
-        if self.long and now - self._stepped >= max(STEP_SECONDS, 2 * self.round_trip):
+        if self.long and self._speed.due(now, self.round_trip):
             self._step(now)
             if self._many:
                 self._join_waiting(stopped)
@@ -330,21 +327,13 @@ class Line:
         opened.connection.drop()
 
     def _step(self, now: float) -> None:
-        seconds = now - self._stepped
-        self._stepped = now
-        total = 0.0
-        for carrier in self.carriers:
-            came = carrier.bytes - self._marks.get(carrier.number, 0)
-            self._marks[carrier.number] = carrier.bytes
-            total += came / seconds
-            before = self._rate.get(carrier.number, came / seconds)
-            self._rate[carrier.number] = (before + came / seconds) / 2
-        losses = sum(c.connection.line()[1] for c in self.carriers)
-        lossy, self._losses = losses > self._losses, max(losses, self._losses)
-        left = self._schedule.waiting_bytes / max(1.0, total)
+        speed = self._speed
+        speed.step(now, self.carriers)
+        self._many = self._many or speed.loses_packets  # one that waits carries, too
+        left = self._schedule.waiting_bytes / max(1.0, speed.total)
         now_open = self._there  # one whose handshake loses packets takes its time
-        window = total * self.round_trip / max(1, len(self.carriers))
-        wanted = next_connections(now_open, self._allowance.at(now), self.round_trip, lossy, window, left)
+        window = speed.total * self.round_trip / max(1, len(self.carriers))
+        wanted = next_connections(now_open, self._allowance.at(now), self.round_trip, speed.lossy, window, left)
         if wanted > now_open:
             self._many = self._many or wanted >= MANY
             self._open(wanted - now_open)
