@@ -13,13 +13,14 @@ import gc
 import sys
 import threading
 
+from tidemark.collector import look_seldom
 from tidemark.errors import TidemarkError
 from tidemark.stores.opening import StoreAddress, open_store
 from tidemark.stores.protocol import Store, Tier
 
 
 def run() -> int:
-    gc.set_threshold(100_000, 50, 50)
+    look_seldom()
     asked = _asked()
     tier = Tier(asked.tier) if asked.tier else None
 

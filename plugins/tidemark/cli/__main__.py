@@ -4,9 +4,10 @@ import gc
 import sys
 
 from tidemark.cli.main import main
+from tidemark.collector import look_seldom
 
 if __name__ == "__main__":
-    gc.set_threshold(100_000, 50, 50)  # of many rows it finds nothing to free, again and again: a tenth of a sync
+    look_seldom()
     code = main()
     gc.freeze()  # an interpreter that ends looks through all that is left, for nothing: up to 70 ms
     sys.exit(code)

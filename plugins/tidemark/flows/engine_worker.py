@@ -9,7 +9,6 @@ the task prints goes to stderr.
 from __future__ import annotations
 
 import ctypes
-import gc
 import importlib
 import os
 import pickle
@@ -22,6 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, Any
 
+from tidemark.collector import look_seldom
 from tidemark.errors import TaskLimitError, TidemarkError
 
 _LENGTH = struct.Struct(">Q")
@@ -112,7 +112,7 @@ def at_most(most: int, hard: int) -> int:
 def main(arguments: list[str]) -> None:
     where, parent, cpu_seconds, memory_bytes = arguments[0], *(int(a) for a in arguments[1:])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends us
-    gc.set_threshold(100_000, 50, 50)  # facts of files hold no cycles: looking for them is a tenth of a check
+    look_seldom()
     _die_with(parent)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 
+from tidemark.collector import without_collector
 from tidemark.errors import SourceVanishedError
 from tidemark.stores import durable
 from tidemark.stores.disk import Disk
@@ -132,18 +131,6 @@ class LocalStore:
                 return self._disk.read(path, offset, length)
         except SourceVanishedError:
             return None
-
-
-@contextmanager
-def without_collector() -> Iterator[None]:
-    """Python's cycle collector looks at all of a million new tuples again and again, and finds nothing."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def check_folder(folder: str) -> str:
