@@ -12,9 +12,13 @@ WIDE = 100_000  # columns of a table that no terminal bounds
 
 
 class Screen:
+    """On a stdout of few letters (`LC_ALL`, `PYTHONIOENCODING`) others are escaped as on stderr: names of files have any."""
+
     def __init__(self, as_json: bool = False, quiet: bool = False) -> None:
         self.as_json = as_json
         self.quiet = quiet
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")
 
     def tell(self, text: str) -> None:
         """What happens: for people, on stderr, not with `--quiet`."""
@@ -62,8 +66,13 @@ class Screen:
             self.line(f"{name:<{width}}  {value}")
 
     def result(self, answer: dict[str, Any]) -> None:
-        """The one object of `--json`."""
-        print(json.dumps(answer, ensure_ascii=False, allow_nan=False, default=str), flush=True)
+        """The one object of `--json`. What stdout has no letters for is escaped, so that it stays JSON."""
+        told = json.dumps(answer, ensure_ascii=False, allow_nan=False, default=str)
+        try:
+            told.encode(sys.stdout.encoding or "utf-8")
+        except UnicodeEncodeError:
+            told = json.dumps(answer, allow_nan=False, default=str)
+        print(told, flush=True)
 
 
 def text(value: object) -> str:
