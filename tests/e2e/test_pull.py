@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.services.processes import soon
 from tests.services.sshd import Sshd
 from tidemark.stores import durable, part_file, pull, retrying
 from tidemark.stores.local import LocalStore
@@ -200,3 +201,26 @@ def test_a_part_that_another_begins_at_the_same_moment_is_brought_again(
     (outcome,) = send(source, target, [put(site, "f.tsfile", size)], SendOptions(block_bytes=MB, retries=1))
     assert isinstance(outcome, Sent) and taken
     assert (tmp_path / "f.tsfile").read_bytes() == (site / "f.tsfile").read_bytes()
+
+
+def test_all_that_came_is_told_while_the_far_end_stands_still(
+    sshd: Sshd, site: Path, source: Store, target: LocalStore, tmp_path: Path
+) -> None:
+    item, part, told, all_told = put(site, "f.tsfile", 32 * MB), tmp_path / "f.tsfile.part", [0], []
+
+    def look() -> None:
+        time.sleep(1.0)  # what was on its way has come
+        all_told.append(soon(lambda: sum(told) == part.stat().st_size))
+        sshd.unstall()
+
+    looking = threading.Thread(target=look)
+
+    def on_bytes(count: int) -> None:
+        told.append(count)
+        if count and looking.ident is None:
+            sshd.stall()
+            looking.start()
+
+    (outcome,) = send(source, target, [item], SendOptions(), on_bytes)
+    looking.join()
+    assert all_told == [True] and isinstance(outcome, Sent) and sum(told) == 32 * MB

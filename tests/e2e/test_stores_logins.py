@@ -45,6 +45,24 @@ def test_a_missing_host_key_is_asked_for_and_shown(sshd: Sshd) -> None:
     assert f"127.0.0.1:{sshd.port}" in caught.value.message
 
 
+@pytest.mark.parametrize("form", [(), ("-m", "PEM", "-t", "rsa", "-b", "2048")])
+def test_a_key_with_a_passphrase_is_named_and_what_opens_it(sshd: Sshd, tmp_path: Path, form: tuple[str, ...]) -> None:
+    locked = tmp_path / "locked"
+    subprocess.run(["ssh-keygen", "-q", *(form or ("-t", "ed25519")), "-N", "secret", "-f", str(locked)], check=True)
+    with pytest.raises(PermissionDeniedError) as caught:
+        open_store(address(sshd, key=str(locked)))
+    assert caught.value.message == f"key {locked} has a passphrase"
+    assert f"ssh-add {locked}" in caught.value.hint
+
+
+def test_a_file_that_is_no_private_key_is_named_and_what_looks_at_it(sshd: Sshd) -> None:
+    public = f"{sshd.key}.pub"
+    with pytest.raises(PermanentError) as caught:
+        open_store(address(sshd, key=public))
+    assert caught.value.message.startswith(f"key {public} cannot be read") and "http" not in caught.value.message
+    assert f"ssh-keygen -y -f {public}" in caught.value.hint
+
+
 def test_a_changed_host_key_is_refused_and_named(sshd: Sshd) -> None:
     other = "SHA256:" + "A" * 43
     started = time.monotonic()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -179,7 +180,9 @@ def test_a_bad_value_is_named_with_its_line_and_what_is_allowed(written: Path, s
     ("store", "says"),
     [
         ("ftp://x/y", 'must be "sftp://user@host:port/folder"'),
-        ("sftp://edge@host:port/x", 'must be "sftp://user@host:port/folder"'),
+        ("sftp://edge@host:port/x", 'must be "sftp://user@host:port/folder", its port a number from 1 to 65535'),
+        ("sftp://edge@host:0/x", "its port a number from 1 to 65535"),
+        ("sftp://edge@host:70000/x", "its port a number from 1 to 65535"),
         ("sftp://edge@host", "needs an absolute folder"),
         ("sftp://edge@host/a/../b", "without .."),
         ("file://srv/x", "file:/// with three slashes"),
@@ -285,6 +288,8 @@ def test_a_link_must_choose_among_several_receivers(written: Path) -> None:
 
 def test_missing_keys_and_unknown_sections_are_named(written: Path) -> None:
     found = problems(written, "[sits.a]\n[sites.b]\n[links.c]\n")
+    found[1], fresh = found[1].split("; here is a fresh one: ")
+    assert UUID(fresh.strip('"'))
     assert found == [
         'tidemark.toml:1: sits: no such section; did you mean "sites"?',
         "tidemark.toml:2: sites.b: needs the key id",

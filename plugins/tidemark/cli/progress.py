@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from tidemark.cli.screen import Screen
 from tidemark.progress import Pace, Progress, Tick, said
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.progress import ProgressColumn
+
+CANNOT_DRAW = ("dumb", "unknown")  # terminals: there nothing can be drawn over
 LINE_SECONDS = 10.0
 DRAWS_A_SECOND = 8
 
@@ -19,7 +26,7 @@ def shown(screen: Screen, link: str = "") -> Iterator[Progress]:
     """A Progress for the block: files, bytes, rate and time left of each phase, under the link's name where it is one's."""
     if screen.quiet:
         yield lambda _tick: None
-    elif sys.stderr.isatty():
+    elif sys.stderr.isatty() and os.environ.get("TERM") not in CANNOT_DRAW:
         with _bar(link) as progress:
             yield progress
     else:
@@ -42,35 +49,53 @@ class _Lines:
             self._screen.tell(self._before + said(self._pace.at(tick, now)))
 
 
+def _columns(link: str) -> list[ProgressColumn]:
+    from rich.progress import BarColumn, DownloadColumn, Task, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import ProgressColumn as Column
+
+    class OfBytes(Column):
+        """Shown where a phase counts bytes."""
+
+        def __init__(self, column: Column) -> None:
+            super().__init__()
+            self._column = column
+
+        def render(self, task: Task) -> RenderableType:
+            return self._column(task) if task.fields["of_bytes"] else ""
+
+    return [
+        TextColumn(f"{link} {{task.description:<16}}" if link else "{task.description:<16}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[files]}"),
+        OfBytes(DownloadColumn()),
+        OfBytes(TransferSpeedColumn()),
+        TimeRemainingColumn(compact=True),
+    ]
+
+
 @contextmanager
 def _bar(link: str) -> Iterator[Progress]:
     """A line for the phase at work, and one for each that counted something before it."""
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
     from rich.progress import Progress as Bars
+    from rich.progress import TaskID
 
-    columns = (
-        TextColumn(f"{link} {{task.description:<16}}" if link else "{task.description:<16}"),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[files]}"),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(compact=True),
-    )
     phases: dict[str, TaskID] = {}
-    with Bars(*columns, console=Console(stderr=True), refresh_per_second=DRAWS_A_SECOND, transient=True) as bars:
+    with Bars(*_columns(link), console=Console(stderr=True), refresh_per_second=DRAWS_A_SECOND, transient=True) as bars:
 
         def over(phase: str) -> None:
             task = bars.tasks[bars.task_ids.index(phases[phase])]
             bars.update(task.id, total=task.completed, visible=task.completed > 0)
 
         def progress(tick: Tick) -> None:
-            done, total = (tick.bytes_done, tick.bytes_total) if tick.bytes_total else (tick.done, tick.total)
+            of_bytes = tick.bytes_total > 0
+            done, total = (tick.bytes_done, tick.bytes_total) if of_bytes else (tick.done, tick.total)
             files = f"{tick.done:,}/{tick.total:,} files" if tick.total else f"{tick.done:,} files"
             if tick.phase not in phases:
                 for earlier in list(phases):  # a run is ended in a thread of its own
                     over(earlier)
-                phases[tick.phase] = bars.add_task(tick.phase, total=total or None, files=files)
-            bars.update(phases[tick.phase], completed=done, total=total or None, files=files, visible=True)
+                phases[tick.phase] = bars.add_task(tick.phase, total=None, files=files, of_bytes=of_bytes)
+            task, whole = phases[tick.phase], total or None
+            bars.update(task, completed=done, total=whole, files=files, of_bytes=of_bytes, visible=True)
 
         yield progress

@@ -6,15 +6,24 @@ import io
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 WIDE = 100_000  # columns of a table that no terminal bounds
+NARROW = 10  # letters for each column of a table: in fewer nobody reads it
+GAP = 2  # spaces between two columns
 
 
 class Screen:
+    """On a stdout of few letters (`LC_ALL`, `PYTHONIOENCODING`) others are escaped as on stderr: names of files have any."""
+
     def __init__(self, as_json: bool = False, quiet: bool = False) -> None:
         self.as_json = as_json
         self.quiet = quiet
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")
 
     def tell(self, text: str) -> None:
         """What happens: for people, on stderr, not with `--quiet`."""
@@ -30,29 +39,35 @@ class Screen:
         print(text)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str = "") -> None:
-        """A compact table of the result. A column titled `…>` is set right. `empty`: said when there are no rows."""
+        """A compact table of the result. A column titled `…>` is set right. `empty`: said when there are no rows.
+
+        On a terminal that it is too wide for, columns in which nothing stands are left out; where it is far too wide, each
+        row is told in lines.
+        """
         shown = [[text(cell) for cell in row] for row in rows]
         if not shown:
             if empty:
                 self.line(empty)
             return
         from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for column in columns:
-            right = column.endswith(">")
-            table.add_column(column.rstrip(">"), justify="right" if right else "left", overflow="fold", no_wrap=right)
-        for row in shown:
-            table.add_row(*(Text(cell) for cell in row))
-        if sys.stdout.isatty():
-            Console(highlight=False, emoji=False).print(table)
+        console = Console(highlight=False, emoji=False)
+        if not sys.stdout.isatty():
+            plain = io.StringIO()
+            Console(file=plain, width=WIDE, highlight=False, emoji=False).print(_table(columns, shown))
+            for line in plain.getvalue().splitlines():
+                self.line(line.rstrip())
             return
-        plain = io.StringIO()
-        Console(file=plain, width=WIDE, highlight=False, emoji=False).print(table)
-        for line in plain.getvalue().splitlines():
-            self.line(line.rstrip())
+        if _width(columns, shown) > console.width:
+            kept = [number for number in range(len(columns)) if any(row[number] for row in shown)]
+            columns, shown = [columns[number] for number in kept], [[row[number] for number in kept] for row in shown]
+        if console.width >= min(_width(columns, shown), NARROW * len(columns)):
+            console.print(_table(columns, shown))
+            return
+        for number, row in enumerate(shown):
+            if number:
+                self.line("")
+            self.pairs(zip((column.rstrip(">") for column in columns), row, strict=True))
 
     def pairs(self, pairs: Iterable[tuple[str, object]]) -> None:
         """Names and values of one result, a line each; values that are None or empty are left out."""
@@ -62,8 +77,31 @@ class Screen:
             self.line(f"{name:<{width}}  {value}")
 
     def result(self, answer: dict[str, Any]) -> None:
-        """The one object of `--json`."""
-        print(json.dumps(answer, ensure_ascii=False, allow_nan=False, default=str), flush=True)
+        """The one object of `--json`. What stdout has no letters for is escaped, so that it stays JSON."""
+        told = json.dumps(answer, ensure_ascii=False, allow_nan=False, default=str)
+        try:
+            told.encode(sys.stdout.encoding or "utf-8")
+        except UnicodeEncodeError:
+            told = json.dumps(answer, allow_nan=False, default=str)
+        print(told, flush=True)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        right = column.endswith(">")
+        table.add_column(column.rstrip(">"), justify="right" if right else "left", overflow="fold", no_wrap=right)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def _width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    widest = (max(len(cell) for cell in cells) for cells in zip(columns, *rows, strict=True))
+    return sum(widest) + GAP * (len(columns) - 1)
 
 
 def text(value: object) -> str:

@@ -230,7 +230,7 @@ def _state(f: LinkFacts) -> tuple[str, str, str]:
     if f.run_state == "running":
         return "interrupted", f"run {f.run} stopped at {f.step} without ending", sync
     if f.run_state == "failed" and f.error_kind == WindowOverError.kind:
-        return "window", f.error, "nothing: it goes on in the next window"
+        return "window", f.error, f.hint or sync
     if f.run_state == "failed":
         return "failed", f.error, f.hint or sync
     if f.guard:

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from tidemark.settings import (
     ClusterSettings,
@@ -105,7 +106,8 @@ def _read_table(
             problems.add(str(wrong), *path, key, value=value)
     for key in keys.required(path[0]):
         if key not in table and (len(path) > 1 or path[0] in document.tree):
-            problems.add(f"needs the key {key}", *path)
+            fresh = f'; here is a fresh one: "{uuid4()}"' if key == "id" else ""
+            problems.add(f"needs the key {key}{fresh}", *path)
     return found
 
 

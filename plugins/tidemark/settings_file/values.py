@@ -266,11 +266,16 @@ def _address(value: Any, scheme: str) -> SplitResult:
     form = f'must be "{scheme}://user@host:port{"/folder" if scheme == "sftp" else ""}"'
     try:
         address = urlsplit(text(value))
-        sound = address.scheme == scheme and bool(address.hostname) and address.port != 0
-    except ValueError:
-        sound = False
-    if not sound:
+    except ValueError:  # a bracket without its other one
+        raise ValueError(form) from None
+    if address.scheme != scheme or not address.hostname:
         raise ValueError(form)
+    try:
+        numbered = address.port != 0
+    except ValueError:
+        numbered = False
+    if not numbered:
+        raise ValueError(f"{form}, its port a number from 1 to 65535")
     if scheme == "sftp" and ("#" in value or "?" in value):
         raise ValueError("has # or ?, which mean something in an address: write %23 and %3F for them")
     if address.password is not None:

@@ -20,7 +20,7 @@ class LineSpeed:
         self.lossy = False  # packets were lost in the last step
         self._lossy_steps = 0  # one after another
         self._marks: dict[int, int] = {}  # a connection's bytes at the last step
-        self._losses = 0
+        self._losses: dict[int, int] = {}  # and its lost packets
         self._stepped = time.monotonic()
 
     @property
@@ -39,6 +39,6 @@ class LineSpeed:
             self._marks[carrier.number] = carrier.bytes
             self.total += came
             self.rate[carrier.number] = (self.rate.get(carrier.number, came) + came) / 2
-        losses = sum(carrier.connection.line()[1] for carrier in carriers)
-        self.lossy, self._losses = losses > self._losses, max(losses, self._losses)
+        before, self._losses = self._losses, {carrier.number: carrier.connection.line()[1] for carrier in carriers}
+        self.lossy = any(lost > before.get(number, 0) for number, lost in self._losses.items())
         self._lossy_steps = self._lossy_steps + 1 if self.lossy else 0

@@ -203,11 +203,15 @@ def _load(path: Path) -> paramiko.PKey:
         raise UsageError(
             f"key file {path} does not exist", hint="set `key` to a private key file", subject=str(path)
         ) from missing
-    except paramiko.PasswordRequiredException as locked:
+    except (paramiko.PasswordRequiredException, TypeError) as locked:  # the latter of the cryptography library
         raise PermissionDeniedError(
-            f"key {path} has a passphrase", hint="load it into ssh-agent and leave `key` empty", subject=str(path)
+            f"key {path} has a passphrase",
+            hint=f"`ssh-add {path}` and leave `key` empty; or `ssh-keygen -p -f {path}` takes the passphrase away",
+            subject=str(path),
         ) from locked
     except (paramiko.SSHException, paramiko.UnknownKeyType, OSError, ValueError) as broken:
         raise PermanentError(
-            f"key {path} cannot be read: {broken}", hint="is it a private key?", subject=str(path)
+            f"key {path} cannot be read: {str(broken).partition('. ')[0]}",
+            hint=f"is it a private key that you may read? `ssh-keygen -y -f {path}` says so",
+            subject=str(path),
         ) from broken

@@ -113,19 +113,18 @@ class Pull(Round):
             raise self._not_asked()
         if small:
             self._write_small(data, small)
-        self._tell_bytes(at, TOLD_AT_ONCE)
+        self._untold += at
 
-    def _tell_bytes(self, size: int, least: int) -> None:
+    def _tell_bytes(self, now: float) -> None:
         """To the caller's thread, which needs to wake for a few at a time alone."""
-        self._untold += size
-        now = time.monotonic()
-        if self._untold >= least or now - self._told_at >= TELL_SECONDS:
-            self._told.put(self._untold)
-            self._untold, self._told_at = 0, now
+        self._told.put(self._untold)
+        self._untold, self._told_at = 0, now
 
     def sealed(self) -> bool:
         self._take_looked()
         now = time.monotonic()
+        if self._untold >= TOLD_AT_ONCE or (self._untold and now - self._told_at >= TELL_SECONDS):
+            self._tell_bytes(now)  # also while nothing comes
         if self._order.ready and now - self._put_at >= NAME_SECONDS:
             self._put_at = now
             self._sealer.put(self._order.take())
@@ -146,7 +145,7 @@ class Pull(Round):
         return not self._edge.lets(self.line.frame)
 
     def close(self) -> None:
-        self._tell_bytes(0, 0)
+        self._tell_bytes(0.0)
         for number in list(filter(self._behind, self._large)):
             self._drop(number)
         self._prover.finish()

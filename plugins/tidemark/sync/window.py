@@ -32,8 +32,9 @@ def parse(window: str) -> tuple[time, time]:
 def require_window(link: LinkSettings, at: float) -> None:
     """Raises WindowOverError outside the link's window."""
     if not is_open(link.window, link.timezone, at):
+        by_hand = f"in the next window: ./tidemark sync {link.name}"
         raise WindowOverError(
             f"link {link.name} is outside its window {link.window} ({link.timezone})",
-            hint="it goes on by itself in the next window",
+            hint=f"Airflow goes on by its schedule; by hand {by_hand}" if link.schedule else by_hand,
             subject=link.name,
         )

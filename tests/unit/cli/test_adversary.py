@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -189,3 +190,17 @@ def test_bytes_that_are_no_text_on_a_real_command_line(deployment: Path) -> None
     done = subprocess.run(command, cwd=deployment, env=env, capture_output=True, check=False)
     assert done.returncode == 2
     assert b'"kind": 2' in done.stdout.splitlines()[-1] and b"Traceback" not in done.stderr
+
+
+def test_names_of_any_letters_on_a_stdout_of_few(deployment: Path) -> None:
+    folder = deployment / "site" / "data" / "sequence"
+    (folder / "root.plant2").rename(folder / "root.wärme")
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "plugins"), "PYTHONIOENCODING": "ascii"}
+
+    def said(*words: str) -> bytes:
+        command = [sys.executable, "-m", "tidemark.cli", *words]
+        return subprocess.run(command, cwd=deployment, env=env, capture_output=True, check=True).stdout
+
+    assert b"root.w\\xe4rme" in said("plan", "plant1")
+    assert "root.wärme" in json.loads(said("plan", "plant1", "--json").splitlines()[-1])["send"][0]["path"]
+    assert b"usage: ./tidemark" in said("--help")

@@ -40,6 +40,30 @@ def test_on_a_terminal_a_bar_with_bytes_and_rate(
     assert printed.out == ""
 
 
+def test_files_that_are_counted_without_their_bytes_are_not_called_bytes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "140")
+    with progress.shown(Screen()) as beat:
+        beat(Tick("check", 112, 224))
+        beat(Tick("check", 224, 224))
+    printed = capsys.readouterr().err
+    assert "224/224 files" in printed and "bytes" not in printed and "B/s" not in printed
+
+
+def test_on_a_terminal_that_draws_nothing_lines_as_without_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    with progress.shown(Screen()) as beat:
+        beat(Tick("send", 1, 9))
+    assert capsys.readouterr().err == "send: 1 of 9 files\n"
+
+
 def test_lists_in_a_few_words() -> None:
     assert listed(["a", "b"]) == "a, b"
     assert listed([{"a": 1}]) == 1

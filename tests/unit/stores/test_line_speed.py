@@ -63,3 +63,5 @@ def test_a_connection_that_is_gone_takes_its_losses_with_it() -> None:
     steps(speed, [first, other], [7])
     steps(speed, [other], [0])
     assert not speed.lossy and not speed.loses_packets
+    steps(speed, [other], [1])
+    assert speed.lossy  # though fewer are lost than the one that is gone had lost

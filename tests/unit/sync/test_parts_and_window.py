@@ -72,7 +72,9 @@ def test_a_wrong_window_names_itself(wrong: str) -> None:
         is_open(wrong, "UTC", 0)
 
 
-def test_outside_is_an_error_that_heals_by_itself() -> None:
-    link = LinkSettings("l", "s", "r", window="08:00-12:00", timezone="UTC")
-    with pytest.raises(WindowOverError):
+@pytest.mark.parametrize(("schedule", "by_itself"), [("", False), ("0 * * * *", True)])
+def test_outside_is_an_error_that_says_who_goes_on(schedule: str, by_itself: bool) -> None:
+    link = LinkSettings("l", "s", "r", window="08:00-12:00", timezone="UTC", schedule=schedule)
+    with pytest.raises(WindowOverError) as caught:
         require_window(link, at("2026-01-01T13:00", "UTC"))
+    assert "./tidemark sync l" in caught.value.hint and ("schedule" in caught.value.hint) is by_itself

@@ -1,0 +1,49 @@
+"""Tables of a result, as wide as they are shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from tidemark.cli.screen import Screen
+
+COLUMNS = ["link", "last run", "files>", "oldest unsent", "why"]
+RUN = "20261123T055650Z-2dc241"
+
+
+Printed = Callable[[int], list[str]]
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Printed:
+    """The lines of a table of two links on a terminal of so many columns; 0: on none."""
+
+    def run(columns: int) -> list[str]:
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setenv("COLUMNS", str(columns or 28))
+        monkeypatch.setattr("sys.stdout.isatty", lambda: columns > 0)
+        Screen().table(COLUMNS, [["plant1", RUN, 2, None, None], ["plant2", RUN, 0, None, None]])
+        return re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out).splitlines()
+
+    return run
+
+
+def words(lines: list[str]) -> list[list[str]]:
+    return [line.split() for line in lines]
+
+
+@pytest.mark.parametrize("columns", [0, 80])
+def test_a_table_as_wide_as_it_needs(printed: Printed, columns: int) -> None:
+    head = ["link", "last", "run", "files", "oldest", "unsent", "why"]
+    assert words(printed(columns)) == [head, ["plant1", RUN, "2"], ["plant2", RUN, "0"]]
+
+
+def test_where_a_terminal_is_too_narrow_columns_that_say_nothing_are_left_out(printed: Printed) -> None:
+    assert words(printed(42)) == [["link", "last", "run", "files"], ["plant1", RUN, "2"], ["plant2", RUN, "0"]]
+
+
+def test_where_it_is_far_too_narrow_each_row_is_told_in_lines(printed: Printed) -> None:
+    first = ["link      plant1", f"last run  {RUN}", "files     2"]
+    assert printed(28) == [*first, "", "link      plant2", f"last run  {RUN}", "files     0"]
