@@ -34,6 +34,7 @@ from tidemark.ledger.run_rows import (
     RunItem,
     SentLanding,
 )
+from tidemark.settings import LinkSettings, SiteSettings
 from tidemark.stores.landing import MANIFEST
 from tidemark.stores.landing_papers import encode
 from tidemark.sync import snapshot
@@ -111,7 +112,7 @@ def settle(work: Work, landing: SentLanding, paper: Paper | None = None) -> bool
     """
     if paper is None:
         with work.ledger.read() as connection:
-            paper = _paper(connection, work, landing)
+            paper = paper_of(connection, work.link, work.site, landing)
     contents, data = paper
     digest = hashlib.sha256(data).hexdigest()
     path = f"{work.landing_folder(landing.landing)}/{MANIFEST}"
@@ -172,7 +173,7 @@ def _reserve(connection: Connection, work: Work, last: bool) -> tuple[SentLandin
         files=0,
         bytes=0,
     )
-    paper = _paper(connection, work, draft)
+    paper = paper_of(connection, work.link, work.site, draft)
     contents = paper.contents
     if contents.empty and not (last and before):
         return None
@@ -182,12 +183,13 @@ def _reserve(connection: Connection, work: Work, last: bool) -> tuple[SentLandin
     return landing, paper
 
 
-def _paper(connection: Connection, work: Work, landing: SentLanding) -> Paper:
-    contents = _contents(connection, work, landing)
-    return Paper(contents, encode(compose(landing, contents, work.link, work.site)))
+def paper_of(connection: Connection, link: LinkSettings, site: SiteSettings, landing: SentLanding) -> Paper:
+    """What a landing carries as the ledger knows it: the same rows give the same bytes, as long as the settings do."""
+    contents = _contents(connection, landing)
+    return Paper(contents, encode(compose(landing, contents, link, site)))
 
 
-def _contents(connection: Connection, work: Work, landing: SentLanding) -> Contents:
+def _contents(connection: Connection, landing: SentLanding) -> Contents:
     run = run_rows.get_run(connection, landing.run_id)
     first = landing.part == 1
     return Contents(
