@@ -23,7 +23,11 @@ MEANING = {NOTHING_TO_DO: "nothing to do", DIFFERENCES_FOUND: "differences found
 
 
 class Stopped(BaseException):
-    """SIGTERM came: like Ctrl-C, everything is closed and the next run goes on from there."""
+    """SIGTERM came, or the terminal went: like Ctrl-C, everything is closed and the next run goes on from there."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.code = 128 + number  # as a shell tells it
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -32,7 +36,7 @@ def main(words: Sequence[str] | None = None) -> int:
     screen = Screen(as_json=wants("json", words), quiet=wants("quiet", words))
     call: Call | None = None
     try:
-        with _sigterm_stops():
+        with _signals_stop():
             arguments, rest = parse(words)
             call = Call(arguments, screen, rest)
             try:
@@ -43,7 +47,7 @@ def main(words: Sequence[str] | None = None) -> int:
         hint = error.hint or _next(call)
         return _failed(screen, {**error.as_json(), "hint": hint}, hint)
     except (KeyboardInterrupt, Stopped) as stop:
-        code = 143 if isinstance(stop, Stopped) else 130
+        code = stop.code if isinstance(stop, Stopped) else 130
         return _failed(screen, _failure(code, "stopped", "the same command goes on from there"), "")
     except BrokenPipeError:
         return _unread()
@@ -59,8 +63,13 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _unread() -> int:
     """Whoever read our output has gone (`… | head`): what Python flushes at its end goes nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _write_nowhere([sys.stdout.fileno()])
     return 1
+
+
+def _write_nowhere(streams: Sequence[int]) -> None:
+    for stream in streams:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
 
 
 def _shown(screen: Screen, answer: Answer) -> int:
@@ -130,14 +139,21 @@ def _keep_traceback(call: Call | None) -> str:
 
 
 @contextmanager
-def _sigterm_stops() -> Iterator[None]:
-    """Within the block SIGTERM raises `Stopped` in the main thread, so that `finally` blocks run and leases are let go."""
+def _signals_stop() -> Iterator[None]:
+    """Within the block SIGTERM and SIGHUP raise `Stopped` in the main thread, so that `finally` blocks run and leases are
+    let go. nohup's ignored SIGHUP stays so."""
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        raise Stopped
+    terminals = [stream for stream in (1, 2) if os.isatty(stream)]  # nobody can tell once they are gone
 
-    before = signal.signal(signal.SIGTERM, stop)
+    def stop(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:  # writing to one that is gone would be the next error
+            _write_nowhere(terminals)
+        raise Stopped(number)
+
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

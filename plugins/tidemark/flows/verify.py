@@ -10,7 +10,7 @@ import shlex
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tidemark.errors import HostKeyError, PermissionDeniedError, UnreachableError
@@ -21,6 +21,7 @@ from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.cluster_verify import verify_nodes
 from tidemark.flows.known_sites import site_names, sites_of
 from tidemark.flows.repair import Damage, Repairs
+from tidemark.flows.verify_landings import lost_landings
 from tidemark.ledger import catalog_rows, events, owner_rows, sender_rows
 from tidemark.ledger.copy_rows import held_somewhere
 from tidemark.ledger.database import now
@@ -147,6 +148,8 @@ def _verify_site(work: _Work, deep: bool) -> None:
             source = check_source(store, work.site.name, settings.data, acked)
             _source_side(work, source)
             _proved(work, source)
+            for lost in lost_landings(work.app, work.app.link(work.site.link), repair=work.repairs is not None):
+                _differ(work, lost, lost.repaired)  # its files are then looked for, and fetched where that can be
             _receiver_side(work, store, source)
             present = _present(work, source, acked)
             if deep and work.root is not None:
@@ -327,7 +330,8 @@ def _compare_points(work: _Work, root: Path, store: Store, source: SourceChecked
 
 
 def _differ(work: _Work, difference: Difference, repaired: str = "") -> None:
-    found = Difference(**{**vars(difference), "repaired": repaired, "next": difference.next or _next(difference, repaired)})
+    following = difference.next or ("" if repaired else "./tidemark verify --repair")
+    found = replace(difference, repaired=repaired, next=following)
     work.tally.differences.append(found)
     with work.app.ledger.write() as connection:
         events.record(
@@ -338,9 +342,3 @@ def _differ(work: _Work, difference: Difference, repaired: str = "") -> None:
             what=found.what,
             detail=repaired or found.detail,
         )
-
-
-def _next(difference: Difference, repaired: str) -> str:
-    if repaired:
-        return ""
-    return "./tidemark verify --repair"

@@ -46,6 +46,8 @@ KINDS: Mapping[str, str] = {
     # a landing
     "landing.closed": "The manifest was renamed: the landing is whole; detail: sequence, files.",
     "landing.answered": "The sender read the receipt; detail: loaded, refused, quarantined.",
+    "landing.withdrawn": "What it was to name went away at the receiver and is sent again; detail: lost, example.",
+    "landing.made_again": "It was lost before it was loaded; its manifest was written again; detail: sequence, files.",
     "landing.found": "The receiver saw a whole landing for the first time; detail: sequence.",
     "landing.gap": "A landing waits because one before it in the sequence is missing; detail: missing.",
     "landing.rejected": "A landing's manifest cannot be accepted; detail: reason.",

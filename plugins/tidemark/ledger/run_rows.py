@@ -271,6 +271,13 @@ def set_landing(connection: Connection, landing: str, **columns: Any) -> None:
     )
 
 
+def remove_landing(connection: Connection, landing: str) -> None:
+    """A landing that was never closed: its number is free again."""
+    connection.execute(
+        sa.text("DELETE FROM sent_landing WHERE landing = :landing AND state = 'closing'"), {"landing": landing}
+    )
+
+
 def landings(
     connection: Connection, link: str, *, run_id: str | None = None, state: str | None = None
 ) -> Sequence[SentLanding]:
@@ -307,6 +314,13 @@ def schema_pieces(connection: Connection, run_id: str, state: str | None = None)
     sql = f"SELECT {', '.join(_SCHEMA)} FROM run_schema WHERE run_id = :run ORDER BY path"
     found = [RunSchema(*row) for row in connection.execute(sa.text(sql), {"run": run_id})]
     return [p for p in found if state is None or p.state == state]
+
+
+def remove_schema(connection: Connection, run_id: str, paths: Iterable[str]) -> None:
+    """Pieces that are not at the receiver any more."""
+    rows = [{"run": run_id, "path": path} for path in paths]
+    if rows:
+        write_rows(connection, "DELETE FROM run_schema WHERE run_id = :run AND path = :path", rows)
 
 
 def set_schema_landed(connection: Connection, run_id: str) -> None:

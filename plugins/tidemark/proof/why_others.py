@@ -105,7 +105,8 @@ _LANDING = {
     "gone": (
         "gone",
         "it was whole and not loaded, and its folder {folder} is not at the receiver any more",
-        "put the folder back from a backup or from where it was moved; then ./tidemark load --site {site}",
+        "put the folder back from a backup or from where it was moved, then ./tidemark load --site {site}; where it is lost:"
+        " ./tidemark verify --repair",
         "landings load in sequence: the later ones of the site wait for it",
     ),
     "closing": ("closing", "a run stopped while it closed it", "./tidemark sync {link}", "the next run finishes it"),

@@ -10,7 +10,6 @@ A crash between any two is settled by `settle`, which is also what the normal wa
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
@@ -35,14 +34,14 @@ from tidemark.ledger.run_rows import (
     RunItem,
     SentLanding,
 )
-from tidemark.stores.landing import MANIFEST, landed_path
+from tidemark.settings import LinkSettings, SiteSettings
+from tidemark.stores.landing import MANIFEST
 from tidemark.stores.landing_papers import encode
-from tidemark.stores.listing import folders_of, glance
 from tidemark.sync import snapshot
+from tidemark.sync.landing_check import look_through, withdraw
 from tidemark.sync.manifest import Contents, Inventory, compose, read_inventory
 from tidemark.sync.parts import partition_of
 from tidemark.sync.work import Work
-from tidemark.tsfiles.names import RESOURCE
 
 
 class Paper(NamedTuple):
@@ -85,8 +84,14 @@ def close_part(work: Work, last: bool) -> None:
     with work.recording() as connection:
         reserved = _reserve(connection, work, last)
     # CRASH WINDOW: a number is reserved, no manifest is there; `settle` makes the same manifest again.
-    if reserved is not None:
-        settle(work, *reserved)
+    if reserved is not None and not settle(work, *reserved):
+        landing, receiver = reserved[0].landing, work.receiver.name
+        raise RetryableError(
+            f"files that were sent into landing {landing} are not at receiver {receiver} any more",
+            hint=f"does somebody clear its landing folder, was its disk unmounted? ./tidemark sync {work.link.name} sends"
+            " them again",
+            subject=landing,
+        )
 
 
 def settle_all(work: Work) -> int:
@@ -98,24 +103,30 @@ def settle_all(work: Work) -> int:
     return len(closing)
 
 
-def settle(work: Work, landing: SentLanding, paper: Paper | None = None) -> None:
+def settle(work: Work, landing: SentLanding, paper: Paper | None = None) -> bool:
     """Bring a reserved landing to its end: read back its manifest, publish it where it is missing, acknowledge.
 
     `paper`: what was reserved this moment; from the ledger otherwise, which gives the same.
+    False where it was withdrawn, as files that it was to name are gone: they are to be sent again.
     Raises CorruptionError where another manifest than ours lies there.
     """
     if paper is None:
         with work.ledger.read() as connection:
-            paper = _paper(connection, work, landing)
+            paper = paper_of(connection, work.link, work.site, landing)
     contents, data = paper
     digest = hashlib.sha256(data).hexdigest()
     path = f"{work.landing_folder(landing.landing)}/{MANIFEST}"
     there = _read_back(work, path)
     if there is None:
+        found = look_through(work, landing.landing, contents)
+        if found.lost:
+            withdraw(work, landing, contents, found.lost)
+            return False
         if digest != landing.manifest_sha256:  # the settings changed since it was reserved, and nobody has read it yet
             with work.recording() as connection:
                 run_rows.set_landing(connection, landing.landing, manifest_sha256=digest)
-        _remove_unnamed(work, landing.landing, contents)
+        if found.unnamed:  # before the landing is whole: from then on it is its receiver's, who loads it and writes there
+            work.target.remove(found.unnamed)
         # CRASH WINDOW: half files are gone, the landing is not whole; the rerun looks for them once more and goes on.
         work.target.publish(path, data)
     elif there != landing.manifest_sha256:
@@ -131,25 +142,7 @@ def settle(work: Work, landing: SentLanding, paper: Paper | None = None) -> None
     if work.site.snapshot and not landing.last:  # the last part's go with all others, at once
         released = [path for item in contents.files for path in item.paths]
         snapshot.release(work.source, work.folders, landing.run_id, released)
-
-
-def _remove_unnamed(work: Work, landing: str, contents: Contents) -> None:
-    """What the manifest does not name: half files, temp files, whole files of items that broke off or were left out.
-
-    Before the landing is whole: from then on it is its receiver's, who loads it and writes there, while we end our run.
-    """
-    folder = work.landing_folder(landing)
-    travelled = itertools.chain.from_iterable([i.mods_path] if i.action == MODS else i.paths for i in contents.files)
-    named = {f"{folder}/{landed_path(path)}" for path in travelled}
-    named |= {f"{folder}/{landed_path(log.landed_path)}" for log in contents.schema}
-    doomed = [
-        path
-        for files in folders_of(glance(work.target, [folder], RESOURCE).entries)
-        for path in map(files.prefix.__add__, files.names)
-        if path not in named
-    ]
-    if doomed:
-        work.target.remove(doomed)
+    return True
 
 
 def _read_back(work: Work, path: str) -> str | None:
@@ -180,7 +173,7 @@ def _reserve(connection: Connection, work: Work, last: bool) -> tuple[SentLandin
         files=0,
         bytes=0,
     )
-    paper = _paper(connection, work, draft)
+    paper = paper_of(connection, work.link, work.site, draft)
     contents = paper.contents
     if contents.empty and not (last and before):
         return None
@@ -190,12 +183,13 @@ def _reserve(connection: Connection, work: Work, last: bool) -> tuple[SentLandin
     return landing, paper
 
 
-def _paper(connection: Connection, work: Work, landing: SentLanding) -> Paper:
-    contents = _contents(connection, work, landing)
-    return Paper(contents, encode(compose(landing, contents, work.link, work.site)))
+def paper_of(connection: Connection, link: LinkSettings, site: SiteSettings, landing: SentLanding) -> Paper:
+    """What a landing carries as the ledger knows it: the same rows give the same bytes, as long as the settings do."""
+    contents = _contents(connection, landing)
+    return Paper(contents, encode(compose(landing, contents, link, site)))
 
 
-def _contents(connection: Connection, work: Work, landing: SentLanding) -> Contents:
+def _contents(connection: Connection, landing: SentLanding) -> Contents:
     run = run_rows.get_run(connection, landing.run_id)
     first = landing.part == 1
     return Contents(

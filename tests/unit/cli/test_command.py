@@ -236,7 +236,7 @@ def test_a_fault_of_ours_exits_1_and_keeps_the_traceback(
     assert "ZeroDivisionError" in kept.read_text()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_signal_closes_what_is_open_and_tells(
     request: pytest.FixtureRequest, tidemark: Command, monkeypatch: pytest.MonkeyPatch, number: int, code: int
 ) -> None:
@@ -256,6 +256,29 @@ def test_a_signal_closes_what_is_open_and_tells(
     said = tidemark("status", "--json")
     assert (said.code, said.json["kind"], said.json["error"]) == (code, code, "stopped")
     assert closed == [True]
+
+
+CTRL_C_WHILE_MODULES_LOAD = """
+import os, signal, sys
+
+class CtrlC:
+    def find_spec(self, name, path=None, target=None):
+        if name == "tidemark.cli.main":
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, CtrlC())
+import runpy
+runpy.run_module("tidemark.cli", run_name="__main__")
+"""
+
+
+def test_ctrl_c_before_the_command_began_ends_it_without_a_traceback() -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "plugins")}
+    done = subprocess.run(
+        [sys.executable, "-c", CTRL_C_WHILE_MODULES_LOAD], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
 def modules_after(words: list[str], folder: Path) -> set[str]:

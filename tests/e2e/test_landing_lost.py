@@ -1,0 +1,87 @@
+"""A whole landing goes away at the receiver before it is loaded: it is told, and there is a way on."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.commanded import Commanded
+from tests.services.sshd import Sshd
+
+
+@pytest.fixture
+def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commanded:
+    return Commanded(tmp_path, monkeypatch)
+
+
+def lose_landings(edge: Commanded) -> None:
+    for folder in (edge.root / "landing").glob("*/*"):
+        shutil.rmtree(folder)
+
+
+def differences(edge: Commanded, *words: str, code: int) -> list[tuple[str, str, bool]]:
+    said = edge.run("verify", *words)
+    assert said.code == code, said
+    return [(one["what"], one["where"], bool(one["repaired"])) for one in said.json["differences"]]
+
+
+def test_a_landing_that_is_lost_before_it_is_loaded_is_told_and_its_files_come_again(edge: Commanded) -> None:
+    edge.seal(1)
+    assert edge.sync("--no-load").code == 0
+    lose_landings(edge)
+    edge.seal(2)
+    edge.sync().refused(5, "has not come")
+
+    assert differences(edge, code=20) == [("missing", "landing", False)]
+    assert differences(edge, "--repair", code=0)[0] == ("missing", "landing", True)
+    assert differences(edge, code=0) == []
+    assert edge.run("load").code == 0
+
+    assert edge.devices() == ["root.sg.d1", "root.sg.d2"]
+    edge.assert_in_step()
+
+
+@pytest.mark.real("sshd")
+def test_of_a_far_receiver_the_manifest_is_made_again_and_its_answer_brings_the_files(edge: Commanded, sshd: Sshd) -> None:
+    edge.centre, edge.receiver_keys = sshd.url(edge.root), {"host_key": sshd.host_key, "key": str(sshd.key)}
+    edge.root.mkdir()
+    edge.write_settings()
+    edge.seal(1)
+    assert edge.sync().code == 0
+    lose_landings(edge)
+    assert differences(edge, code=20) == [("missing", "landing", False)]
+    assert differences(edge, "--repair", code=0) == [("missing", "landing", True)]
+
+    edge.centre, edge.receiver_keys = "centre", {}  # the Tidemark there
+    edge.write_settings()
+    edge.run("load").refused(7, "missing")
+    assert edge.sync().code == 0
+    edge.assert_in_step()
+
+
+def test_a_file_that_the_site_has_not_any_more_holds_up_nothing(edge: Commanded) -> None:
+    gone = edge.seal(1)
+    assert edge.sync("--no-load").code == 0
+    lose_landings(edge)
+    for end in edge.sealed.pop(gone):
+        (edge.site / (gone + end)).unlink()
+    edge.seal(2)
+    edge.sync()
+    assert differences(edge, "--repair", code=20)[0] == ("missing", "landing", True)
+    edge.run("load").refused(7, "missing")
+    edge.sync()
+    assert edge.devices() == ["root.sg.d2"]
+
+
+def test_a_loaded_landing_that_is_lost_before_its_receipt_was_read_is_answered_again(edge: Commanded) -> None:
+    edge.seal(1)
+    assert edge.sync("--no-load").code == 0
+    assert edge.run("load").code == 0
+    lose_landings(edge)
+    assert differences(edge, "--repair", code=0) == [("missing", "landing", True)]
+    assert edge.run("load").code == 0
+    edge.seal(2)
+    assert edge.sync().code == 0
+    edge.assert_in_step()
