@@ -42,7 +42,7 @@ from tidemark.stores.translation import os_error
 
 COMPARED = 4 << 20  # bytes of a piece that is here already: what one byte that rotted costs
 MOST_UNPROVEN = 32  # files that are written and held open until they are read back
-TOLD_AT_ONCE, TELL_SECONDS = 8 << 20, 0.05  # bytes that came are told in steps of so many, or so often
+TOLD_AT_ONCE, TELL_SECONDS = 4 << 20, 0.05  # bytes that came are told in steps of so many, or so often
 NAME_SECONDS = 0.02  # and whole files are handed on to be named so often: waking a thread takes as long as several of them
 
 
