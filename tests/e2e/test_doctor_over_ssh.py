@@ -45,6 +45,17 @@ def test_each_far_end_is_known_and_tried(request: pytest.FixtureRequest, tmp_pat
 
 
 @pytest.mark.real("sshd")
+@pytest.mark.parametrize(("mode", "told"), [(0o600, False), (0o644, True)])
+def test_a_key_that_others_may_read_is_told_though_it_logs_in(sshd: Sshd, tmp_path: Path, mode: int, told: bool) -> None:
+    key = tmp_path / "key"
+    key.write_bytes(sshd.key.read_bytes())
+    key.chmod(mode)
+    report = examine(tmp_path, sshd, key=str(key))
+    checks = {check.name: check.detail for check in report.checks}
+    assert report.exit_code == 0 and ("chmod 600" in checks.get("site plant1: key", "")) is told
+
+
+@pytest.mark.real("sshd")
 def test_a_forced_tier_is_shown_beside_what_a_probe_finds(sshd: Sshd, sshd_posix: Sshd, tmp_path: Path) -> None:
     report = examine(tmp_path, sshd, tier="sftp")
     checks = {check.name: check for check in report.checks}

@@ -318,10 +318,15 @@ def test_a_login_script_that_talks_does_not_disturb(
     assert world.arrived(world.move([world.put(f"{n}", size) for n, size in enumerate([5, 3 * MB, 33 * MB])]))
 
 
-def test_an_account_without_shell_and_sftp_is_told_so(start_sshd: Callable[..., Sshd]) -> None:
-    server = start_sshd(FarEnd.SHELL, {"ForceCommand": "/bin/echo This account is not available."})
-    with pytest.raises(PermissionDeniedError, match="gives no SFTP"):
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [("/bin/echo This account is not available.", "it says 'This acco' …"), ("/bin/false", "it ends without a word")],
+)
+def test_an_account_without_shell_and_sftp_is_told_so(start_sshd: Callable[..., Sshd], command: str, says: str) -> None:
+    server = start_sshd(FarEnd.SHELL, {"ForceCommand": command})
+    with pytest.raises(PermissionDeniedError) as caught:
         open_store(address(server))
+    assert caught.value.message.endswith(f"gives no SFTP: {says}")
 
 
 def test_a_tier_that_is_not_there_cannot_be_forced(sshd_posix: Sshd, sshd_sftp_only: Sshd) -> None:

@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.errors import UsageError
-from tidemark.settings import ClusterSettings, LinkSettings, Settings
+from tidemark.settings import (
+    ClusterSettings,
+    LinkSettings,
+    NodeSettings,
+    ReceiverSettings,
+    Settings,
+    SiteSettings,
+    SparkSettings,
+)
 from tidemark.settings_file import load, template, values
 from tidemark.settings_file.document import lines_of
 
@@ -77,6 +85,18 @@ def test_the_template_shows_the_defaults_as_they_are(written: Path) -> None:
     text = "\n".join(line for line in template.fresh().splitlines() if not line.startswith("schedule"))
     settings = load_text(written, text)
     assert settings.links["plant1"] == LinkSettings(name="plant1", site="plant1", receiver="centre")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [ReceiverSettings, SiteSettings, LinkSettings, SparkSettings, ClusterSettings, NodeSettings],
+    ids=lambda k: k.__name__,
+)
+def test_the_template_names_every_setting(kind: type) -> None:
+    section = kind.__name__.removesuffix("Settings").lower()
+    tables = re.split(r"^(?:# )?\[", template.fresh(), flags=re.MULTILINE)
+    table = "\n".join(table for table in tables if re.match(rf"{section}s?[.\]]", table))
+    assert {field.name for field in dataclasses.fields(kind)} - {"name"} <= set(re.findall(r"\w+", table))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
+from pathlib import Path
 
 from tidemark.errors import DiskFullError, NotFoundError, PermanentError, TidemarkError
 from tidemark.flows.findings import Check, bad, good
@@ -57,7 +58,16 @@ def looked_at(name: str, address: StoreAddress, opener: Opener, look: Callable[[
         checks.append(bad(name, trouble))
     if address.tier != "auto":
         checks.append(_tier(name, address, opener))
+    if address.key and _read_by_others(address.key):
+        checks.append(good(f"{name}: key", f"others than its owner may read {address.key}, or write to it: chmod 600 it"))
     return checks
+
+
+def _read_by_others(key: str) -> bool:
+    """ssh would refuse such a key. It works here, as one that a container is handed does."""
+    with suppress(OSError):
+        return bool(Path(key).expanduser().stat().st_mode & 0o077)
+    return False
 
 
 def _tier(name: str, address: StoreAddress, opener: Opener) -> Check:

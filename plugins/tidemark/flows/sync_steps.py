@@ -16,7 +16,7 @@ from tidemark.flows.progress_notes import noted
 from tidemark.flows.sync_opening import read_options, require_same_ends
 from tidemark.flows.sync_result import SyncResult, result_of
 from tidemark.ledger import events, run_rows
-from tidemark.ledger.leases import Lease, Leases
+from tidemark.ledger.leases import Lease, Leases, check_in
 from tidemark.ledger.run_rows import RunRow
 from tidemark.progress import Progress, Tick, silent
 from tidemark.settings import LinkSettings
@@ -70,7 +70,7 @@ def run_up_to_cleanup(
     link = app.link(run_of(app, lease.holder).link)
     with ExitStack() as held:
         held.enter_context(holding(app, lease))
-        stores = held.enter_context(stores_of(app, link))
+        stores = held.enter_context(_stores_of_run(app, lease, link))
         beat = held.enter_context(noted(app.ledger, link.name, lease.holder, progress))
         stage = Stage(app, lease, stores, beat, limits, copies)
         for step in STEPS[:-1]:
@@ -101,7 +101,7 @@ def one_step(
     try:
         with (
             leases.keep_alive(lease),
-            stores_of(app, app.link(run.link)) as stores,
+            _stores_of_run(app, lease, app.link(run.link)) as stores,
             noted(app.ledger, run.link, run_id, progress) as beat,
         ):
             counts = _step(Stage(app, lease, stores, beat), step, act)
@@ -141,7 +141,7 @@ def _step(stage: Stage, step: str, act: Callable[[Work], Counts] | None = None) 
             return act(work)
         return selection.select_files(work, read_options(run.options)) if step == "select_files" else _ACTS[step](work)
     except TidemarkError as error:
-        _record_failure(work, error)
+        _record_failure(app, lease, link.name, error)
         raise
 
 
@@ -152,19 +152,20 @@ def _begin(work: Work, run: RunRow, step: str) -> None:
         run_rows.set_run(connection, run.run_id, state="running", step=forward, fence=work.lease.fence)
 
 
-def _record_failure(work: Work, error: TidemarkError) -> None:
+def _record_failure(app: App, lease: Lease, link: str, error: TidemarkError) -> None:
     """Why the run stopped, for `status` and `why`. What the ledger cannot take now is told by the error itself."""
     if isinstance(error, LeaseLostError):
         return  # the newer holder writes the run's story
     kind = "run.window" if isinstance(error, WindowOverError) else "run.failed"
     try:
-        with work.recording() as connection:
+        with app.ledger.write() as connection:
+            check_in(connection, lease)
             over = isinstance(error, PlanOutOfDateError)  # going on with that plan would fail for ever
             state = "finished" if over else "failed"
             run_rows.set_run(
-                connection, work.run_id, state=state, error_kind=error.kind, error=error.message, hint=error.hint
+                connection, lease.holder, state=state, error_kind=error.kind, error=error.message, hint=error.hint
             )
-            events.record(connection, kind, link=work.link.name, run_id=work.run_id, error=error.message, hint=error.hint)
+            events.record(connection, kind, link=link, run_id=lease.holder, error=error.message, hint=error.hint)
     except TidemarkError as second:
         log.warning("the ledger did not take the run's error: %s", second)
 
@@ -185,6 +186,18 @@ def stores_of(app: App, link: LinkSettings) -> Iterator[tuple[Store, Store]]:
     """The site's store and the receiver's, open inside the block."""
     with app.site_store(app.site(link.site)) as source, app.receiver_store(app.receiver(link.receiver)) as target:
         yield source, target
+
+
+@contextmanager
+def _stores_of_run(app: App, lease: Lease, link: LinkSettings) -> Iterator[tuple[Store, Store]]:
+    """`stores_of`; one that cannot be opened is why the run stopped, as what ends a step is."""
+    with ExitStack() as opened:
+        try:
+            stores = opened.enter_context(stores_of(app, link))
+        except TidemarkError as error:
+            _record_failure(app, lease, link.name, error)
+            raise
+        yield stores
 
 
 def run_of(app: App, run_id: str) -> RunRow:

@@ -29,7 +29,7 @@ bandwidth = ""                             # "100 MB/s": shared by all its links
 id = "{site_id}"   # this site for ever: never change it, never use it twice
 store = "/data/iotdb"                      # IoTDB's folder here, or sftp://edge@10.0.0.5:22/data/iotdb
 # host_key = "SHA256:…"                    # required for sftp
-# key = "~/.ssh/id_ed25519"
+# key = "~/.ssh/id_ed25519"                # or:  connection = "an Airflow connection id"
 # tier = "auto"                            # see the receiver's
 data = ["data/sequence", "data/unsequence"]   # relative to the store, or absolute: several disks
 schema = ""                                # the folder of schema logs, e.g. "system/schema"; "" : none
@@ -46,6 +46,8 @@ receiver = "centre"
 schedule = "*/15 * * * *"                  # cron; "" : by hand only
 timezone = "UTC"                           # of schedule and window
 connections = 16                           # SSH connections at most
+block_bytes = 4194304                      # large files go in blocks; a cut line costs a connection one of them at most
+retries = 5                                # how often a file is tried again within a run
 digest = "both"                            # SHA-256 at both ends; "target": there alone, proved later by ./tidemark verify
 bandwidth = ""                             # "20 MB/s"; "" : no limit
 slowest = "1 KB/s"                         # a file that needs longer, and ten minutes, is left to the next run; "" : never

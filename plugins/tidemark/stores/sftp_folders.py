@@ -80,9 +80,8 @@ class SftpFolders:
         return {path for path in paths if bad.isdisjoint(self._above(path))}
 
     def make(self, folders: Iterable[str]) -> None:
-        """Make folders and their parents. ELOOP where a symlink is in the way, EEXIST where a file is."""
-        wanted = {folder for folder in folders if folder}
-        above = {part for folder in wanted for part in (*_parents(self.place(folder)), self.place(folder))}
+        """Make folders and their parents, "" the root. ELOOP where a symlink is in the way, EEXIST where a file is."""
+        above = {part for place in map(self.place, folders) for part in (*_parents(place), place)}
         places = sorted(above - {"/"}, key=lambda place: place.count("/"))
         facts = dict(zip(places, self.attributes(places), strict=True))
         for place in places:

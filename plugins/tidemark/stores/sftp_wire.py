@@ -187,8 +187,9 @@ class SftpWire:
             said = "" if len(head) == 9 else self._pipe.errors().strip()
             if over := expired(self._pipe.host, f"{said}\n{self._pipe.banner}"):
                 raise over
+            heard = f"it says {head.decode('utf-8', 'backslashreplace')!r} …" if head else "it ends without a word"
             raise PermissionDeniedError(
-                f"{self._pipe.host} gives no SFTP: {said or repr(head)}",
+                f"{self._pipe.host} gives no SFTP: {said or heard}",
                 hint="the account needs a shell or `ForceCommand internal-sftp`, and a login script that prints nothing to "
                 "whoever is no terminal; does `sftp` work by hand?",
                 subject=self._pipe.host,

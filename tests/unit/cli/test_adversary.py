@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.conftest import Command, Said
+from tidemark.stores import retrying
 
 ROOT = Path(__file__).resolve().parents[3]
 NO_PLACE = "/proc/no-such-place"  # nobody can make a folder there, not even root
@@ -204,3 +205,15 @@ def test_names_of_any_letters_on_a_stdout_of_few(deployment: Path) -> None:
     assert b"root.w\\xe4rme" in said("plan", "plant1")
     assert "root.wärme" in json.loads(said("plan", "plant1", "--json").splitlines()[-1])["send"][0]["path"]
     assert b"usage: ./tidemark" in said("--help")
+
+
+def test_a_site_that_cannot_be_reached_is_why_its_run_stopped(
+    tidemark: Command, deployment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retrying, "FIRST_PAUSE", 0.01)
+    settings = deployment / "tidemark.toml"
+    far = f'store = "sftp://edge@127.0.0.1:1/x"\nhost_key = "SHA256:{"a" * 43}"'
+    settings.write_text(settings.read_text().replace('store = "site"', far))
+    refused(said := tidemark("sync", "plant1", "--json"), 5, "refuses connections")
+    (link,) = tidemark("status", "--json").json["links"]
+    assert (link["state"], link["reason"], link["next"]) == ("failed", said.json["error"], said.json["hint"])

@@ -324,6 +324,12 @@ class StoreConformance:
 class DiskConformance(StoreConformance):
     """What a store on a file system must do besides. The fixture `root` is its folder on this machine."""
 
+    @pytest.mark.parametrize("path", ["first", "in/first"])
+    def test_a_root_that_is_not_there_yet_is_made(self, store: Store, place: Place, root: Path, path: str) -> None:
+        root.rmdir()
+        store.publish(path, b"1")
+        assert place.get(path) == b"1" and place.names() == [path]
+
     def test_symlinks_are_odd_and_never_followed(self, store: Store, place: Place, root: Path) -> None:
         secret = root.parent / f"{root.name}-secret"
         secret.mkdir()
