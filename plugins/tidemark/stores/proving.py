@@ -48,6 +48,7 @@ class ProvenPart(PartFile):
         self.kept: set[int] = set()  # where pieces begin that an earlier try left
         self._bare = False  # some of it is known by what was read back alone
         self._bad = False  # bytes that differ wait to be sent again
+        self._proven = ""  # its SHA-256, once it was read back whole
         self._buffer = memoryview(b"")
         self._unsigned = 0
 
@@ -57,8 +58,8 @@ class ProvenPart(PartFile):
         return bool(self._reach == self.size)
 
     def sha256(self) -> str:
-        """Of the whole file, once it is proven."""
-        return str(self.running.hexdigest())
+        """Of the whole file, once it is proven; from any thread."""
+        return self._proven
 
     def put(self, offset: int, data: memoryview, kind: int, digest: bytes) -> None:
         """Write and journal a piece. Raises OSError of the disk."""
@@ -121,12 +122,12 @@ class ProvenPart(PartFile):
         return offset, end
 
     def prove(self, buffer: memoryview) -> bool:
-        """Read back what came since, by way of `buffer`; True when that was the rest. Raises Differs, OSError."""
+        """Read back what came since, by way of `buffer`; True when that was the rest, once. Raises Differs, OSError."""
         with self._reading:
             self._buffer = buffer
             with self._door:
                 reach = self._reach
-            if self._bad or self._over:
+            if self._bad or self._over or self._proven:  # who asked for a look at each piece may have asked too often
                 return False
             if self.lost is not None:
                 raise self.lost
@@ -168,6 +169,7 @@ class ProvenPart(PartFile):
             self.proof = before
             self._read(self.size)
             if self._stayed(before):
+                self._proven = self.running.hexdigest()
                 return
         raise OSError(errno.EBUSY, "is written to by somebody else")
 

@@ -112,6 +112,19 @@ def test_pieces_in_any_order_and_some_twice(target: Target, kind: int) -> None:
     assert target.proven()
 
 
+@pytest.mark.parametrize("lease", [True, False])
+def test_what_is_proven_is_not_read_again_however_often_somebody_asks(target: Target, lease: bool) -> None:
+    if not lease:
+        target.begin_without_a_lease()
+    for offset in OFFSETS:
+        target.put(offset)
+    assert target.proven()
+    digest = target.part.sha256()
+    target.part.look()  # the hand does now and then; what was asked before may still wait for the reader
+    assert not target.part.prove(BUFFER)
+    assert target.part.sha256() == digest
+
+
 def flipped(offset: int) -> bytes:
     right = CONTENT[offset : offset + PIECE]
     return bytes([right[0] ^ 1]) + right[1:]
