@@ -6,8 +6,8 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from tidemark.cli.screen import Screen
 from tidemark.progress import Pace, Progress, Tick, said
@@ -31,6 +31,25 @@ def shown(screen: Screen, link: str = "") -> Iterator[Progress]:
             yield progress
     else:
         yield _Lines(screen, link)
+
+
+class _Terminal:
+    """stderr, at whose other end nobody may be any more: a bar that is not seen ends no run. What ends it is SIGHUP."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 class _Lines:
@@ -81,7 +100,8 @@ def _bar(link: str) -> Iterator[Progress]:
     from rich.progress import TaskID
 
     phases: dict[str, TaskID] = {}
-    with Bars(*_columns(link), console=Console(stderr=True), refresh_per_second=DRAWS_A_SECOND, transient=True) as bars:
+    console = Console(file=cast(TextIO, _Terminal(sys.stderr)))
+    with Bars(*_columns(link), console=console, refresh_per_second=DRAWS_A_SECOND, transient=True) as bars:
 
         def over(phase: str) -> None:
             task = bars.tasks[bars.task_ids.index(phases[phase])]

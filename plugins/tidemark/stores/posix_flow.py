@@ -150,6 +150,8 @@ class ToolFlow:
 
     def _range(self, shell: FarShell, want: Want, came: set[int]) -> Iterator[Came]:
         left = want.length
+        if left and shell.ended():  # it brought nothing; what follows is the next one's
+            return
         while left:
             data = shell.take(min(left, _DD_BLOCK))
             left -= len(data)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
+import sys
+
 import pytest
 
 from tidemark.cli import progress
@@ -62,6 +67,31 @@ def test_on_a_terminal_that_draws_nothing_lines_as_without_one(
     with progress.shown(Screen()) as beat:
         beat(Tick("send", 1, 9))
     assert capsys.readouterr().err == "send: 1 of 9 files\n"
+
+
+class Terminal(io.StringIO):
+    """One that may go: a real one does in tests/e2e/test_terminal_gone.py, at a moment of its own."""
+
+    gone = False
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if self.gone:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().write(text)
+
+
+def test_a_terminal_that_went_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress.shown(Screen()) as beat:
+        beat(Tick("transfer_files", 1, 2))
+        terminal.gone = True
+        beat(Tick("finish", 1, 2))  # a line of its own
+    assert "transfer_files" in terminal.getvalue() and "finish" not in terminal.getvalue()
 
 
 def test_lists_in_a_few_words() -> None:

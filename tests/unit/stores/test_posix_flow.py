@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,20 @@ def test_files_of_all_names_and_sizes_come_whole(tmp_path: Path, small: bool, to
     came, again = stream(tmp_path, wanted(tmp_path, files, small), tools)
     assert again == (set() if small and tools else {0})  # no output says whether an empty file is there
     assert came == {number: data for number, data in enumerate(files.values()) if number not in again}
+
+
+def test_a_range_that_brings_nothing_takes_nothing_of_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork that is refused: its mark may come together with what the next command brings."""
+
+    def together(pipe: Pipe, most: int) -> bytes:
+        time.sleep(0.05)
+        return os.read(pipe._out.fileno(), most)
+
+    monkeypatch.setattr(Pipe, "read_some", together)
+    data = os.urandom(700_000)
+    (tmp_path / "f").write_bytes(data)
+    wants = [Want(0, "gone", 0, 600_000), Want(1, "f", 0, 700_000), Want(2, "gone", 0, 10), Want(3, "f", 1000, 2000)]
+    assert stream(tmp_path, wants) == ({1: data, 3: data[1000:3000]}, {0, 2})
 
 
 def test_ranges_of_large_files_are_exact(tmp_path: Path) -> None:
