@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 import termios
@@ -22,6 +23,11 @@ def test_a_run_whose_terminal_goes_lets_its_lease_go_and_the_next_goes_on(
     edge = Commanded(tmp_path, monkeypatch, link_keys={"bandwidth": "150 KB/s", "block_bytes": 65_536})
     large_file(edge, 1)
     ours, its = os.openpty()
+
+    def at_a_terminal() -> None:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup we ignore it
+
     run = subprocess.Popen(
         [sys.executable, "-m", "tidemark.cli", "--config", str(edge.folder / "tidemark.toml"), "sync", "plant1"],
         env={**os.environ, "PYTHONPATH": str(ROOT / "plugins"), "TERM": "xterm"},
@@ -29,7 +35,7 @@ def test_a_run_whose_terminal_goes_lets_its_lease_go_and_the_next_goes_on(
         stdout=its,
         stderr=its,
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        preexec_fn=at_a_terminal,
     )
     os.close(its)
     shown = b""

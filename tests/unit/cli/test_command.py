@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -241,8 +242,9 @@ def test_a_signal_closes_what_is_open_and_tells(
     request: pytest.FixtureRequest, tidemark: Command, monkeypatch: pytest.MonkeyPatch, number: int, code: int
 ) -> None:
     closed = []
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs have it ignored
-    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
+    for other, heard in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        before = signal.signal(other, heard)  # a shell's background jobs ignore the one, nohup's the other
+        request.addfinalizer(partial(signal.signal, other, before))
 
     def run(_call: Call) -> Answer:
         try:
