@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import importlib
 import sys
 import threading
 
@@ -42,8 +41,6 @@ def run() -> int:
     for one in opening:
         one.start()
     from tidemark.stores.transfer import Failed, SendItem, SendOptions, send
-
-    importlib.import_module("tidemark.stores.pull" if asked.source.startswith("sftp:") else "tidemark.stores.push")
 
     for one in opening:
         one.join()
