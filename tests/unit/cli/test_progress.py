@@ -14,6 +14,13 @@ from tidemark.cli.screen import Screen, listed
 from tidemark.progress import Tick
 
 
+def draw_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is captured as stderr is one, and wide."""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "140")
+
+
 def test_without_a_terminal_a_line_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with progress.shown(Screen()) as beat:
         beat(Tick("send", 1, 9))
@@ -33,9 +40,7 @@ def test_without_a_terminal_a_line_now_and_then(capsys: pytest.CaptureFixture[st
 def test_on_a_terminal_a_bar_with_bytes_and_rate(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "140")
+    draw_on_a_terminal(monkeypatch)
     with progress.shown(Screen()) as beat:
         beat(Tick("transfer_files", 1, 2, 500_000, 2_000_000))
         beat(Tick("transfer_files", 2, 2, 2_000_000, 2_000_000))
@@ -48,9 +53,7 @@ def test_on_a_terminal_a_bar_with_bytes_and_rate(
 def test_files_that_are_counted_without_their_bytes_are_not_called_bytes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "140")
+    draw_on_a_terminal(monkeypatch)
     with progress.shown(Screen()) as beat:
         beat(Tick("check", 112, 224))
         beat(Tick("check", 224, 224))
