@@ -136,21 +136,25 @@ def test_a_host_key_that_changes_in_the_middle(start_sshd: Callable[..., Sshd], 
     world = World.of(server, tmp_path, way)
     world.limits = QUICK
     items = [world.put(f"{n}", MB) for n in range(16)]
-    over = threading.Event()
+    gone, over = threading.Event(), threading.Event()
 
     def another_server() -> None:
         server.stop()
+        gone.set()
         (server.folder / "host_key").unlink()
         make_key(server.folder / "host_key")
         server.restart()
         over.wait()  # it would end with the thread that started it
 
-    thread = threading.Thread(target=another_server)
+    def change() -> None:
+        threading.Thread(target=another_server).start()
+        assert gone.wait(60)  # not one byte more is taken from the old one
+
     before = server.host_key
     try:
         with world.ends() as (source, target):
-            options = SendOptions(retries=50, bandwidth=20e6)
-            told = list(send(source, target, items, options, once_at(thread.start, 6 * MB)))
+            options = SendOptions(retries=50, bandwidth=5e6)
+            told = list(send(source, target, items, options, once_at(change, 4 * MB)))
         failed = [one.error for one in told if isinstance(one, Failed)]
         assert len(told) == len(items) and failed and all(isinstance(error, HostKeyError) for error in failed)
         assert before in failed[0].message and server.host_key in failed[0].message and "host_key" in failed[0].hint
