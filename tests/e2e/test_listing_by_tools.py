@@ -57,6 +57,21 @@ def test_a_tool_that_is_killed_while_it_lists_gives_no_listing(start_sshd: Calla
     store.close()
 
 
+@pytest.mark.parametrize("printf", [True, False])
+def test_what_a_tool_could_not_look_at_is_told(start_sshd: Callable[..., Sshd], printf: bool) -> None:
+    """A disk that fails below one folder: what lay there has not vanished, though no tool names it."""
+    server = start_sshd(FarEnd.POSIX)
+    place = f"{server.files}/sick"
+    without = "" if printf else 'case "$*" in *-printf*) exit 1;; esac; '
+    replaced(server, "find", f'{without}echo "find: \'{place}\': Input/output error" >&2; REAL "$@"; exit 1')
+    (server.files / "sound").touch()
+    store = open_store(address(server))
+    listing = store.list_files([""])
+    assert [entry.path for entry in listing.entries] == ["sound"]
+    assert list(listing.odd) == [("sick", "cannot be listed: Input/output error")]
+    store.close()
+
+
 def test_a_line_break_in_a_name_makes_no_other_name_where_find_tells_lines(
     start_sshd: Callable[..., Sshd], tmp_path: Path
 ) -> None:

@@ -116,8 +116,14 @@ def test_links_and_special_files_are_told_and_never_followed(edge: Commanded, tm
     (folder / "1600000000004-4-0-0.tsfile").mkdir()
 
     told = skipped(edge)
-    assert edge.sync().code == 0
+    said = edge.sync()
 
+    assert said.code == 0
+    assert said.json["notes"] == [
+        "3 files are passed over: is a symlink; ./tidemark plan plant1 lists them",
+        "1 file is passed over: is neither file nor folder; ./tidemark plan plant1 lists it",
+    ]
+    assert edge.run("status").json["links"][0]["notes"] == said.json["notes"]
     assert edge.devices() == ["root.sg.d1"]
     assert len(list((edge.root / "data").rglob("*.tsfile"))) == 1
     assert "symlink" in told["data/sequence/root.sg/0/0/1600000000002-2-0-0.tsfile"]
@@ -205,7 +211,8 @@ def test_a_file_nobody_may_read_is_left_out_and_goes_once_it_may(edge: Commanded
     edge.assert_in_step()
 
 
-def test_a_folder_nobody_may_list_drops_nothing(edge: Commanded, anybody: None) -> None:
+def test_a_folder_nobody_may_list_drops_nothing_and_is_told(edge: Commanded, anybody: None) -> None:
+    """What is there, nobody knows: that is no run that ended well."""
     kept = edge.seal(1, "root.one")
     edge.seal(2, "root.two")
     assert edge.sync().code == 0
@@ -215,12 +222,20 @@ def test_a_folder_nobody_may_list_drops_nothing(edge: Commanded, anybody: None) 
     try:
         said = edge.sync()
         told = skipped(edge)
+        (status,) = edge.run("status").json["links"]
+        why = edge.run("why", "data/sequence/root.one").json
+        coverage = edge.run("coverage")
     finally:
         closed.chmod(0o755)
+    said.refused(23, "data/sequence/root.one", "cannot be listed: Permission denied")
+    assert (status["state"], status["next"]) == ("partial", "./tidemark why data/sequence/root.one")
+    assert "Permission denied" in status["reason"] and "let the site's user list it" in why["next"]
+    coverage.refused(20, "root.one cannot be listed")
     assert (said.json["files"], said.json["dropped"]) == (1, 0), said
     assert "cannot be listed" in told["data/sequence/root.one"]
     assert {"root.one.d1", "root.two.d3"} <= set(edge.devices())
     assert kept in edge.sealed
+    assert edge.sync().code == 0 and edge.run("status").json["links"][0]["state"] == "idle"
     edge.assert_in_step()
 
 

@@ -14,10 +14,10 @@ from tidemark.ledger import landing_rows, link_rows, run_rows, sender_rows
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.proof_rows import report
 from tidemark.ledger.run_rows import DROP, FAILED, HELD, SUPERSEDE, VANISHED, RunRow
+from tidemark.proof import passed_over
 from tidemark.proof.unproved import not_verified
 from tidemark.settings import LinkSettings
 from tidemark.sync.distrust import QUARANTINED
-from tidemark.sync.plan import OUTSIDE
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class SyncResult:
     """`state`: nothing (no landing) | landed | loaded. Bytes are files' bytes; `sent_bytes` crossed the wire.
 
     `pending`: drops that wait for approval, superseded files that wait for what covers them, files left to the next run.
-    `left_out`: (path, reason) of the latter. `schema`: bytes of schema logs. `troubles` and `clashes`: what the load
-    could not do, and series that two sources give different types. `waits`: (path, reason) of what landed and is not read
-    yet. `guard_run`: the run whose drops wait at the receiver. `notes`: what the amounts do not say: `--only` that matched
-    nothing, known files below a data folder that was taken out of the settings, files not verified at the source.
+    `left_out`: (path, reason) of the latter, and of folders that nobody could list. `schema`: bytes of schema logs.
+    `troubles` and `clashes`: what the load could not do, and series that two sources give different types. `waits`: (path,
+    reason) of what landed and is not read yet. `guard_run`: the run whose drops wait at the receiver. `notes`: what the
+    amounts do not say: `--only` that matched nothing, what the listing passed over, files not verified at the source.
     `distrusted`: files of this run that went into the link's quarantine, among `quarantined` and `left_out`; `unverified`:
     files of the link whose digest was never made at the source.
     """
@@ -135,7 +135,7 @@ def result_of(ledger: Ledger, run_id: str) -> SyncResult:
         counted = run_rows.count_items(connection, run_id)
         left = [(i.path, i.reason or "") for i in run_rows.items(connection, run_id, FAILED, VANISHED)]
         link = link_rows.get_link(connection, run.link)
-        outside = link_rows.count_skipped(connection, run.link, OUTSIDE)
+        skipped = link_rows.skipped_files(connection, run.link)
         unverified = sender_rows.count_unverified(connection).get(run.link, 0)
         held = sum(one.link == run.link for one in sender_rows.held(connection))
         site = next((s.name for s in landing_rows.sites(connection).values() if link and s.site_id == link.site_id), "")
@@ -151,24 +151,20 @@ def result_of(ledger: Ledger, run_id: str) -> SyncResult:
         pending=sum(n for (_, state), n in counted.items() if state in (HELD, FAILED, VANISHED)),
         schema=run.schema_bytes,
         landings=len(landings),
-        left_out=tuple(left),
+        left_out=(*left, *passed_over.unlisted(skipped)),
         guard=(link.guard or "") if link and counted.get((DROP, HELD)) else "",
         distrusted=sum(reason.startswith(QUARANTINED) for _, reason in left),
         unverified=unverified,
-        notes=(*_notes(run, bool(counted), outside), *_care(run.link, held, unverified, site)),
+        notes=(*_only(run, bool(counted)), *passed_over.notes(skipped, run.link), *_care(run.link, held, unverified, site)),
     )
 
 
-def _notes(run: RunRow, selected: bool, outside: int) -> tuple[str, ...]:
-    """`selected`: whether the run had anything to send or to tell; `outside`: known files below no data folder."""
-    notes = []
+def _only(run: RunRow, selected: bool) -> Iterator[str]:
+    """`selected`: whether the run had anything to send or to tell."""
     only = json.loads(run.options).get("only_paths") or []
     if only and run.inventory is not None and not selected:
         lists = f"./tidemark plan {run.link} lists those that are"
-        notes.append(f"--only {' '.join(only)}: no such file is to be sent; {lists}")
-    if outside:
-        notes.append(f"{outside} known files are passed over: {OUTSIDE}; ./tidemark plan {run.link} lists them")
-    return tuple(notes)
+        yield f"--only {' '.join(only)}: no such file is to be sent; {lists}"
 
 
 def _care(link: str, held: int, unverified: int, site: str) -> Iterator[str]:

@@ -271,8 +271,7 @@ def extents(connection: Connection, link: str, paths: Sequence[str]) -> Mapping[
 
 def put_skipped(connection: Connection, link: str, skipped: Mapping[str, str]) -> None:
     """The files skipped by the newest listing; `since` stays while the reason does."""
-    rows = connection.execute(sa.text("SELECT path, reason FROM skipped_file WHERE link = :link"), {"link": link})
-    known = {str(path): str(reason) for path, reason in rows}
+    known = skipped_files(connection, link)
     stale = [{"link": link, "path": p} for p, reason in known.items() if skipped.get(p) != reason]
     write_rows(connection, "DELETE FROM skipped_file WHERE link = :link AND path = :path", stale)
     at = now(connection)
@@ -280,10 +279,10 @@ def put_skipped(connection: Connection, link: str, skipped: Mapping[str, str]) -
     write_rows(connection, "INSERT INTO skipped_file (link, path, reason, since) VALUES (:link, :path, :reason, :at)", fresh)
 
 
-def count_skipped(connection: Connection, link: str, reason: str) -> int:
-    """Files that the newest listing passed over for this reason."""
-    sql = sa.text("SELECT COUNT(*) FROM skipped_file WHERE link = :link AND reason = :reason")
-    return int(connection.execute(sql, {"link": link, "reason": reason}).scalar_one())
+def skipped_files(connection: Connection, link: str) -> Mapping[str, str]:
+    """{path: reason} of what the newest listing passed over."""
+    rows = connection.execute(sa.text("SELECT path, reason FROM skipped_file WHERE link = :link"), {"link": link})
+    return {str(path): str(reason) for path, reason in rows}
 
 
 def schema_positions(connection: Connection, link: str) -> Mapping[str, SchemaPosition]:

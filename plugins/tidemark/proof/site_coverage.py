@@ -10,11 +10,12 @@ from sqlalchemy.engine import Connection
 
 from tidemark.errors import CorruptionError
 from tidemark.ledger import sender_rows
-from tidemark.ledger.link_rows import get_link
+from tidemark.ledger.link_rows import get_link, skipped_files
 from tidemark.ledger.proof_rows import report
 from tidemark.proof.coverage import SiteCoverage, claims, stretches, unplaced
 from tidemark.proof.days import day_of, parse_time
 from tidemark.proof.gather import catalog_view, expected_files, waiting_files
+from tidemark.proof.passed_over import unlisted
 from tidemark.proof.presence import CatalogView, Expected
 from tidemark.proof.unproved import not_verified
 from tidemark.stores.landing import MANIFEST, Manifest, landing_folder
@@ -67,6 +68,7 @@ def cover_site(connection: Connection, scene: Scene, site: Site) -> SiteCoverage
     for path in apart:
         del expected[path]
     gaps += _missing_landings(connection, scene, site)
+    gaps += _unlisted(connection, site)
     view = view.knowing(trouble)
     gaps += unplaced(expected.values(), view)
     found = claims(expected.values(), view, site.unit)
@@ -91,6 +93,12 @@ def _notes(apart: Mapping[str, str], view: CatalogView, scene: Scene, never_ran:
     if adopted:
         notes.append(f"{adopted} files were adopted: another tool brought them, they are not in the catalog")
     return tuple(notes)
+
+
+def _unlisted(connection: Connection, site: Site) -> list[str]:
+    """Folders of the site that its link could not list: what is there is not expected, and not proved either."""
+    skipped = skipped_files(connection, site.link) if site.link else {}
+    return [f"{path} {why}: nobody knows what is there" for path, why in unlisted(skipped)]
 
 
 def _never_ran(connection: Connection, site: Site) -> str:

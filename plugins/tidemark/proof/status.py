@@ -18,6 +18,7 @@ not answer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -65,6 +66,8 @@ class LinkFacts:
     progress: Figures | None = None  # of the run that holds the link
     distrusted: int = 0  # in the link's own quarantine
     unverified: int = 0  # files at the receiver whose digest was never made at the source
+    unlisted: tuple[tuple[str, str], ...] = ()  # (path, why) of folders at the site that could not be listed
+    passed_over: tuple[str, ...] = ()  # what else the newest listing skipped, in words
     late: tuple[tuple[str, str], ...] = ()  # (path, why) of changes that a settled file holds back
 
 
@@ -103,7 +106,7 @@ class LinkStatus:
             "skipped": f.skipped,
             "quarantined": f.distrusted,
             "not_verified_at_source": f.unverified,
-            "notes": [not_verified(f.unverified, f.site)] if f.unverified else [],
+            "notes": [*f.passed_over, *([not_verified(f.unverified, f.site)] if f.unverified else [])],
             "pending_drops": f.pending_drops,
             "progress": _progress(f.progress),
             "late": [{"path": path, "reason": why} for path, why in f.late],
@@ -243,9 +246,16 @@ def _state(f: LinkFacts) -> tuple[str, str, str]:
     if held or f.refused:
         lists = [f"./tidemark {verb} list" for verb, n in (("quarantine", held), ("owners", f.refused)) if n]
         return "partial", f"{held} in quarantine, {f.refused} refused", ", ".join(lists)
+    if f.unlisted:
+        return "partial", f"{_named(f.unlisted)}: what is there is not sent", f"./tidemark why {f.unlisted[0][0]}"
     if f.unanswered or f.unloaded:
         return "landed", f"{max(f.unanswered, f.unloaded)} landings are not loaded yet", "./tidemark load"
     if f.late:
-        path, why = f.late[0]
-        return "pending", f"{path}: {why}" + (f" (and {len(f.late) - 1} more)" if len(f.late) > 1 else ""), sync
+        return "pending", _named(f.late), sync
     return "idle", "", ""
+
+
+def _named(found: Sequence[tuple[str, str]]) -> str:
+    """The first of (path, why), and how many more there are."""
+    path, why = found[0]
+    return f"{path}: {why}" + (f" (and {len(found) - 1} more)" if len(found) > 1 else "")

@@ -11,6 +11,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from tidemark.ledger.link_rows import skipped_files
 from tidemark.ledger.proof_rows import Row, report
 from tidemark.proof.explanation import Explanation, told
 from tidemark.proof.file_story import FileStory
@@ -72,7 +73,7 @@ def _link(desk: Desk, subject: str) -> Explanation | None:
     status = desk.links.get(subject)
     if status is None:
         return None
-    skipped = _rows(desk, "SELECT path, reason FROM skipped_file WHERE link = :name", subject)
+    skipped = skipped_files(desk.connection, subject)
     events = report(desk.connection, "events_of_run", run=status.facts.run, most=_EVENTS)
     return explain_link(status, skipped, told(events))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidemark.proof.explanation import when
 from tidemark.proof.file_story import FileStory, Told
+from tidemark.stores.disk_rows import UNLISTED
 
 
 def held_by_guard(story: FileStory) -> Told | None:
@@ -41,6 +42,9 @@ def skipped(story: FileStory) -> Told | None:
         return None
     reason: str = link["skipped"]
     following, wait = _ADVICE_SKIPPED.get(reason.partition(" (")[0], _SKIPPED_ELSE)
+    if reason.startswith(UNLISTED):
+        following = f"let the site's user list it (its mode, the disk's health), then ./tidemark sync {link['link']}"
+        wait = "what is there is not sent, and nothing of it is dropped"
     if reason.startswith("in quarantine as "):  # sync.distrust
         following = f"./tidemark quarantine release {reason.split()[3].rstrip(':')}"
         wait = "no run sends this content; another content of the file is sent as any is"

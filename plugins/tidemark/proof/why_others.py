@@ -11,10 +11,10 @@ from tidemark.proof.explanation import Explanation, listed, when
 from tidemark.proof.status import LinkStatus
 
 
-def explain_link(status: LinkStatus, skipped: Sequence[Row], events: tuple[str, ...]) -> Explanation:
-    """A link, by its status. `skipped`: rows (path, reason) of files that no run sends as they are."""
+def explain_link(status: LinkStatus, skipped: Mapping[str, str], events: tuple[str, ...]) -> Explanation:
+    """A link, by its status. `skipped`: {path: reason} of files that no run sends as they are."""
     f = status.facts
-    reasons = Counter(r["reason"] for r in skipped)
+    reasons = Counter(skipped.values())
     evidence = [f"{n} files skipped: {reason}" for reason, n in reasons.most_common(5)]
     if f.backlog_files:
         evidence.append(f"{f.backlog_files} files ({f.backlog_bytes} bytes) wait, the oldest is {f.oldest_path}")

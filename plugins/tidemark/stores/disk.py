@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tidemark.stores import durable
-from tidemark.stores.disk_rows import outermost, readable, show
+from tidemark.stores.disk_rows import UNLISTED, outermost, readable, show
 
 PIECE = 1 << 20  # bytes read at once
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # NONBLOCK: a FIFO must not hang us
@@ -129,7 +129,7 @@ class Disk:
         except (FileNotFoundError, NotADirectoryError):
             return rows
         except OSError as error:
-            odd.append((prefix.rstrip("/"), "cannot be listed: " + os.strerror(error.errno or 0)))
+            odd.append((prefix.rstrip("/"), UNLISTED + os.strerror(error.errno or 0)))
         return rows
 
     def names(self, folder: str) -> list[str]:
@@ -297,7 +297,7 @@ class Disk:
             if error.errno in (errno.ENOENT, errno.ENOTDIR):
                 missing.append(folder)
             else:
-                odd.append((folder, os.strerror(error.errno or 0)))
+                odd.append((folder, UNLISTED + os.strerror(error.errno or 0)))
             return None
         if modes.S_ISDIR(mode):
             return os.path.realpath(place) if place == self.root else place

@@ -10,6 +10,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+UNLISTED = "cannot be listed: "
+"""How the reason begins where nobody knows what is there: neither that it is, nor that it has gone."""
 _UTF8 = sys.getfilesystemencoding().lower().replace("-", "") == "utf8"
 
 

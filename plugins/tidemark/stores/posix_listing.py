@@ -6,12 +6,13 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from tidemark.stores.disk_rows import show
+from tidemark.stores.disk_rows import UNLISTED, show
 from tidemark.stores.protocol import Entry
 
 _BROKEN = "*\n*"  # a pattern of paths that a line cannot tell
 _KINDS = {"l": "is a symlink"}
-_REFUSED = re.compile(rb"^find: (?:'(?P<quoted>.*)'|(?P<bare>.*)): (?P<why>Permission denied)$", re.MULTILINE)
+_TROUBLE = re.compile(rb"(?:find|stat): (?:can(?:not|'t) stat\w* )?(?:'(?P<quoted>.*)'|(?P<bare>/.*)): (?P<why>[^:]+)")
+_GONE = b": No such file or directory"  # while it looked
 
 
 def find_command(places: Sequence[str], printf: bool) -> str:
@@ -58,11 +59,19 @@ class FindOutput:
             if path is not None:
                 self.odd[path] = "has a line break in its name, and the find there has no -printf to tell of it"
 
-    def refused(self, errors: bytes) -> None:
-        for match in _REFUSED.finditer(errors):
+    def refused(self, errors: bytes, folders: Sequence[str]) -> None:
+        """What the tools could not look at is no listed folder: what is not seen there has not vanished. Words that name no
+        path may mean any of `folders`."""
+        for line in errors.splitlines():
+            if not line.startswith((b"find: ", b"stat: ")) or b": warning: " in line.lower() or line.endswith(_GONE):
+                continue
+            match = _TROUBLE.fullmatch(line)
+            if match is None:
+                self.odd.update(dict.fromkeys(folders, f"{UNLISTED}{line.decode(errors='replace')}"))
+                continue
             path = self._path(match["quoted"] or match["bare"])
             if path is not None:
-                self.odd[path] = "cannot be listed: Permission denied"
+                self.odd[path] = f"{UNLISTED}{match['why'].decode(errors='replace')}"
 
     def _file(self, record: bytes) -> None:
         try:

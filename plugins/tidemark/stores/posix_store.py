@@ -141,7 +141,7 @@ class PosixStore(SftpStore):
             output.take(data, b"\0" if printf else b"\n")
             if not printf:
                 output.broken(self._run(broken_names_command(places))[0])
-            output.refused(errors)
+            output.refused(errors, group)
             entries += output.entries
             odd += output.odd.items()
 

@@ -6,7 +6,7 @@ import errno
 import stat as modes
 from collections.abc import Callable, Iterable, Sequence
 
-from tidemark.stores.disk_rows import show
+from tidemark.stores.disk_rows import UNLISTED, show
 from tidemark.stores.protocol import Entry
 from tidemark.stores.sftp_wire import (
     CLOSE,
@@ -144,7 +144,7 @@ class SftpFolders:
 
             def refused(reply: Reply) -> None:
                 if not reply.is_status(NO_SUCH_FILE):  # else it went away while we looked
-                    odd.append((path, f"cannot be listed: {getattr(reply.failure(), 'strerror', '')}"))
+                    odd.append((path, f"{UNLISTED}{getattr(reply.failure(), 'strerror', '')}"))
 
             self._read_folder(self.place(path), one, refused, left)
 

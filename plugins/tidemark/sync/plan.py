@@ -132,7 +132,7 @@ def changes(
     changed = [c for f in classified.sealed if f.entry.path in compared.differing for c in _change(f, compared, everything)]
     moving = {c.file.entry.path for c in changed if c.kind is not Kind.MODS}
     sealed = {file.entry.path for file in classified.sealed}
-    hidden = tuple(f"{path}/" for path in odd)
+    hidden = tuple(f"{path}/" if path else "" for path in odd)
     unseen = {row.path for row in compared.absent if row.path in odd or row.path.startswith(hidden)}
     open_again = [p for p, row in compared.differing.items() if row and row.state != "gone" and p not in sealed]
     return Changes(

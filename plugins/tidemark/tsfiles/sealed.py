@@ -32,6 +32,11 @@ _IN_WORK = {
     ".vm": "being compacted",
     ".broken": "marked broken by IoTDB",
 }
+_OPEN = "still open (no .resource yet)"
+_UNFINISHED = "unfinished output of a compaction"
+_ALONE = "its TsFile is not there"
+AT_WORK = frozenset({_OPEN, _UNFINISHED, _ALONE, *(f"{why} ({end})" for end, why in _IN_WORK.items() if end != ".broken")})
+"""Reasons that IoTDB's own work gives: such a file is sealed later, or gone."""
 _OUTPUTS = (".inner", ".cross", ".merge", ".settle", ".vm", ".broken")
 
 
@@ -145,7 +150,7 @@ def _why_not_sealed(entry: Entry, companions: dict[str, Entry]) -> str:
             return f"{_IN_WORK[suffix]} ({suffix})"
     resource = companions.get(".resource")
     if resource is None:
-        return "still open (no .resource yet)"
+        return _OPEN
     if resource.size == 0:
         return "its .resource is empty"
     if entry.size == 0:
@@ -159,9 +164,9 @@ def _note_stray(path: str, skipped: list[tuple[str, str]]) -> None:
     """A file that is neither a TsFile nor beside one."""
     base = path.rpartition("/")[2]
     if SUFFIX + "." in base and not _hidden(path) and not base.endswith(".part"):
-        skipped.append((path, "its TsFile is not there"))
+        skipped.append((path, _ALONE))
     elif base.endswith(_OUTPUTS) and not _hidden(path) and parse_name(base.partition(".")[0] + SUFFIX):
-        skipped.append((path, "unfinished output of a compaction"))
+        skipped.append((path, _UNFINISHED))
 
 
 def _hidden(path: str) -> bool:
