@@ -30,7 +30,9 @@ def differences(edge: Commanded, *words: str, code: int) -> list[tuple[str, str,
 def test_a_landing_that_is_lost_before_it_is_loaded_is_told_and_its_files_come_again(edge: Commanded) -> None:
     edge.seal(1)
     assert edge.sync("--no-load").code == 0
+    assert "is not at the receiver any more" not in str(edge.run("coverage").json)
     lose_landings(edge)
+    edge.run("coverage").refused(20, "1 files): it was whole, is not loaded, and is not at the receiver any more")
     edge.seal(2)
     edge.sync().refused(5, "has not come")
 

@@ -14,12 +14,12 @@ from tidemark.flows.app import App
 from tidemark.ledger import audit, events, run_rows
 from tidemark.ledger.run_rows import SentLanding
 from tidemark.proof.differences import MISSING, Difference
+from tidemark.proof.landed_check import LOST
 from tidemark.settings import LinkSettings, SiteSettings
 from tidemark.stores.landing import MANIFEST, landing_folder
 from tidemark.stores.protocol import Store
 from tidemark.sync.closing import paper_of
 
-LOST = "it was whole, is not loaded, and is not at the receiver any more: the later ones of the site wait for it"
 MADE_AGAIN = "its manifest was made again: what is not fetched from the site is sent by link {link} after the next load"
 
 

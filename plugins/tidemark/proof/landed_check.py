@@ -10,6 +10,8 @@ from tidemark.proof.bytes_check import Recorded
 from tidemark.stores.landing import MANIFEST, landed_path, landing_folder
 from tidemark.stores.landing_papers import decode_manifest
 
+LOST = "it was whole, is not loaded, and is not at the receiver any more: the later ones of the site wait for it"
+
 
 def landed_parts(root: Path, site_id: str, loaded: Collection[str]) -> list[tuple[Recorded, str, str]]:
     """(record, path of the TsFile, source path of the part) of every file in landings that are not in `loaded`.

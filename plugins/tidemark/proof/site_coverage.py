@@ -12,9 +12,11 @@ from tidemark.errors import CorruptionError
 from tidemark.ledger import sender_rows
 from tidemark.ledger.link_rows import get_link, skipped_files
 from tidemark.ledger.proof_rows import report
+from tidemark.ledger.run_rows import landings
 from tidemark.proof.coverage import SiteCoverage, claims, stretches, unplaced
 from tidemark.proof.days import day_of, parse_time
 from tidemark.proof.gather import catalog_view, expected_files, waiting_files
+from tidemark.proof.landed_check import LOST
 from tidemark.proof.passed_over import unlisted
 from tidemark.proof.presence import CatalogView, Expected
 from tidemark.proof.unproved import not_verified
@@ -67,7 +69,7 @@ def cover_site(connection: Connection, scene: Scene, site: Site) -> SiteCoverage
     apart = {path: why for path, why in apart.items() if path in expected}
     for path in apart:
         del expected[path]
-    gaps += _missing_landings(connection, scene, site)
+    gaps += _missing_landings(connection, scene, site) or _lost_landings(connection, scene, site)
     gaps += _unlisted(connection, site)
     view = view.knowing(trouble)
     gaps += unplaced(expected.values(), view)
@@ -93,6 +95,19 @@ def _notes(apart: Mapping[str, str], view: CatalogView, scene: Scene, never_ran:
     if adopted:
         notes.append(f"{adopted} files were adopted: another tool brought them, they are not in the catalog")
     return tuple(notes)
+
+
+def _lost_landings(connection: Connection, scene: Scene, site: Site) -> Sequence[str]:
+    """Landings that this ledger's link made, that nobody loaded, and whose manifest is gone, where no later one waits for
+    them: then no paper here tells of them."""
+    loaded = {r["landing"] for r in report(connection, "loaded_landings", receiver=scene.receiver, site=site.site_id)}
+    made = landings(connection, site.link, state="landed") if site.link else ()
+    folder = scene.root / "landing" / site.site_id
+    return [
+        f"landing {one.landing} (sequence {one.sequence}, {one.files} files): {LOST}; ./tidemark verify --repair"
+        for one in made
+        if one.landing not in loaded and not (folder / one.landing / MANIFEST).exists()
+    ]
 
 
 def _unlisted(connection: Connection, site: Site) -> list[str]:
