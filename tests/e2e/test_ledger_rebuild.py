@@ -16,6 +16,8 @@ import pytest
 import tidemark
 from tests.centre import InlineEngine
 from tests.rebuild_world import PLANT1, World
+from tests.services.privileges import as_anybody
+from tests.services.processes import PartMissing
 from tests.small_files import deletion, sealed, source
 from tidemark.errors import PermanentError
 from tidemark.flows import admitting, merge_catalog, rebuild_receiver
@@ -218,6 +220,25 @@ def command(world: World, *words: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(Path(tidemark.__file__).parent.parent)}
     line = [sys.executable, "-m", "tidemark.cli", "--config", str(world.folder / "tidemark.toml"), *words, "--json"]
     return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
+
+
+def test_what_cannot_be_listed_is_not_taken_for_lost(small: World) -> None:
+    small.sync("plant1")
+    rows = small.rows()
+    small.lose_ledger()
+    closed = next(folder for folder in (small.centre / "data").iterdir())
+    try:
+        with as_anybody():
+            closed.chmod(0)
+            with pytest.raises(PermanentError, match=f"data/{closed.name} in .*cannot be listed: Permission denied"):
+                small.rebuild()
+    except PartMissing as missing:
+        pytest.skip(str(missing))
+    finally:
+        closed.chmod(0o755)
+    small.lose_ledger()
+    assert small.rebuild().exit_code == 0
+    assert small.rows() == rows
 
 
 def test_by_the_command_killed_again_and_again(tmp_path: Path) -> None:

@@ -225,12 +225,14 @@ def test_a_folder_nobody_may_list_drops_nothing_and_is_told(edge: Commanded, any
         (status,) = edge.run("status").json["links"]
         why = edge.run("why", "data/sequence/root.one").json
         coverage = edge.run("coverage")
+        verify = edge.run("verify")
     finally:
         closed.chmod(0o755)
     said.refused(23, "data/sequence/root.one", "cannot be listed: Permission denied")
     assert (status["state"], status["next"]) == ("partial", "./tidemark why data/sequence/root.one")
     assert "Permission denied" in status["reason"] and "let the site's user list it" in why["next"]
     coverage.refused(20, "root.one cannot be listed")
+    assert verify.code == 20 and [one["path"] for one in verify.json["differences"]] == ["data/sequence/root.one"]
     assert (said.json["files"], said.json["dropped"]) == (1, 0), said
     assert "cannot be listed" in told["data/sequence/root.one"]
     assert {"root.one.d1", "root.two.d3"} <= set(edge.devices())

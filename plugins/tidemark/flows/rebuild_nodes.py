@@ -25,6 +25,7 @@ from tidemark.ledger.cluster_rows import NodeRow
 from tidemark.progress import Progress, Tick
 from tidemark.settings import ReceiverSettings
 from tidemark.stores import transfer
+from tidemark.stores.listing import all_files
 from tidemark.stores.protocol import Store
 from tidemark.stores.transfer import SendItem, Sent
 
@@ -61,7 +62,7 @@ class Survivors:
 
     def bring_back(self, store: Store, progress: Progress) -> int:
         """Fetch what nodes have and the receiver does not; how many files. What no node gives whole is a trouble."""
-        here = {entry.path for entry in store.list_files(["data"]).entries}
+        here = {entry.path for entry in all_files(store, ["data"])}
         missing = {at for sizes in self.sizes.values() for at in sizes} - here
         total, why = len(missing), dict[str, str]()
         for name, sizes in self.sizes.items():

@@ -34,6 +34,7 @@ from tidemark.progress import Progress, Tick
 from tidemark.settings import ReceiverSettings
 from tidemark.stores.landing import Answer, Manifest, Receipt
 from tidemark.stores.landing_papers import encode
+from tidemark.stores.listing import all_files
 from tidemark.stores.protocol import Store
 from tidemark.tsfiles.names import parse_source_path
 from tidemark.tsfiles.statistics import FileFacts
@@ -69,7 +70,7 @@ def rebuild_receiver(app: App, receiver: ReceiverSettings, root: Path, findings:
     """Write the receiver's rows into the app's (empty) ledger. At the receiver only data files that cannot be read are
     moved, below `quarantine/damaged/`: the same content, when it comes again, gets their name."""
     with app.receiver_store(receiver) as store:
-        traces = Traces({entry.path: entry.size for entry in store.list_files(FOLDERS).entries})
+        traces = Traces({entry.path: entry.size for entry in all_files(store, FOLDERS)})
         books = read_books(root, store, traces)
         findings.troubles += books.troubles
         work = _Work(app, receiver, root, store, traces, books, findings)

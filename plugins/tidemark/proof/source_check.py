@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from tidemark.ledger.proof_rows import Row
 from tidemark.proof.differences import SOURCE, Difference
+from tidemark.proof.passed_over import unlisted
 from tidemark.stores.protocol import Range, Store
 from tidemark.tsfiles.names import SourceName
 from tidemark.tsfiles.sealed import SealedFile, classify
 
 _ROTTEN = "restore it at the site, or touch it there so that the next sync sends it as it is"
+_LET_LIST = "let the site's user list it (its mode, the disk's health)"
 _AS_IT_IS = "restore it at the site, or send it as it is: ./tidemark verify --repair"
 
 
@@ -54,7 +56,10 @@ def check_source(store: Store, site: str, data: Sequence[str], acked: Sequence[R
     ranges += [Range(f.mods_path, 0, f.mods_size) for f in asked if f.mods_size]
     found = dict(zip(ranges, store.digests(ranges), strict=True))
     same: dict[str, SourceFile] = {}
-    differences = []
+    differences = [
+        Difference(SOURCE, site, path, "source", f"{path} {why}: nothing there can be compared", next=_LET_LIST)
+        for path, why in unlisted(dict(listing.odd))
+    ]
     other_mods = set()
     for file in asked:
         wrong = _wrong(file.path, file.sha256, found[Range(file.path, 0, file.size)])

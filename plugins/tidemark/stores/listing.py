@@ -14,7 +14,8 @@ from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple, overload
 
-from tidemark.errors import UnreachableError
+from tidemark.errors import PermanentError, UnreachableError
+from tidemark.stores.disk_rows import UNLISTED
 from tidemark.stores.protocol import Entry, Glancing, Listing, Store
 
 
@@ -95,6 +96,20 @@ class PackedEntries(Sequence[Entry]):
 def glance(store: Store, folders: Sequence[str], by_name: str) -> Listing:
     """`store.glance` where the store can, else a whole listing."""
     return store.glance(folders, by_name) if isinstance(store, Glancing) else store.list_files(folders)
+
+
+def all_files(store: Store, folders: Sequence[str]) -> Sequence[Entry]:
+    """The files below `folders`, for who takes what is not listed for lost. Raises PermanentError where part of them cannot
+    be listed."""
+    listing = store.list_files(folders)
+    for path, why in listing.odd:
+        if why.startswith(UNLISTED):
+            raise PermanentError(
+                f"{path} in {store.url} {why}",
+                hint="let this user list it (its mode, the disk's health), then run it again; nothing was changed",
+                subject=path,
+            )
+    return listing.entries
 
 
 def folders_of(entries: Iterable[Entry]) -> Iterator[FolderFiles]:
