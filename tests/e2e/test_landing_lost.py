@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.commanded import Commanded
+from tests.services.privileges import as_anybody
+from tests.services.processes import PartMissing
 from tests.services.sshd import Sshd
 
 
@@ -42,6 +44,26 @@ def test_a_landing_that_is_lost_before_it_is_loaded_is_told_and_its_files_come_a
     assert edge.run("load").code == 0
 
     assert edge.devices() == ["root.sg.d1", "root.sg.d2"]
+    edge.assert_in_step()
+
+
+def test_a_landing_that_nobody_may_look_at_is_not_taken_for_lost(edge: Commanded) -> None:
+    try:
+        with as_anybody():
+            edge.seal(1)
+            assert edge.sync("--no-load").code == 0
+            (closed,) = (edge.root / "landing").iterdir()
+            closed.chmod(0)
+            for command in (["verify"], ["verify", "--repair"]):
+                said = edge.run(*command)
+                assert said.code == 5 and "Permission denied" in str(said.json) and not said.json["differences"]
+            edge.run("coverage").refused(20, "cannot be looked at: Permission denied")
+    except PartMissing as missing:
+        pytest.skip(str(missing))
+    finally:
+        for folder in (edge.root / "landing").iterdir():
+            folder.chmod(0o755)
+    assert edge.run("load").code == 0
     edge.assert_in_step()
 
 

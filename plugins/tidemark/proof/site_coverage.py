@@ -98,16 +98,26 @@ def _notes(apart: Mapping[str, str], view: CatalogView, scene: Scene, never_ran:
 
 
 def _lost_landings(connection: Connection, scene: Scene, site: Site) -> Sequence[str]:
-    """Landings that this ledger's link made, that nobody loaded, and whose manifest is gone, where no later one waits for
-    them: then no paper here tells of them."""
+    """Landings that this ledger's link made, that nobody loaded, and whose manifest is gone or cannot be looked at, where
+    no later one waits for them: then no paper here tells of them."""
     loaded = {r["landing"] for r in report(connection, "loaded_landings", receiver=scene.receiver, site=site.site_id)}
     made = landings(connection, site.link, state="landed") if site.link else ()
     folder = scene.root / "landing" / site.site_id
+    troubles = {one: _trouble(folder / one.landing / MANIFEST) for one in made if one.landing not in loaded}
     return [
-        f"landing {one.landing} (sequence {one.sequence}, {one.files} files): {LOST}; ./tidemark verify --repair"
-        for one in made
-        if one.landing not in loaded and not (folder / one.landing / MANIFEST).exists()
+        f"landing {one.landing} (sequence {one.sequence}, {one.files} files): {why}" for one, why in troubles.items() if why
     ]
+
+
+def _trouble(paper: Path) -> str:
+    """Why a manifest that should be there cannot be read, "" where it is there."""
+    try:
+        paper.lstat()
+    except FileNotFoundError:
+        return f"{LOST}; ./tidemark verify --repair"
+    except OSError as broken:
+        return f"{paper} cannot be looked at: {broken.strerror}"
+    return ""
 
 
 def _unlisted(connection: Connection, site: Site) -> list[str]:

@@ -160,11 +160,12 @@ class Disk:
             there = folders.get(folder)
             if there is None:
                 try:
-                    there = os.path.lexists(self.locate(folder) if folder else self.root)
+                    os.lstat(self.locate(folder) if folder else self.root)
+                    there = True
                 except OSError as error:
                     if error.errno not in _NO_FILE:
                         raise
-                    there = False  # it lies below a symlink, as `stat` says too
+                    there = False  # or it lies below a symlink, as `stat` says too
                 folders[folder] = there
             found.append(self.stat(path) if there else None)
         return found

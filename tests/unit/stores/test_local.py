@@ -97,7 +97,12 @@ def test_no_permission_is_named_with_its_path(tmp_path: Path) -> None:
         os.setuid(65534)
         report = []
         store = LocalStore(str(tmp_path))
-        for act in (lambda: store.read("closed/f"), lambda: store.publish("x", b""), lambda: store.stat("closed/f")):
+        for act in (
+            lambda: store.read("closed/f"),
+            lambda: store.publish("x", b""),
+            lambda: store.stat("closed/f"),
+            lambda: store.stat_many(["closed/below/f"]),  # not None: nobody knows that it has gone
+        ):
             try:
                 act()
                 report.append("no error")
@@ -108,9 +113,9 @@ def test_no_permission_is_named_with_its_path(tmp_path: Path) -> None:
         os._exit(0)
     os.waitpid(child, 0)
     said = os.read(reader, 10_000).decode().split("\n")
-    assert [line.split(":")[0] for line in said[:3]] == ["closed/f", "x", "closed/f"]
-    assert all("user id 65534" in line for line in said[:3])
-    assert "Permission denied" in said[3]
+    assert [line.split(":")[0] for line in said[:4]] == ["closed/f", "x", "closed/f", "closed/below/f"]
+    assert all("user id 65534" in line for line in said[:4])
+    assert "Permission denied" in said[4]
 
 
 @pytest.mark.parametrize("number", ["EXDEV", "EMLINK", "EIO", "EISDIR"])
