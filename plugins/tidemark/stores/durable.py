@@ -192,8 +192,11 @@ def sync_names(renames: Sequence[tuple[bytes, bytes]], disks: Disks | None) -> N
 def rename(source: bytes, target: bytes) -> None:
     """Atomic replace; both folders are durable afterwards. A source that went to `target` before is passed over."""
     make_folder(os.path.dirname(target))
-    if not _sealed_before(source, target):
+    try:
         os.rename(source, target)
+    except FileNotFoundError:
+        if not _sealed_before(source, target):
+            raise
     for folder in {os.path.dirname(source), os.path.dirname(target)}:
         sync_folder(folder)
 
@@ -251,6 +254,7 @@ def remove_quietly(place: bytes) -> None:
 
 
 def _sealed_before(part: bytes, final: bytes) -> bool:
+    """After a rename found no `part`, or no folder to put it in."""
     return not os.path.lexists(part) and os.path.lexists(final)
 
 
