@@ -32,6 +32,22 @@ def anybody() -> Iterator[None]:
         pytest.skip(str(missing))
 
 
+WAYS_IN = [
+    "file",
+    "sshd",
+    pytest.param("sshd_posix", marks=pytest.mark.full),
+    pytest.param("sshd_sftp_only", marks=pytest.mark.full),
+]
+
+
+def site_over(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Commanded:
+    """A site on this machine, or behind a server of that kind."""
+    through: Sshd | None = None if way == "file" else request.getfixturevalue(way)
+    keys = {} if through is None else {"host_key": through.host_key, "key": str(through.key)}
+    store = "site" if through is None else through.url(tmp_path / "site")
+    return Commanded(tmp_path, monkeypatch, store=store, site_keys=keys)
+
+
 def skipped(edge: Commanded) -> dict[str, str]:
     return {one["path"]: one["reason"] for one in edge.run("plan", "plant1").json["skipped"]}
 
@@ -72,22 +88,11 @@ def fill_with_odd_names(edge: Commanded) -> None:
     (folder / os.fsdecode(b"caf\xe9")).mkdir()
 
 
-@pytest.mark.parametrize(
-    "way",
-    [
-        "file",
-        "sshd",
-        pytest.param("sshd_posix", marks=pytest.mark.full),
-        pytest.param("sshd_sftp_only", marks=pytest.mark.full),
-    ],
-)
+@pytest.mark.parametrize("way", WAYS_IN)
 def test_odd_folder_names_arrive_and_odd_file_names_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, way: str
 ) -> None:
-    through: Sshd | None = None if way == "file" else request.getfixturevalue(way)
-    keys = {} if through is None else {"host_key": through.host_key, "key": str(through.key)}
-    store = "site" if through is None else through.url(tmp_path / "site")
-    edge = Commanded(tmp_path, monkeypatch, store=store, site_keys=keys)
+    edge = site_over(way, tmp_path, monkeypatch, request)
     fill_with_odd_names(edge)
 
     told = skipped(edge)
@@ -207,6 +212,34 @@ def test_a_file_nobody_may_read_is_left_out_and_goes_once_it_may(edge: Commanded
     assert edge.devices() == ["root.sg.d1"]
     assert "Permission denied" in str(edge.run("why", secret).json)
     (edge.site / secret).chmod(0o644)
+    assert edge.sync().code == 0
+    edge.assert_in_step()
+
+
+@pytest.mark.parametrize("kind", ["symlink", "symlink above", "file"])
+@pytest.mark.parametrize("way", WAYS_IN)
+def test_a_data_folder_that_is_none_is_no_quiet_site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, kind: str, way: str
+) -> None:
+    """No link is followed; a run that saw nothing for that reason did not end well, and drops nothing."""
+    edge = site_over(way, tmp_path, monkeypatch, request)
+    edge.seal(1)
+    assert edge.sync().code == 0
+    edge.seal(2, "root.two")
+    data, real = edge.site / ("data" if "above" in kind else "data/sequence"), tmp_path / "elsewhere"
+    data.rename(real)
+    data.write_text("") if kind == "file" else data.symlink_to(real)
+
+    said = edge.sync()
+
+    said.refused(23, "data/sequence", "cannot be listed", "not a folder" if kind == "file" else "symlink")
+    assert "name the folder that it leads to" in said.json["hint"] and said.json["dropped"] == 0
+    assert edge.run("status").json["links"][0]["state"] == "partial"
+    edge.run("coverage").refused(20, "data/sequence cannot be listed")
+    troubles = [one["name"] for one in edge.run("doctor").json["checks"] if not one["ok"]]
+    assert "site plant1: data" in troubles
+    data.unlink()
+    real.rename(data)
     assert edge.sync().code == 0
     edge.assert_in_step()
 

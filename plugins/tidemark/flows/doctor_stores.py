@@ -10,9 +10,12 @@ from pathlib import Path
 
 from tidemark.errors import DiskFullError, NotFoundError, PermanentError, TidemarkError
 from tidemark.flows.findings import Check, bad, good
+from tidemark.proof.passed_over import LET_LIST, unlisted
 from tidemark.settings import ReceiverSettings, SiteSettings
+from tidemark.stores.listing import glance
 from tidemark.stores.opening import TIERS, StoreAddress
 from tidemark.stores.protocol import Store, Tier
+from tidemark.tsfiles.names import RESOURCE
 
 LOW_BYTES = 1_000_000_000
 CLOCK_SECONDS = 5.0  # a larger difference makes times in logs and landings hard to read side by side
@@ -108,11 +111,7 @@ def written_to(name: str, store: Store, clock: Clock) -> Iterator[Check]:
 def _site(name: str, site: SiteSettings, store: Store, clock: Clock) -> Iterator[Check]:
     folders = [("data", folder) for folder in site.data] + ([("schema", site.schema)] if site.schema else [])
     for what, folder in folders:
-        if not _exists(store, folder):
-            missing = NotFoundError(f"{folder} is not there")
-            yield bad(f"{name}: {what}", missing, f"see [sites.{site.name}] store and {what}; is the disk mounted?")
-        else:
-            yield good(f"{name}: {what}", folder)
+        yield _listed(f"{name}: {what}", site, store, folder)
     if not site.snapshot:
         yield good(f"{name}: snapshot", 'snapshot = "": files are read in place, looked at before and after')
         return
@@ -123,6 +122,18 @@ def _site(name: str, site: SiteSettings, store: Store, clock: Clock) -> Iterator
             yield check
     if difference is not None:
         yield _clock(name, difference)
+
+
+def _listed(label: str, site: SiteSettings, store: Store, folder: str) -> Check:
+    """Whether a run can see all that is in the folder: by the listing that it would make."""
+    listing = glance(store, [folder], RESOURCE)
+    if listing.missing:
+        what = label.rpartition(" ")[2]
+        missing = NotFoundError(f"{folder} is not there")
+        return bad(label, missing, f"see [sites.{site.name}] store and {what}; is the disk mounted?")
+    for path, why in unlisted(dict(listing.odd)):
+        return bad(label, PermanentError(f"{path} {why}"), LET_LIST)
+    return good(label, folder)
 
 
 def _trial_write(store: Store, folder: str, clock: Clock) -> float:

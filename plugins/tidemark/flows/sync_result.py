@@ -15,8 +15,10 @@ from tidemark.ledger.database import Ledger
 from tidemark.ledger.proof_rows import report
 from tidemark.ledger.run_rows import DROP, FAILED, HELD, SUPERSEDE, VANISHED, RunRow
 from tidemark.proof import passed_over
+from tidemark.proof.passed_over import LET_LIST
 from tidemark.proof.unproved import not_verified
 from tidemark.settings import LinkSettings
+from tidemark.stores.disk_rows import UNLISTED
 from tidemark.sync.distrust import QUARANTINED
 
 
@@ -75,6 +77,8 @@ class SyncResult:
             return f"look at ./tidemark plan {self.link}; then ./tidemark approve {self.run}"
         if self.distrusted:
             return "look at the disks at both ends; ./tidemark quarantine list, then quarantine release ID"
+        if self.left_out and all(why.startswith(UNLISTED) for _, why in self.left_out):
+            return LET_LIST
         if self.left_out:
             return f"./tidemark sync {self.link} sends them; ./tidemark why FILE tells more"
         if self.waiting_for_load:

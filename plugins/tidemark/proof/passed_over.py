@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from tidemark.stores.disk_rows import UNLISTED
 from tidemark.tsfiles.sealed import AT_WORK
 
+LET_LIST = "let the site's user list it (its mode, the disk's health); of a symlink name the folder that it leads to"
 _TOLD_ELSEWHERE = ("in quarantine as ", "sent without its devices being known")  # sync.distrust, sync.selection
 _OF_THE_DISK = "lost+found"  # root's alone, on every disk of its own
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 from tidemark.ledger.proof_rows import Row
 from tidemark.proof.differences import SOURCE, Difference
-from tidemark.proof.passed_over import unlisted
+from tidemark.proof.passed_over import LET_LIST, unlisted
 from tidemark.stores.protocol import Range, Store
 from tidemark.tsfiles.names import SourceName
 from tidemark.tsfiles.sealed import SealedFile, classify
 
 _ROTTEN = "restore it at the site, or touch it there so that the next sync sends it as it is"
-_LET_LIST = "let the site's user list it (its mode, the disk's health)"
 _AS_IT_IS = "restore it at the site, or send it as it is: ./tidemark verify --repair"
 
 
@@ -57,7 +56,7 @@ def check_source(store: Store, site: str, data: Sequence[str], acked: Sequence[R
     found = dict(zip(ranges, store.digests(ranges), strict=True))
     same: dict[str, SourceFile] = {}
     differences = [
-        Difference(SOURCE, site, path, "source", f"{path} {why}: nothing there can be compared", next=_LET_LIST)
+        Difference(SOURCE, site, path, "source", f"{path} {why}: nothing there can be compared", next=LET_LIST)
         for path, why in unlisted(dict(listing.odd))
     ]
     other_mods = set()

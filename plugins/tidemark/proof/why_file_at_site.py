@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidemark.proof.explanation import when
 from tidemark.proof.file_story import FileStory, Told
+from tidemark.proof.passed_over import LET_LIST
 from tidemark.stores.disk_rows import UNLISTED
 
 
@@ -43,7 +44,7 @@ def skipped(story: FileStory) -> Told | None:
     reason: str = link["skipped"]
     following, wait = _ADVICE_SKIPPED.get(reason.partition(" (")[0], _SKIPPED_ELSE)
     if reason.startswith(UNLISTED):
-        following = f"let the site's user list it (its mode, the disk's health), then ./tidemark sync {link['link']}"
+        following = f"{LET_LIST}; then ./tidemark sync {link['link']}"
         wait = "what is there is not sent, and nothing of it is dropped"
     if reason.startswith("in quarantine as "):  # sync.distrust
         following = f"./tidemark quarantine release {reason.split()[3].rstrip(':')}"

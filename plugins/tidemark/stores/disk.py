@@ -298,11 +298,11 @@ class Disk:
             if error.errno in (errno.ENOENT, errno.ENOTDIR):
                 missing.append(folder)
             else:
-                odd.append((folder, UNLISTED + os.strerror(error.errno or 0)))
+                odd.append((folder, UNLISTED + (error.strerror or os.strerror(error.errno or 0))))
             return None
         if modes.S_ISDIR(mode):
             return os.path.realpath(place) if place == self.root else place
-        odd.append((folder, "is a symlink" if modes.S_ISLNK(mode) else "is not a folder"))
+        odd.append((folder, UNLISTED + ("is a symlink" if modes.S_ISLNK(mode) else "is not a folder")))
         return None
 
     def _link(self, origin: bytes, place: bytes) -> None:

@@ -51,7 +51,8 @@ class Entry(NamedTuple):
 class Listing:
     """All regular files below the asked folders, ordered by path bytes, and what could not be listed as it should.
 
-    `missing`: asked folders that do not exist. `odd`: (path, reason) of symlinks, unreadable folders and the like.
+    `missing`: asked folders that do not exist. `odd`: (path, reason) of symlinks, unreadable folders and the like; it begins
+    with `disk_rows.UNLISTED` where nobody knows what is there, as of an asked folder that is a symlink.
     `partial`: some files come by their names alone, see `Glancing`.
     """
 

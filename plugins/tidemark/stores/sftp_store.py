@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tidemark.errors import DiskFullError, PermanentError, TidemarkError
-from tidemark.stores.disk_rows import outermost, show
+from tidemark.stores.disk_rows import UNLISTED, outermost, show
 from tidemark.stores.flow import Piece, Want
 from tidemark.stores.landing import check_path
 from tidemark.stores.local import check_folder, finish_listing, gone
@@ -288,9 +288,9 @@ class SftpStore:
             if facts is None:
                 missing.append(folder)
             elif folder not in plain:
-                odd.append((folder, "lies below a symlink"))
+                odd.append((folder, UNLISTED + "lies below a symlink"))
             elif folder and not modes.S_ISDIR(facts.mode):
-                odd.append((folder, "is a symlink" if modes.S_ISLNK(facts.mode) else "is not a folder"))
+                odd.append((folder, UNLISTED + ("is a symlink" if modes.S_ISLNK(facts.mode) else "is not a folder")))
             else:
                 real.append(folder)
         return real

@@ -344,6 +344,7 @@ class DiskConformance(StoreConformance):
         assert [entry.path for entry in listing.entries] == ["data/1"]
         assert [path for path, _ in listing.odd] == ["data/file", "data/folder", "linked"]
         assert all("symlink" in reason for _, reason in listing.odd)
+        assert dict(listing.odd)["linked"] == "cannot be listed: is a symlink"  # asked for: who asked knows nothing of it
         assert store.stat("data/file") is None
         assert store.stat("data/folder/key") is None
         assert list(store.digests([Range("data/file"), Range("data/folder/key")])) == [None, None]
