@@ -244,6 +244,21 @@ def test_a_data_folder_that_is_none_is_no_quiet_site(
     edge.assert_in_step()
 
 
+def test_schema_logs_that_nobody_may_list_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anybody: None) -> None:
+    edge = Commanded(tmp_path, monkeypatch, site_keys={"schema": "system/schema"})
+    edge.seal(1)
+    closed = edge.site / "system/schema"
+    closed.mkdir(parents=True)
+    closed.chmod(0)
+    said = edge.sync()
+    assert skipped(edge) == {"system/schema": "cannot be listed: Permission denied"}
+    said.refused(23, "system/schema", "cannot be listed: Permission denied")
+    assert edge.devices() == ["root.sg.d1"]
+    closed.chmod(0o755)
+    assert edge.sync().code == 0 and skipped(edge) == {}
+    edge.assert_in_step()
+
+
 def test_a_folder_nobody_may_list_drops_nothing_and_is_told(edge: Commanded, anybody: None) -> None:
     """What is there, nobody knows: that is no run that ended well."""
     kept = edge.seal(1, "root.one")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +62,7 @@ def plan(app: App, link: str, options: Options = Options()) -> PlanReport:  # no
     with app.site_store(site) as source:
         looking = Site(app.ledger, settings, site, source)
         selection = look(looking, options)
-        pieces = tuple(plan_pieces(looking)) if site.schema else ()
+        pieces, unlisted = plan_pieces(looking) if site.schema else ((), {})
     with app.ledger.read() as connection:
         known = link_rows.get_link(connection, link)
         unfinished = run_rows.unfinished_run(connection, link) if known else None
@@ -73,8 +74,8 @@ def plan(app: App, link: str, options: Options = Options()) -> PlanReport:  # no
         send=tuple((i.path, item_bytes(i)) for i in selection.items if i.action in (SEND, MODS)),
         drop=tuple(i.path for i in selection.items if i.action == DROP),
         superseded=tuple((i.path, i.covered_by) for i in selection.items if i.action == SUPERSEDE),
-        skipped=_skipped(selection),
-        schema=pieces,
+        skipped=_skipped(selection, unlisted),
+        schema=tuple(pieces),
         conflicts=_conflicts(app, settings, selection),
         guard=selection.guard,
     )
@@ -95,9 +96,9 @@ def read_plan(data: bytes) -> Plan:
         ) from broken
 
 
-def _skipped(selection: Selection) -> tuple[tuple[str, str], ...]:
+def _skipped(selection: Selection, unlisted: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     left_out = {seen.path: seen.reason for seen in selection.seen if seen.reason}
-    return tuple(sorted({**selection.skipped, **left_out}.items()))
+    return tuple(sorted({**selection.skipped, **left_out, **unlisted}.items()))
 
 
 def _conflicts(app: App, link: LinkSettings, selection: Selection) -> tuple[tuple[str, str, str], ...]:

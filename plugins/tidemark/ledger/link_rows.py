@@ -279,6 +279,11 @@ def put_skipped(connection: Connection, link: str, skipped: Mapping[str, str]) -
     write_rows(connection, "INSERT INTO skipped_file (link, path, reason, since) VALUES (:link, :path, :reason, :at)", fresh)
 
 
+def add_skipped(connection: Connection, link: str, skipped: Mapping[str, str]) -> None:
+    """More that the newest listing passed over, of another folder."""
+    put_skipped(connection, link, {**skipped_files(connection, link), **skipped})
+
+
 def skipped_files(connection: Connection, link: str) -> Mapping[str, str]:
     """{path: reason} of what the newest listing passed over."""
     rows = connection.execute(sa.text("SELECT path, reason FROM skipped_file WHERE link = :link"), {"link": link})

@@ -9,13 +9,14 @@ carries the bytes is whole. Source: seed 000 "Synchronization schema", research/
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemark.errors import CorruptionError, SourceVanishedError
 from tidemark.ledger import events, link_rows, run_rows
 from tidemark.ledger.link_rows import SchemaPosition
 from tidemark.ledger.run_rows import RunSchema
+from tidemark.stores.disk_rows import UNLISTED
 from tidemark.stores.landing import landed_path
 from tidemark.stores.protocol import Entry, Range
 from tidemark.sync.work import Site, Work
@@ -52,9 +53,13 @@ def sync_schema(work: Work) -> Mapping[str, int]:
             done = {p.path for p in run_rows.schema_pieces(connection, work.run_id)}
             begun = bool(run_rows.landings(connection, work.link.name, run_id=work.run_id))
         if not begun:  # a run's schema travels in its first part
-            for piece in plan_pieces(work):
+            planned, unlisted = plan_pieces(work)
+            for piece in planned:
                 if piece.path not in done:
                     _send(work, piece)
+            if unlisted:
+                with work.recording() as connection:
+                    link_rows.add_skipped(connection, work.link.name, unlisted)
     with work.ledger.read() as connection:
         pieces = run_rows.schema_pieces(connection, work.run_id)
     return {"files": len(pieces), "bytes": sum(p.size for p in pieces)}
@@ -65,17 +70,17 @@ def schema_path(piece: Piece) -> str:
     return f"_schema/{landed_path(piece.path)}.{piece.epoch}-{piece.start}"
 
 
-def plan_pieces(site: Site) -> Iterator[Piece]:
-    """What the site's schema logs gained. A log of known size and time is not read."""
+def plan_pieces(site: Site) -> tuple[Sequence[Piece], Mapping[str, str]]:
+    """What the site's schema logs gained, and {path: reason} of folders that cannot be listed. A log of known size and time
+    is not read."""
     with site.ledger.read() as connection:
         known = link_rows.schema_positions(connection, site.link.name)
-    logs = [e for e in site.source.list_files([site.site.schema]).entries if not e.path.endswith((".temp", ".tmp"))]
+    listing = site.source.list_files([site.site.schema])
+    logs = [e for e in listing.entries if not e.path.endswith((".temp", ".tmp"))]
     grown = [e for e in logs if e.path not in known or (e.size, e.mtime) != (known[e.path].position, known[e.path].mtime)]
     ranges = [Range(e.path, 0, known[e.path].position if e.path in known else 0) for e in grown]
-    for log, prefix in zip(grown, site.source.digests(ranges), strict=True):
-        piece = plan_piece(log, known.get(log.path), prefix)
-        if piece:
-            yield piece
+    planned = map(plan_piece, grown, [known.get(e.path) for e in grown], site.source.digests(ranges))
+    return [piece for piece in planned if piece], {path: why for path, why in listing.odd if why.startswith(UNLISTED)}
 
 
 def _send(work: Work, piece: Piece) -> None:
