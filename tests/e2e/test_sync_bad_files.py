@@ -129,6 +129,7 @@ def test_links_and_special_files_are_told_and_never_followed(edge: Commanded, tm
         "1 file is passed over: is neither file nor folder; ./tidemark plan plant1 lists it",
     ]
     assert edge.run("status").json["links"][0]["notes"] == said.json["notes"]
+    assert edge.run("coverage").json["notes"] == [f"plant1: {note}" for note in said.json["notes"]]
     assert edge.devices() == ["root.sg.d1"]
     assert len(list((edge.root / "data").rglob("*.tsfile"))) == 1
     assert "symlink" in told["data/sequence/root.sg/0/0/1600000000002-2-0-0.tsfile"]

@@ -13,11 +13,11 @@ from tidemark.ledger import sender_rows
 from tidemark.ledger.link_rows import get_link, skipped_files
 from tidemark.ledger.proof_rows import report
 from tidemark.ledger.run_rows import landings
+from tidemark.proof import passed_over
 from tidemark.proof.coverage import SiteCoverage, claims, stretches, unplaced
 from tidemark.proof.days import day_of, parse_time
 from tidemark.proof.gather import catalog_view, expected_files, waiting_files
 from tidemark.proof.landed_check import LOST
-from tidemark.proof.passed_over import unlisted
 from tidemark.proof.presence import CatalogView, Expected
 from tidemark.proof.unproved import not_verified
 from tidemark.stores.landing import MANIFEST, Manifest, landing_folder
@@ -70,13 +70,14 @@ def cover_site(connection: Connection, scene: Scene, site: Site) -> SiteCoverage
     for path in apart:
         del expected[path]
     gaps += _missing_landings(connection, scene, site) or _lost_landings(connection, scene, site)
-    gaps += _unlisted(connection, site)
+    skipped = skipped_files(connection, site.link) if site.link else {}
+    gaps += [f"{path} {why}: nobody knows what is there" for path, why in passed_over.unlisted(skipped)]
     view = view.knowing(trouble)
     gaps += unplaced(expected.values(), view)
     found = claims(expected.values(), view, site.unit)
     first = None if scene.since is None else day_of(parse_time(scene.since, site.unit), site.unit)
     last = None if scene.until is None else day_of(parse_time(scene.until, site.unit) - 1, site.unit)
-    notes = _notes(apart, view, scene, _never_ran(connection, site))
+    notes = (*_notes(apart, view, scene, _never_ran(connection, site)), *passed_over.notes(skipped, site.link))
     unverified = sender_rows.count_unverified(connection).get(site.link, 0)
     notes += (not_verified(unverified, site.name),) if unverified else ()
     return SiteCoverage(site.name, stretches(found, first, last), tuple(gaps), notes)
@@ -118,12 +119,6 @@ def _trouble(paper: Path) -> str:
     except OSError as broken:
         return f"{paper} cannot be looked at: {broken.strerror}"
     return ""
-
-
-def _unlisted(connection: Connection, site: Site) -> list[str]:
-    """Folders of the site that its link could not list: what is there is not expected, and not proved either."""
-    skipped = skipped_files(connection, site.link) if site.link else {}
-    return [f"{path} {why}: nobody knows what is there" for path, why in unlisted(skipped)]
 
 
 def _never_ran(connection: Connection, site: Site) -> str:
