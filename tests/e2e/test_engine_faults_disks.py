@@ -128,6 +128,33 @@ def test_a_file_that_is_larger_than_files_may_be_fails_alone(start_sshd: START, 
     assert not (world.centre / large.target_path).exists()
 
 
+# --- a disk that lost what was written, which it says once
+
+
+@pytest.mark.parametrize("tier", [Tier.SFTP, pytest.param(Tier.POSIX, marks=pytest.mark.full)])
+def test_bytes_of_a_large_file_that_the_disk_lost_are_not_gone_on_from(
+    start_sshd: START, tmp_path: Path, tier: Tier
+) -> None:
+    world = world_on_a_bad_disk(start_sshd, tmp_path, "push", tier, unsynced="1.tsfile.part")
+    small, large = items = [world.put("0.tsfile", 5000), world.put("1.tsfile", 6 * MB)]
+    outcomes = world.move(items)
+    assert isinstance(outcomes[small], Sent) and isinstance(outcomes[large], Failed)
+    bad_disk.login_script(tmp_path / "login", {})
+    outcomes = world.move(items)
+    assert world.arrived(outcomes)
+    assert outcomes[large].wire_bytes >= large.size, "what a sync said is lost was believed, since the next one said nothing"
+
+
+def test_a_name_that_the_disk_may_lose_is_told(start_sshd: START, tmp_path: Path) -> None:
+    """The tool `sync` said so, behind which a plain `sync` knows of no trouble."""
+    world = world_on_a_bad_disk(start_sshd, tmp_path, "push", Tier.POSIX, unsynced="/landing")
+    items = [world.put("0.tsfile", 5000)]
+    (failed,) = world.move(items).values()
+    assert isinstance(failed, Failed) and "/landing" in failed.error.message and failed.error.hint
+    bad_disk.login_script(tmp_path / "login", {})
+    assert world.arrived(world.move(items))
+
+
 # --- a server that lies about sizes
 
 

@@ -1,6 +1,7 @@
 /* A disk that misbehaves, for one process and its children: LD_PRELOAD=bad_disk.so BAD_DISK_IN=/folder and one of
  *   BAD_DISK_QUOTA=bytes     this process may write so many, then EDQUOT
  *   BAD_DISK_FLIP=text       the first byte of each write to a file whose name holds the text is another on the disk
+ *   BAD_DISK_UNSYNCED=text   the first sync that this process asks of a file or folder whose name ends so fails: EIO
  *   BAD_DISK_LIE=n           a file has n bytes more (or less) than it has, for whoever asks
  * Files below BAD_DISK_IN alone. Real quotas need a kernel that has them, and a disk that keeps flipping is hard to buy. */
 #define _GNU_SOURCE
@@ -66,6 +67,19 @@ static ssize_t written_at(const char *name, int fd, const void *data, size_t cou
 
 ssize_t pwrite(int fd, const void *data, size_t count, off_t at) { return written_at("pwrite", fd, data, count, at); }
 ssize_t pwrite64(int fd, const void *data, size_t count, off_t at) { return written_at("pwrite64", fd, data, count, at); }
+
+int fsync(int fd) {
+    static int (*real)(int), told;
+    char room[4096];
+    const char *end = getenv("BAD_DISK_UNSYNCED"), *path = path_of(fd, room, sizeof room);
+    if (!real) real = dlsym(RTLD_NEXT, "fsync");
+    if (end && !told && ours(path) && strlen(path) >= strlen(end) && !strcmp(path + strlen(path) - strlen(end), end)) {
+        told = 1;
+        errno = EIO;
+        return -1;
+    }
+    return real(fd);
+}
 
 static long long lie(const char *path) {
     const char *more = getenv("BAD_DISK_LIE");

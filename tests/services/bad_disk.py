@@ -1,4 +1,4 @@
-"""A disk that misbehaves below one folder: a quota that is used up, bytes that flip as they are written, sizes that lie.
+"""A disk that misbehaves below one folder: a quota that is used up, bytes that flip or are lost, sizes that lie.
 
 `bad_disk.c` is compiled once and loaded (LD_PRELOAD) into the processes that shall see such a disk: those of an SSH login
 by `server_options`, a process of ours by `environment`. The rest of the machine sees the real one.
@@ -31,7 +31,7 @@ def library() -> Path:
 
 
 def environment(folder: Path, **troubles: object) -> Mapping[str, str]:
-    """What a process needs to see a bad disk below `folder`: `quota`, `lie` (bytes), `flip` (part of a name)."""
+    """What a process needs to see a bad disk below `folder`: `quota`, `lie` (bytes), `flip` (part of a name), `unsynced`."""
     asked = {f"BAD_DISK_{name.upper()}": str(value) for name, value in troubles.items()}
     return {"LD_PRELOAD": str(library()), "BAD_DISK_IN": f"{folder}/", **asked}
 

@@ -7,6 +7,7 @@ cipher is that of the libcrypto which `hashlib` uses. Where there is none `packe
 from __future__ import annotations
 
 import ctypes
+import weakref
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +20,7 @@ WHOLE, OTHER, IDLE, ENDED, FAILED, BROKEN = range(6)
 PATIENCE = 0.1  # seconds
 _CIPHERS = {16: "EVP_aes_128_gcm", 32: "EVP_aes_256_gcm"}
 _CALLS = ("EVP_DecryptInit_ex", "EVP_DecryptUpdate", "EVP_DecryptFinal_ex", "EVP_CIPHER_CTX_ctrl")
+_CONTEXT = ("EVP_CIPHER_CTX_new", "EVP_CIPHER_CTX_free", "EVP_DecryptInit_ex")
 
 
 class _Reader(ctypes.Structure):
@@ -47,16 +49,19 @@ class PacketReader:
 
     def __init__(self, code: ctypes.CDLL, crypto: ctypes.CDLL, engine: Any, key: bytes) -> None:
         self.engine = engine
-        self._code, self._crypto = code, crypto
+        self._code = code
         self.state = _Reader(*(ctypes.cast(crypto[name], ctypes.c_void_p) for name in _CALLS))
-        self.state.context = crypto.EVP_CIPHER_CTX_new()
-        cipher = crypto[_CIPHERS[len(key)]]
-        cipher.restype = ctypes.c_void_p
-        if not self.state.context or crypto.EVP_DecryptInit_ex(self.state.context, cipher(), None, key, None) != 1:
+        # Functions of our own, by index: attributes of a library are every thread's, and another may be setting them up.
+        new, free, begin, cipher = (crypto[name] for name in (*_CONTEXT, _CIPHERS[len(key)]))
+        address = ctypes.c_void_p
+        new.restype, free.restype, cipher.restype = address, None, address
+        free.argtypes, begin.argtypes = (address,), (address, address, address, ctypes.c_char_p, address)
+        self.state.context = new()
+        if not self.state.context:
             raise MemoryError("no cipher context")
-
-    def __del__(self) -> None:
-        self._crypto.EVP_CIPHER_CTX_free(self.state.context)
+        weakref.finalize(self, free, self.state.context).atexit = False  # a thread may still read then
+        if begin(self.state.context, cipher(), None, key, None) != 1:
+            raise MemoryError("no cipher context")
 
     def bind(self, buffer: bytearray, other: bytearray, fixed: bytes) -> None:
         """`buffer` for what the socket has, `other` as large as the largest packet, `fixed`: how every nonce begins."""
@@ -92,16 +97,4 @@ def _address(data: bytearray) -> int:
 
 @lru_cache(maxsize=1)
 def _library() -> ctypes.CDLL | None:
-    made = library("tidemark.stores", "packets.c")
-    crypto = libcrypto()
-    if crypto is None:
-        return None
-    try:
-        crypto.EVP_CIPHER_CTX_new.restype = ctypes.c_void_p
-        crypto.EVP_CIPHER_CTX_free.argtypes = (ctypes.c_void_p,)
-        crypto.EVP_CIPHER_CTX_free.restype = None
-        address = ctypes.c_void_p
-        crypto.EVP_DecryptInit_ex.argtypes = (address, address, address, ctypes.c_char_p, address)
-    except AttributeError:  # another library of that name
-        return None
-    return made
+    return library("tidemark.stores", "packets.c")

@@ -58,8 +58,7 @@ class DiskTarget:
     def claim(self, job: Job) -> None:
         with translated(self._store.where, job.part):
             if job.at - self._synced[job.number] >= SYNC_BYTES:
-                os.fsync(self._handle(job))
-                self._synced[job.number] = job.at
+                self._sync(job)
             # CRASH WINDOW: the bytes lie in the part, the journal does not know: the rerun sends them again.
             os.write(self._papers[job.number], job.claims[-1].line())
         self.kept_bytes += job.at - self._claimed[job.number]
@@ -120,6 +119,14 @@ class DiskTarget:
                 os.ftruncate(paper, len(journal))
             else:
                 os.write(paper, journal)
+
+    def _sync(self, job: Job) -> None:
+        try:
+            os.fsync(self._handle(job))
+        except OSError:  # no other sync would say so again: nobody may go on from it
+            durable.remove_quietly(self._store.disk.locate(job.part))
+            raise
+        self._synced[job.number] = job.at
 
     def _unless_lost(self, jobs: Sequence[Job], sync: Callable[[], None]) -> dict[Job, TidemarkError]:
         """Those of which the disk lost bytes or the name. No other sync would say so again: their parts are gone, and where

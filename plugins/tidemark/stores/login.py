@@ -192,8 +192,15 @@ def _keys(login: Login) -> Iterator[tuple[str, paramiko.PKey]]:
         yield f"agent key {key.fingerprint}", key
     for name in ("id_ed25519", "id_ecdsa", "id_rsa"):
         path = Path("~/.ssh").expanduser() / name
-        if path.exists():
+        if _is_there(path):
             yield str(path), _load(path)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # in another user's home: nobody named it
+        return False
 
 
 def _load(path: Path) -> paramiko.PKey:

@@ -11,6 +11,7 @@ from tidemark.errors import PermanentError, UsageError
 from tidemark.settings import NodeSettings, ReceiverSettings, SiteSettings
 from tidemark.stores.dialling import CONNECT_SECONDS, Dialled
 from tidemark.stores.protocol import Store, Tier
+from tidemark.stores.translation import translated
 
 TIERS = {"python": Tier.PYTHON, "posix": Tier.POSIX, "sftp": Tier.SFTP}
 """What the settings' `tier` may force; "auto" is what a probe finds."""
@@ -96,13 +97,16 @@ def _local(url: str) -> Store:
     from tidemark.stores.local import LocalStore
 
     root = Path(local_root(url))
-    if root.exists() and not root.is_dir():
+    store = LocalStore(str(root))
+    with translated(store.where, ""):
+        is_file = root.exists() and not root.is_dir()
+    if is_file:
         raise PermanentError(
             f"store {url} is a file, not a folder",
             hint="move the file away, or name a folder as store in the settings; ./tidemark doctor checks every store",
             subject=url,
         )
-    return LocalStore(str(root))
+    return store
 
 
 def local_root(url: str) -> str:

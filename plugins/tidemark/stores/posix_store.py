@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import secrets
 import shlex
 from collections.abc import Iterator, Sequence
@@ -146,10 +147,15 @@ class PosixStore(SftpStore):
             odd += output.odd.items()
 
     def _sync_folders(self, at: SftpFolders, folders: Sequence[str]) -> None:
-        """`sync FOLDER…` where the tool takes names, else `sync` of everything."""
+        """`sync FOLDER…` where the tool takes names, else `sync` of everything, which tells of no trouble."""
         if "sync" in self._tools and folders:
-            places = " ".join(shlex.quote(at.place(folder)) for folder in folders)
-            self._run(f"sync {places} 2>/dev/null || sync")
+            places = [at.place(folder) for folder in folders]
+            named = " ".join(map(shlex.quote, places))
+            script = f'case "$(LC_ALL=C sync --help 2>&1)" in *FILE*) sync {named};; *) sync;; esac && echo synced'
+            said, errors = self._run(script)
+            if not said.endswith(b"synced\n"):
+                why = errors.decode("utf-8", "replace").strip()
+                raise OSError(errno.EIO, f"its names may not last: {why or 'sync failed'}", places[0])
 
     def remove_tree(self, folder: str) -> None:
         """By `rm -rf`; what it leaves is removed name by name, so that the trouble is named."""

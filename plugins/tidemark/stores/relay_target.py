@@ -6,6 +6,7 @@ A store that can have many writes on their way offers a target of its own (`Taki
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
 from tidemark.errors import TidemarkError
@@ -106,13 +107,22 @@ class CallTarget:
 
     def claim(self, job: Job) -> None:
         held, self._held[job.number] = self._held[job.number], []
-        sync = job.at - self._synced[job.number] >= SYNC_BYTES
-        self._store.write_part(job.part, job.at - sum(map(len, held)), held, sync)
-        self._synced[job.number] = job.at if sync else self._synced[job.number]
+        self._store.write_part(job.part, job.at - sum(map(len, held)), held)
+        if job.at - self._synced[job.number] >= SYNC_BYTES:
+            self._sync(job)
         # CRASH WINDOW: the bytes lie in the part, the journal does not know: the rerun sends them again.
         paper = self._papers[job.number]
         self._papers[job.number] = self._store.write_part(job.paper, paper, [job.claims[-1].line()])
         self.kept_bytes += sum(map(len, held))
+
+    def _sync(self, job: Job) -> None:
+        try:
+            self._store.write_part(job.part, job.at, [], sync=True)
+        except TidemarkError:  # a disk says once that it lost bytes: nobody may go on from them
+            with suppress(TidemarkError):
+                self._store.remove([job.part])
+            raise
+        self._synced[job.number] = job.at
 
     def proven(self, jobs: Sequence[Job]) -> list[str | TidemarkError | None]:
         small = [job for job in jobs if job.small]

@@ -95,7 +95,7 @@ class PartStream:
     def sync(self, part: Part) -> None:
         """Make durable what was written so far."""
         if self._syncs:
-            self._then(part, lambda: self._post(part, EXTENDED, text(FSYNC) + text(part._handle), self._checked))
+            self._then(part, lambda: self._post(part, EXTENDED, text(FSYNC) + text(part._handle), self._synced))
 
     def end(self, part: Part, read_back: bool = False) -> None:
         """Make it durable, with `read_back` read it again, which is for files of one READ; close it."""
@@ -184,6 +184,13 @@ class PartStream:
 
     def _checked(self, part: Part, reply: Reply) -> None:
         self._note(part, reply.failure())
+
+    def _synced(self, part: Part, reply: Reply) -> None:
+        """A disk tells once of bytes that it lost: a part that would be gone on from, and synced again, is removed."""
+        if reply.failure() is not None:
+            # CRASH WINDOW: a line cut here leaves the part, which the rerun goes on from: nobody hears of it any more.
+            self._post(part, REMOVE, text(part.place), lambda _part, _reply: None)
+        self._checked(part, reply)
 
     def _came_back(self, part: Part, reply: Reply) -> None:
         self._note(part, reply.failure((1,)))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.errors import UsageError
+from tidemark.errors import PermanentError, UsageError
+from tidemark.stores.login import Login, _keys
 from tidemark.stores.opening import StoreAddress, open_store, without_password
 
 
@@ -29,3 +30,16 @@ def test_an_error_repeats_no_password(url: str) -> None:
 @pytest.mark.parametrize("url", ["sftp://me@host:22/x", "sftp://host/x:y", "file:///a:b@c", "nonsense"])
 def test_an_address_without_one_is_shown_as_it_is(url: str) -> None:
     assert without_password(url) == url
+
+
+def test_a_folder_that_cannot_be_looked_at_is_told() -> None:
+    with pytest.raises(PermanentError) as caught:
+        open_store(StoreAddress(f"file:///{'long' * 100}"))
+    assert "longlong" in caught.value.message and caught.value.hint
+
+
+def test_keys_in_a_home_that_cannot_be_looked_at_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a service that runs as another user than its HOME belongs to."""
+    monkeypatch.setenv("HOME", f"/{'long' * 100}")
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    assert list(_keys(Login("host", 22, "me", "", ""))) == []

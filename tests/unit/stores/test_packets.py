@@ -7,9 +7,12 @@ import json
 import os
 import random
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +27,7 @@ from tidemark.stores.bulk_sink import PACKET_ROOM, BulkSink, Frame
 from tidemark.stores.far_program import DATA, DONE, HEAD
 from tidemark.stores.packets import BulkPacketizer
 
+PLUGINS = Path(__file__).parents[3] / "plugins"
 CHANNEL, OTHER_CHANNEL = 3, 4
 CHANNEL_DATA, IGNORE = 94, 2
 ROOM = 1 << 20
@@ -281,3 +285,23 @@ def test_a_silent_wire_is_looked_at_and_left_when_it_is_closed(wire: Callable[..
     reader.join(10)
     assert not reader.is_alive()
     assert line.came == [(DATA, b"first"), None]
+
+
+_ANOTHER_LIBRARY = """
+import ctypes
+from tidemark.stores import compiled_packets
+found = compiled_packets.libcrypto()
+for _ in range(50):  # each time one that no other thread has set up yet
+    compiled_packets.libcrypto = lambda: ctypes.CDLL(found._name)
+    assert compiled_packets.packet_reader(None, bytes(16)).state.context
+"""
+
+
+@pytest.mark.real("C compiler")
+def test_a_reader_is_made_while_another_thread_asks_for_the_cipher_library_too() -> None:
+    """Both found none yet and load it; who got the other's went on with an address cut to 32 bits, and the process died."""
+    if compiled_packets.packet_reader(None, bytes(16)) is None:
+        pytest.skip("no C compiler, or no libcrypto of its own")
+    words = [sys.executable, "-c", _ANOTHER_LIBRARY]
+    done = subprocess.run(words, env={**os.environ, "PYTHONPATH": str(PLUGINS)}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
