@@ -29,6 +29,7 @@ from tests.services.privileges import as_anybody
 from tests.services.processes import PartMissing, wait_until
 from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
+from tidemark.ledger import database
 
 pytestmark = pytest.mark.usefixtures("short_limits")
 ROOT = Path(__file__).resolve().parents[2]
@@ -290,12 +291,14 @@ def writing_elsewhere(file: Path) -> Iterator[None]:
         other.close()
 
 
-def test_a_ledger_that_somebody_keeps_locked_is_tried_again_later(edge: Commanded) -> None:
+def test_a_ledger_that_somebody_keeps_locked_is_tried_again_later(edge: Commanded, monkeypatch: pytest.MonkeyPatch) -> None:
     edge.seal(1)
     assert edge.sync().code == 0
     edge.seal(2)
     with writing_elsewhere(edge.folder / "var" / "ledger.db"):
-        edge.sync().refused(5, "ledger", "locked")
+        with monkeypatch.context() as patch:
+            patch.setattr(database, "BUSY_TIMEOUT_MS", 300)
+            edge.sync().refused(5, "ledger", "locked")
         assert edge.run("status").code == 0  # readers are not in the way
     assert edge.sync().code == 0
     edge.assert_in_step()
