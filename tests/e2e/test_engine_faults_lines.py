@@ -105,9 +105,19 @@ def test_a_cap_that_is_lifted_leaves_no_journal_of_the_slower_try(sshd: Sshd, tm
     world = World.of(sshd, tmp_path, way, tier)
     items = [world.put(f"{n}", 500_000) for n in range(3)]
     crossed: list[int] = []
-    with world.ends() as (source, target):
-        options = SendOptions(bandwidth=800_000, should_stop=lambda: sum(crossed) > 600_000)
-        list(send(source, target, items, options, crossed.append))
+    stopped = threading.Event()
+
+    def stop() -> bool:
+        if sum(crossed) > 600_000:
+            stopped.set()
+        return stopped.is_set()
+
+    with Wire(sshd.port, upwards=way == "push") as wire:
+        wire.once_at(1_000_000, lambda: stopped.wait(15))
+        world.port = wire.port
+        with world.ends() as (source, target):
+            list(send(source, target, items, SendOptions(bandwidth=800_000, should_stop=stop), crossed.append))
+    world.port = 0
     assert any(name.endswith(".part.blocks") for name in world.names())
     assert world.arrived(world.move(items))
 
