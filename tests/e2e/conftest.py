@@ -16,7 +16,6 @@ from tests.services import bad_disk, iotdb
 from tests.services.iotdb import IoTDB
 from tests.services.processes import PartMissing
 from tests.services.running_airflow import Deployment, RunningAirflow
-from tidemark.ledger import database
 from tidemark.stores import retrying, sftp
 from tidemark.stores.login import Limits
 
@@ -73,7 +72,6 @@ def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sftp, "Limits", functools.partial(Limits, 10, 20, 10))
     monkeypatch.setattr(retrying, "FIRST_PAUSE", 0.02)
     monkeypatch.setattr(retrying, "LONGEST_PAUSE", 0.1)
-    monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 300)
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.real("postgresql"))])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -155,16 +156,20 @@ def test_the_line_to_the_source_may_be_cut(nodes: Nodes, upwards: bool) -> None:
 
 
 def test_a_killed_server_at_either_end_is_gone_on_from(nodes: Nodes) -> None:
-    items, killed = nodes.large(24 * MB), [0]
-    with nodes.opened() as (source, target):
+    items, killed = nodes.large(24 * MB), list[Sshd]()
+    with Wire(nodes.second.port, upwards=True) as line, nodes.opened(far=line.port) as (source, target):
 
-        def kill(count: int) -> None:
-            before, killed[0] = killed[0], killed[0] + count
-            for at, server in ((6 * MB, nodes.second), (14 * MB, nodes.first)):
-                if before < at <= killed[0]:
-                    server.drop_connections()
+        def kill(server: Sshd) -> None:
+            server.drop_connections()
+            killed.append(server)
 
-        outcomes = list(send(source, target, items, OPTIONS, kill))
+        def kill_one_and_then_the_other() -> None:
+            line.once_at(8 * MB, lambda: kill(nodes.first))
+            kill(nodes.second)
+
+        line.once_at(6 * MB, kill_one_and_then_the_other)
+        outcomes = list(send(source, target, items, OPTIONS))
+        assert killed == [nodes.second, nodes.first]
 
     assert_whole(items, nodes.begin, nodes.end, outcomes)
     assert outcomes[0].wire_bytes <= 24 * MB + 2 * OPTIONS.block_bytes
@@ -199,14 +204,19 @@ def test_the_relay_goes_on_where_a_direct_sending_stopped(nodes: Nodes) -> None:
     """And the other way round: both keep the same journal."""
     items, came = nodes.large(16 * MB), [0]
     for options, until in ((OPTIONS, 6 * MB), (SendOptions(), 12 * MB)):
-        stopping = SendOptions(direct=options.direct, should_stop=lambda until=until: came[0] >= until)  # type: ignore[misc]
-        with nodes.opened() as (source, target):
-            before = came[0]
+        stopped, before = threading.Event(), came[0]
 
-            def count(size: int) -> None:
-                came[0] += size
+        def stop(until: int = until, stopped: threading.Event = stopped) -> bool:
+            if came[0] >= until:
+                stopped.set()
+            return stopped.is_set()
 
-            assert not list(send(source, target, items, stopping, count))
+        def count(size: int) -> None:
+            came[0] += size
+
+        with Wire(nodes.second.port, upwards=True) as line, nodes.opened(far=line.port) as (source, target):
+            line.once_at(until - before + MB, lambda stopped=stopped: stopped.wait(8))  # type: ignore[misc]
+            assert not list(send(source, target, items, replace(options, should_stop=stop), count))
             assert before < came[0] <= until + OPTIONS.block_bytes + MB
         assert all((nodes.end / of("l/large.tsfile")).exists() for of in (part_of, journal_of))
     with nodes.opened() as (source, target):
@@ -217,16 +227,15 @@ def test_the_relay_goes_on_where_a_direct_sending_stopped(nodes: Nodes) -> None:
 
 @pytest.mark.parametrize("size", [20_000, 12 * MB])
 def test_a_source_that_changes_during_the_sending_is_never_mixed(nodes: Nodes, size: int) -> None:
-    items, came, new = nodes.large(size), [0], os.urandom(size)
-    with nodes.opened() as (source, target):
+    items, new = nodes.large(size), os.urandom(size)
+    with Wire(nodes.second.port, upwards=True) as line, nodes.opened(far=line.port) as (source, target):
 
-        def change(count: int) -> None:
-            before, came[0] = came[0], came[0] + count
-            if before < min(size, 4 * MB) <= came[0]:
-                with (nodes.begin / "large.tsfile").open("r+b") as there:  # one that is shorter for a moment has failed
-                    there.write(new)
+        def change() -> None:
+            with (nodes.begin / "large.tsfile").open("r+b") as there:  # one that is shorter for a moment has failed
+                there.write(new)
 
-        (sent,) = send(source, target, items, OPTIONS, change)
+        line.once_at(min(size, 4 * MB), change)
+        (sent,) = send(source, target, items, OPTIONS)
 
     there = (nodes.end / "l" / "large.tsfile").read_bytes()
     assert isinstance(sent, Sent)
@@ -234,17 +243,16 @@ def test_a_source_that_changes_during_the_sending_is_never_mixed(nodes: Nodes, s
 
 
 def test_a_source_whose_mtime_is_set_back_after_a_change_is_never_mixed(nodes: Nodes) -> None:
-    items, came, size = nodes.large(), [0], 12 * MB
-    with nodes.opened() as (source, target):
+    items, size = nodes.large(), 12 * MB
+    with Wire(nodes.second.port, upwards=True) as line, nodes.opened(far=line.port) as (source, target):
 
-        def change(count: int) -> None:
-            before, came[0] = came[0], came[0] + count
-            if before < 4 * MB <= came[0]:
-                with (nodes.begin / "large.tsfile").open("r+b") as there:
-                    there.write(b"B" * size)
-                os.utime(nodes.begin / "large.tsfile", (OLD, OLD))
+        def change() -> None:
+            with (nodes.begin / "large.tsfile").open("r+b") as there:
+                there.write(b"B" * size)
+            os.utime(nodes.begin / "large.tsfile", (OLD, OLD))
 
-        (sent,) = send(source, target, items, OPTIONS, change)
+        line.once_at(4 * MB, change)
+        (sent,) = send(source, target, items, OPTIONS)
 
     assert isinstance(sent, Sent) and sent.wire_bytes > size
     assert (nodes.end / "l" / "large.tsfile").read_bytes() == b"B" * size
@@ -347,16 +355,15 @@ def test_a_key_that_the_source_may_not_log_in_with_is_relayed(nodes: Nodes, monk
 
 
 def test_a_line_that_is_lost_for_good_is_relayed_from_where_it_was(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    items, came = nodes.large(), [0]
-    with nodes.opened() as (source, target):
+    items = nodes.large()
+    with Wire(nodes.second.port, upwards=True) as line, nodes.opened(far=line.port) as (source, target):
 
-        def lose(count: int) -> None:
-            before, came[0] = came[0], came[0] + count
-            if before < 5 * MB <= came[0]:
-                monkeypatch.setattr(direct, "ssh_command", lambda *_: ["false"])
-                nodes.second.drop_connections()
+        def lose() -> None:
+            monkeypatch.setattr(direct, "ssh_command", lambda *_: ["false"])
+            nodes.second.drop_connections()
 
-        outcomes = list(send(source, target, items, OPTIONS, lose))
+        line.once_at(5 * MB, lose)
+        outcomes = list(send(source, target, items, OPTIONS))
 
     assert_whole(items, nodes.begin, nodes.end, outcomes)
     (road,) = roads(outcomes)

@@ -14,6 +14,7 @@ from tests.e2e.sending_process import moved_apart
 from tests.e2e.store_ends import disk, needs_root
 from tests.services import bad_disk
 from tests.services.sshd import FarEnd, Sshd
+from tests.services.wire import Wire
 from tidemark.errors import CorruptionError, DiskFullError, PermanentError, SourceVanishedError
 from tidemark.stores.protocol import Tier
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
@@ -77,18 +78,14 @@ def test_a_target_that_is_full_on_the_way_is_named_and_goes_on_once_there_is_roo
     """At 99 % what is still to be written may be a name alone, for which there is room."""
     world = World.of(sshd, tmp_path, way, tier)
     items = [world.put(f"{n}.tsfile", size) for n, size in enumerate([9 * MB, 3 * MB + 1, *[20_000] * 100, 2 * MB])]
-    total, crossed = sum(item.size for item in items), 0
-
-    def on_bytes(count: int) -> None:
-        nonlocal crossed
-        crossed += count
-        if crossed * 100 >= total * percent > (crossed - count) * 100:
-            fill(world.centre)
-
+    total = sum(item.size for item in items)
     with disk(world.centre, f"size={2 * total}"):
-        options = SendOptions(bandwidth=12e6)
-        with world.ends() as (source, target):
-            outcomes = {one.item: one for one in send(source, target, items, options, on_bytes)}
+        with Wire(sshd.port, upwards=way == "push") as wire:
+            wire.once_at(total * percent // 100, lambda: fill(world.centre))
+            world.port = wire.port
+            with world.ends() as (source, target):
+                outcomes = {one.item: one for one in send(source, target, items)}
+        world.port = 0
         assert set(outcomes) == set(items) and world.no_half_file(outcomes)
         failed = [one.error for one in outcomes.values() if isinstance(one, Failed)]
         assert failed or percent == 99

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -80,8 +81,19 @@ def test_a_file_with_the_longest_name_goes_on_from_its_blocks(sshd: Sshd, tmp_pa
     world = World.of(sshd, tmp_path, way)
     item = world.put("n" * 255, 32 * MB)
     crossed: list[int] = []
-    with world.ends() as (source, target):
-        assert list(send(source, target, [item], SendOptions(should_stop=lambda: sum(crossed) > 0), crossed.append)) == []
+    stopped = threading.Event()
+
+    def stop() -> bool:
+        if sum(crossed):
+            stopped.set()
+        return stopped.is_set()
+
+    with Wire(sshd.port, upwards=way == "push") as wire:
+        wire.once_at(8 * MB, lambda: stopped.wait(15))
+        world.port = wire.port
+        with world.ends() as (source, target):
+            assert list(send(source, target, [item], SendOptions(should_stop=stop), crossed.append)) == []
+    world.port = 0
     assert all(name.startswith("landing/") and name.endswith((".part", ".part.blocks")) for name in world.names())
     outcomes = world.move([item])
     assert world.arrived(outcomes)

@@ -15,7 +15,9 @@ import pytest
 from tests.e2e.engine_world import MB, World, world_on_a_bad_disk
 from tests.e2e.sending_process import moved_apart
 from tests.services import bad_disk
+from tests.services.processes import soon
 from tests.services.sshd import Sshd
+from tests.services.wire import Wire
 from tidemark.errors import CorruptionError
 from tidemark.stores.block_journal import part_of
 from tidemark.stores.protocol import Tier
@@ -65,17 +67,20 @@ def test_bytes_that_flip_in_the_part_between_two_blocks_are_sent_again(
     part = world.centre / "landing" / "large.part"
     flipped: list[int] = []
 
-    def flip(_count: int) -> None:
-        if not flipped and part.exists() and part.stat().st_size > at + MB:
-            with part.open("r+b") as file:
-                file.seek(at)
-                byte = file.read(1)
-                file.seek(at)
-                file.write(bytes([byte[0] ^ 1]))
-            flipped.append(at)
+    def flip() -> None:
+        assert soon(lambda: part.exists() and part.stat().st_size > at + MB)
+        with part.open("r+b") as file:
+            file.seek(at)
+            byte = file.read(1)
+            file.seek(at)
+            file.write(bytes([byte[0] ^ 1]))
+        flipped.append(at)
 
-    with world.ends() as (source, target):
-        (one,) = send(source, target, [item], SendOptions(bandwidth=60e6), flip)
+    with Wire(sshd.port, upwards=way == "push") as wire:
+        wire.once_at(at + 6 * MB, flip)
+        world.port = wire.port
+        with world.ends() as (source, target):
+            (one,) = send(source, target, [item])
     assert flipped and world.arrived({item: one})
 
 
@@ -87,15 +92,16 @@ def test_a_part_that_somebody_takes_away_or_cuts_while_more_comes_is_brought_aga
     world = World.of(sshd, tmp_path, way, tier)
     items = [world.put("large", 24 * MB), *(world.put(f"{n}", 20_000) for n in range(20))]
     part = world.centre / part_of(items[0].target_path)
-    crossed: list[int] = []
     harmed: list[Path] = []
 
-    def meanwhile(count: int) -> None:
-        crossed.append(count)
-        if sum(crossed) > 6 * MB and not harmed and part.exists():
-            harmed.append(part)
-            part.unlink() if harm == "gone" else os.truncate(part, 100)
+    def meanwhile() -> None:
+        assert soon(part.exists)
+        part.unlink() if harm == "gone" else os.truncate(part, 100)
+        harmed.append(part)
 
-    with world.ends() as (source, target):
-        told = list(send(source, target, items, SendOptions(block_bytes=MB, bandwidth=40e6), meanwhile))
+    with Wire(sshd.port, upwards=way == "push") as wire:
+        wire.once_at(8 * MB, meanwhile)
+        world.port = wire.port
+        with world.ends() as (source, target):
+            told = list(send(source, target, items, SendOptions(block_bytes=MB)))
     assert harmed and world.arrived({one.item: one for one in told}) and len(told) == len(items)

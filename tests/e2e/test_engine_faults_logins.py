@@ -71,26 +71,17 @@ def test_an_expired_login_is_told_as_that(
     assert "passwd" in caught.value.hint and "chage" in caught.value.hint
 
 
-def once_at(act: Callable[[], None], after: int) -> Callable[[int], None]:
-    """An `on_bytes` that acts once, when so many bytes have crossed."""
-    crossed: list[int] = []
-
-    def on_bytes(count: int) -> None:
-        if sum(crossed) < after <= sum(crossed) + count:
-            act()
-        crossed.append(count)
-
-    return on_bytes
-
-
-def moved_until(world: World, items: list[SendItem], act: Callable[[], None], wire: Wire) -> TidemarkError:
-    """The login is taken away early, the line cut once a file is told as sent: the error of what was not sent."""
-    size = sum(item.size for item in items)
+def moved_until(world: World, items: list[SendItem], act: Callable[[], object], wire: Wire) -> TidemarkError:
+    """Once a file is told as sent the login is taken away and the line cut: the error of what was not sent."""
+    taken_away = threading.Event()
+    wire.once_at(sum(item.size for item in items) // 2, lambda: taken_away.wait(15))
     told: list[Sent | Failed] = []
     with world.ends() as (source, target):
-        for one in send(source, target, items, SendOptions(bandwidth=5e6), once_at(act, size // 8)):
+        for one in send(source, target, items):
             if not told:
+                act()
                 wire.cut_after(1)
+                taken_away.set()
             told.append(one)
     outcomes = {one.item: one for one in told}
     assert len(told) == len(outcomes) == len(items) and wire.cuts == 1
@@ -124,7 +115,7 @@ def test_a_key_that_is_taken_away_in_the_middle(start_sshd: Callable[..., Sshd],
     keys = allowed.read_text()
     with Wire(server.port, upwards=way == "push") as wire:
         world.port = wire.port
-        error = moved_until(world, items, lambda: allowed.write_text("") and None, wire)
+        error = moved_until(world, items, lambda: allowed.write_text(""), wire)
         assert isinstance(error, PermissionDeniedError) and str(server.key) in error.message
         allowed.write_text(keys)
         assert world.arrived(world.move(items))
@@ -148,18 +139,20 @@ def test_a_host_key_that_changes_in_the_middle(start_sshd: Callable[..., Sshd], 
 
     def change() -> None:
         threading.Thread(target=another_server).start()
-        assert gone.wait(60)  # not one byte more is taken from the old one
+        gone.wait(60)  # not one byte more is taken from the old one
 
     before = server.host_key
     try:
-        with world.ends() as (source, target):
-            options = SendOptions(retries=50, bandwidth=5e6)
-            told = list(send(source, target, items, options, once_at(change, 4 * MB)))
-        failed = [one.error for one in told if isinstance(one, Failed)]
-        assert len(told) == len(items) and failed and all(isinstance(error, HostKeyError) for error in failed)
-        assert before in failed[0].message and server.host_key in failed[0].message and "host_key" in failed[0].hint
-        assert world.no_half_file({one.item: one for one in told})
-        assert world.arrived(world.move(items))  # the key of the settings is the new one
+        with Wire(server.port, upwards=way == "push") as wire:
+            wire.once_at(4 * MB, change)
+            world.port = wire.port
+            with world.ends() as (source, target):
+                told = list(send(source, target, items, SendOptions(retries=50)))
+            failed = [one.error for one in told if isinstance(one, Failed)]
+            assert len(told) == len(items) and failed and all(isinstance(error, HostKeyError) for error in failed)
+            assert before in failed[0].message and server.host_key in failed[0].message and "host_key" in failed[0].hint
+            assert world.no_half_file({one.item: one for one in told})
+            assert world.arrived(world.move(items))  # the key of the settings is the new one
     finally:
         over.set()
 

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.e2e.engine_world import every_line_is_long
+from tests.e2e.engine_world import BIDING, every_line_is_long
 from tests.e2e.store_ends import BLOCK, QUICK, address, same, write
 from tests.services.processes import descendants, soon
 from tests.services.sshd import FarEnd, Sshd
@@ -62,7 +62,7 @@ def test_very_many_tiny_files_with_long_names_arrive(sshd: Sshd, tmp_path: Path)
         (far / deep / f"{number}").write_bytes(b"0123456789")
     items = [SendItem(f"{deep}/{number}", f"l/{number}", 10) for number in range(12_000)]
     store = opened(sshd, far)
-    give_up = time.monotonic() + 60
+    give_up = time.monotonic() + 120
     options = SendOptions(retries=0, should_stop=lambda: time.monotonic() > give_up)
 
     sent = sum(isinstance(one, Sent) for one in send(store, LocalStore(str(tmp_path)), items, options))
@@ -87,7 +87,7 @@ def test_a_request_that_finds_the_window_full_holds_nobody_up(
     rounds: list[int] = []
     real = line.Line.start
     monkeypatch.setattr(line.Line, "start", lambda *with_options: rounds.append(1) or real(*with_options))  # type: ignore[func-returns-value]
-    store = opened(sshd, far, Limits(stall=5.0))
+    store = opened(sshd, far, BIDING)
     outcomes = list(send(store, LocalStore(str(tmp_path)), items, SendOptions()))
     assert sum(isinstance(one, Sent) for one in outcomes) == 2000 and len(rounds) == 1
     store.close()
@@ -104,7 +104,7 @@ def test_a_far_end_that_dies_at_every_seal_is_given_up(sshd: Sshd, tmp_path: Pat
     items = write(tmp_path / "site", *[1000] * 40)
     store = opened(sshd, sshd.new_folder("far"))
     crossed: list[int] = []
-    give_up = time.monotonic() + 30
+    give_up = time.monotonic() + 120
     options = SendOptions(retries=2, should_stop=lambda: time.monotonic() > give_up)
     outcomes = list(send(LocalStore(str(tmp_path / "site")), store, items, options, crossed.append))
     assert len(outcomes) == 40 and all(isinstance(one, Failed) for one in outcomes)
@@ -125,7 +125,7 @@ def test_rounds_without_outcome_and_without_error_are_few_and_end(
 
     monkeypatch.setattr(sealing.Sealer, "put", nothing)
     store = opened(sshd, far)
-    give_up = time.monotonic() + 20
+    give_up = time.monotonic() + 120
     options = SendOptions(retries=2, should_stop=lambda: time.monotonic() > give_up)
     outcomes = list(send(store, LocalStore(str(tmp_path)), items, options))
     assert len(outcomes) == 2 and len(rounds) <= 12
@@ -140,9 +140,11 @@ def test_rounds_without_outcome_and_without_error_are_few_and_end(
 def test_a_far_end_that_hangs_behind_a_living_server_is_given_up(sshd: Sshd, tier: Tier) -> None:
     """Its disk hangs, or somebody stopped it: sshd answers all the while."""
     far = sshd.new_folder("far")
-    store = open_sftp(address(sshd, far), tier, Limits(stall=3.0, silence=5.0))
+    store = open_sftp(address(sshd, far), tier, QUICK)
+    connection = store.connection if isinstance(store, PythonStore) else store._connection  # type: ignore[attr-defined]
     before = set(descendants(sshd.pid))
     assert store.list_folder("") == []
+    connection.limits = Limits(stall=3.0, silence=5.0)
     hung = far_programs(sshd) if tier is Tier.PYTHON else sftp_servers(before)
     for process in hung:
         process.suspend()
@@ -156,6 +158,7 @@ def test_a_far_end_that_hangs_behind_a_living_server_is_given_up(sshd: Sshd, tie
     for process in hung:
         if process.is_running():
             process.resume()
+    connection.limits = QUICK
     assert store.list_folder("") == []  # on a new connection
     store.close()
 
@@ -238,20 +241,21 @@ def test_a_refused_connection_is_tried_again_after_a_pause(
 ) -> None:
     far = sshd.new_folder("far")
     items = write(far, *[4 * BLOCK] * 6)
-    tries: list[float] = []
+    tries: list[str] = []
 
     def refused_twice(first: SshConnection, root: str) -> Any:
-        tries.append(time.monotonic())
+        tries.append(root)
         answer = open_another(first, root)
         if len(tries) <= 2:
             answer.connection.drop()
             return answer._replace(session=None)
+        wire.pace(0)
         return answer
 
     monkeypatch.setattr(line, "open_another", refused_twice)
     with Wire(sshd.port) as wire:
         store = opened(sshd, far, port=wire.port)
-        wire.pace(3e6)
+        wire.pace(1e6)  # until it was
         assert all(isinstance(one, Sent) for one in send(store, LocalStore(str(tmp_path)), items, SendOptions(BLOCK)))
         store.close()
     assert len(tries) > 2
@@ -276,14 +280,15 @@ def test_the_connection_that_waits_takes_over_in_the_same_round(
         real(self, options)
 
     def cut_the_first() -> None:
-        assert soon(lambda: bool(lines and lines[0]._waiting and lines[0].carriers[0].bytes), 20)
+        assert soon(lambda: bool(lines and lines[0]._waiting and lines[0].carriers[0].bytes))
         carried.append(len(lines[0].carriers))
         lines[0].carriers[0].connection.drop()
+        wire.pace(0)
 
     monkeypatch.setattr(line.Line, "start", seen)
     with Wire(sshd.port, upwards=way == "push") as wire:
         store = opened(sshd, far, port=wire.port)
-        wire.pace(4e6)
+        wire.pace(1e6)  # until then
         cutting = threading.Thread(target=cut_the_first)
         cutting.start()
         outcomes = list(send(*ends(store, near, way), items, SendOptions(BLOCK)))
@@ -313,19 +318,14 @@ def test_a_line_that_was_cut_is_as_long_as_before(
         lines.append(self)
 
     monkeypatch.setattr(line.Line, "__init__", seen)
-    cut: list[int] = []
-
-    def on_bytes(count: int) -> None:
-        if not cut:
-            cut.append(count)
-            sshd.drop_connections()
-
-    store = opened(sshd, far)
-    options = SendOptions(BLOCK, bandwidth=20e6, connections=1)  # so that a cut ends the round
-    sent = list(send(*ends(store, near, way), items, options, on_bytes))
-    assert all(isinstance(one, Sent) for one in sent)
-    assert len(lines) >= 2 and all(one.long for one in lines)
-    store.close()
+    with Wire(sshd.port, upwards=way == "push") as wire:
+        wire.once_at(2 * BLOCK, sshd.drop_connections)
+        store = opened(sshd, far, port=wire.port)
+        options = SendOptions(BLOCK, connections=1)  # so that a cut ends the round
+        sent = list(send(*ends(store, near, way), items, options))
+        assert all(isinstance(one, Sent) for one in sent)
+        assert len(lines) >= 2 and all(one.long for one in lines)
+        store.close()
 
 
 # --- another host than before
@@ -339,7 +339,7 @@ def test_another_host_key_on_a_further_connection_ends_the_run_and_is_told(
     items = write(far, *[8 * BLOCK] * 4)
     with Wire(sshd.port) as wire:
         store = opened(sshd, far, port=wire.port)
-        wire.pace(3e6)
+        wire.pace(1e6)
         wire._server = start_sshd().port  # who connects now meets somebody else
         outcomes = list(send(store, LocalStore(str(tmp_path)), items, SendOptions(BLOCK)))
         failed = [one for one in outcomes if isinstance(one, Failed)]
@@ -357,5 +357,5 @@ def test_a_bug_while_a_connection_is_opened_is_not_silent(
     store = opened(sshd, far)
     monkeypatch.setattr("tidemark.stores.carrier.start_far_end", lambda *_: 1 // 0)
     with pytest.raises(ZeroDivisionError):
-        list(send(store, LocalStore(str(tmp_path)), items, SendOptions(BLOCK, bandwidth=8e6)))
+        list(send(store, LocalStore(str(tmp_path)), items, SendOptions(BLOCK, bandwidth=1e6)))
     store.close()

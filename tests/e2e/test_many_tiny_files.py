@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 from collections.abc import Callable, Iterator
@@ -51,6 +52,7 @@ def test_sixty_thousand_tiny_files_come_by_the_tools(sshd: Sshd, in_memory: Path
 @pytest.fixture
 def few_handles(start_sshd: Callable[..., Sshd]) -> Iterator[Sshd]:
     """An SFTP server whose processes may have few files open, as many an account's limit has it."""
+    gc.collect()  # what tests before this one left to it may be more than that
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (HANDLES, hard))
     try:

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.store_ends import address
 from tests.services.processes import soon
 from tests.services.sshd import Sshd
+from tests.services.wire import Wire
 from tidemark.stores import durable, part_file, pull, retrying
 from tidemark.stores.local import LocalStore
-from tidemark.stores.opening import StoreAddress, open_store
+from tidemark.stores.opening import open_store
 from tidemark.stores.protocol import Store
 from tidemark.stores.proving import ProvenPart
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
@@ -37,8 +39,14 @@ def site(sshd: Sshd) -> Path:
 
 
 @pytest.fixture
-def source(sshd: Sshd, site: Path) -> Iterator[Store]:
-    store = open_store(StoreAddress(sshd.url(site), sshd.host_key, str(sshd.key)))
+def wire(sshd: Sshd) -> Iterator[Wire]:
+    with Wire(sshd.port) as between:
+        yield between
+
+
+@pytest.fixture
+def source(sshd: Sshd, site: Path, wire: Wire) -> Iterator[Store]:
+    store = open_store(address(sshd, site, wire.port))
     yield store
     store.close()
 
@@ -69,30 +77,26 @@ def meanwhile(act: Callable[[], bool]) -> threading.Thread:
 
 @pytest.mark.parametrize("digest", [True, False], ids=["both ends", "target only"])
 def test_a_byte_that_rots_in_the_part_while_more_comes_never_gets_the_name(
-    site: Path, source: Store, target: LocalStore, tmp_path: Path, digest: bool
+    site: Path, source: Store, target: LocalStore, tmp_path: Path, wire: Wire, digest: bool
 ) -> None:
     item, flipped = put(site, "f.tsfile", 12 * MB), []
+    part = tmp_path / "f.tsfile.part"
 
-    def flip() -> bool:
-        part = tmp_path / "f.tsfile.part"
-        if not part.exists() or part.stat().st_size < 3 * MB:
-            return False
+    def flip() -> None:
+        assert soon(lambda: part.exists() and part.stat().st_size >= 3 * MB)
         with part.open("r+b") as file:
             byte = file.read(1)[0]
             file.seek(0)
             file.write(bytes([byte ^ 1]))
         flipped.append(byte)
-        return True
 
-    thread = meanwhile(flip)
+    wire.once_at(6 * MB, flip)
     crossed: list[int] = []
-    options = SendOptions(bandwidth=8e6, block_bytes=MB, digest_at_source=digest)
-    (outcome,) = send(source, target, [item], options, crossed.append)
-    thread.join()
+    (outcome,) = send(source, target, [item], SendOptions(block_bytes=MB, digest_at_source=digest), crossed.append)
     assert flipped and isinstance(outcome, Sent)
     assert (tmp_path / "f.tsfile").read_bytes() == (site / "f.tsfile").read_bytes()
     if digest:
-        assert sum(crossed) == 12 * MB + 1_000_000, "the piece alone was sent again"
+        assert sum(crossed) == 12 * MB + MB, "the piece alone was sent again"
 
 
 def test_a_byte_that_rots_again_and_again_fails_after_the_tries(
@@ -119,24 +123,19 @@ def test_a_byte_that_rots_again_and_again_fails_after_the_tries(
 
 
 def test_a_source_rewritten_while_it_is_read_is_never_mixed(
-    site: Path, source: Store, target: LocalStore, tmp_path: Path
+    site: Path, source: Store, target: LocalStore, tmp_path: Path, wire: Wire
 ) -> None:
     """Its mtime set back to what it was: the ctime shows it, and a digest at the source tells."""
-    item = put(site, "f.tsfile", 8 * MB)
-    other = os.urandom(8 * MB)
+    item = put(site, "f.tsfile", 32 * MB)  # of which eight are asked for ahead, and lie on the way
+    other = os.urandom(item.size)
 
-    def rewrite() -> bool:
-        part = tmp_path / "f.tsfile.part"
-        if not part.exists() or part.stat().st_size < 2 * MB:
-            return False
+    def rewrite() -> None:
         with (site / "f.tsfile").open("r+b") as file:
             file.write(other)
         os.utime(site / "f.tsfile", (OLD, OLD))
-        return True
 
-    thread = meanwhile(rewrite)
-    (outcome,) = send(source, target, [item], SendOptions(bandwidth=8e6, block_bytes=MB))
-    thread.join()
+    wire.once_at(4 * MB, rewrite)
+    (outcome,) = send(source, target, [item], SendOptions(block_bytes=MB))
     assert isinstance(outcome, Sent), outcome
     assert (tmp_path / "f.tsfile").read_bytes() == other
 
@@ -204,23 +203,14 @@ def test_a_part_that_another_begins_at_the_same_moment_is_brought_again(
 
 
 def test_all_that_came_is_told_while_the_far_end_stands_still(
-    sshd: Sshd, site: Path, source: Store, target: LocalStore, tmp_path: Path
+    site: Path, source: Store, target: LocalStore, tmp_path: Path, wire: Wire
 ) -> None:
-    item, part, told, all_told = put(site, "f.tsfile", 32 * MB), tmp_path / "f.tsfile.part", [0], []
+    item, part, told, all_told = put(site, "f.tsfile", 32 * MB), tmp_path / "f.tsfile.part", list[int](), []
 
     def look() -> None:
-        time.sleep(1.0)  # what was on its way has come
-        all_told.append(soon(lambda: sum(told) == part.stat().st_size))
-        sshd.unstall()
+        time.sleep(0.5)  # what was on its way has come
+        all_told.append(soon(lambda: part.exists() and sum(told) == part.stat().st_size > 0))
 
-    looking = threading.Thread(target=look)
-
-    def on_bytes(count: int) -> None:
-        told.append(count)
-        if count and looking.ident is None:
-            sshd.stall()
-            looking.start()
-
-    (outcome,) = send(source, target, [item], SendOptions(), on_bytes)
-    looking.join()
+    wire.once_at(12 * MB, look)
+    (outcome,) = send(source, target, [item], SendOptions(), told.append)
     assert all_told == [True] and isinstance(outcome, Sent) and sum(told) == 32 * MB

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,7 +11,9 @@ import pytest
 
 from tests.e2e.engine_world import every_line_is_long
 from tests.e2e.store_ends import QUICK, address, same, write
+from tests.services.processes import soon
 from tests.services.sshd import Sshd
+from tests.services.wire import Wire
 from tidemark.stores import far_stream, retrying
 from tidemark.stores.block_journal import part_of
 from tidemark.stores.local import LocalStore
@@ -33,10 +34,16 @@ def site(tmp_path: Path) -> LocalStore:
 
 
 @pytest.fixture
-def centre(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PythonStore]:
+def wire(sshd: Sshd) -> Iterator[Wire]:
+    with Wire(sshd.port, upwards=True) as between:
+        yield between
+
+
+@pytest.fixture
+def centre(sshd: Sshd, wire: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PythonStore]:
     monkeypatch.setattr(retrying, "FIRST_PAUSE", 0.05)
     (tmp_path / "centre").mkdir()
-    store = open_sftp(address(sshd, tmp_path / "centre"), limits=QUICK)
+    store = open_sftp(address(sshd, tmp_path / "centre", wire.port), limits=QUICK)
     assert isinstance(store, PythonStore)
     yield store
     store.close()
@@ -54,22 +61,24 @@ def arrived(site: LocalStore, centre: PythonStore, items: list[SendItem]) -> boo
     return same(items, Path(site.where.root), Path(centre.root))
 
 
-def test_a_byte_that_flips_on_the_far_disk_while_more_comes_costs_its_block(site: LocalStore, centre: PythonStore) -> None:
+def test_a_byte_that_flips_on_the_far_disk_while_more_comes_costs_its_block(
+    site: LocalStore, centre: PythonStore, wire: Wire
+) -> None:
     (item,) = old(site, 12 * MB)
     part = Path(centre.root) / part_of(item.target_path)
     flipped: list[int] = []
     crossed: list[int] = []
 
-    def on_bytes(count: int) -> None:
-        crossed.append(count)
-        if not flipped and sum(crossed) > 6 * MB:
-            with contextlib.suppress(FileNotFoundError), part.open("r+b") as file:
-                file.seek(2 * MB + 17)
-                byte = file.read(1)
-                file.seek(2 * MB + 17)
-                flipped.append(file.write(bytes([byte[0] ^ 1])))
+    def flip() -> None:
+        assert soon(lambda: part.exists() and part.stat().st_size > 3 * MB)
+        with part.open("r+b") as file:
+            file.seek(2 * MB + 17)
+            byte = file.read(1)
+            file.seek(2 * MB + 17)
+            flipped.append(file.write(bytes([byte[0] ^ 1])))
 
-    (sent,) = send(site, centre, [item], SendOptions(block_bytes=MB, bandwidth=24e6), on_bytes)
+    wire.once_at(6 * MB, flip)
+    (sent,) = send(site, centre, [item], SendOptions(block_bytes=MB), crossed.append)
     assert flipped and isinstance(sent, Sent) and arrived(site, centre, [item])
     assert sum(crossed) <= 12 * MB + MB
     assert [path.name for path in Path(centre.root).rglob("*") if path.is_file()] == ["0.tsfile"]
@@ -118,22 +127,19 @@ def test_a_source_that_changes_while_its_last_bytes_are_read_is_never_mixed(
     assert changed and isinstance(sent, Sent) and arrived(site, centre, [item])
 
 
-def test_pieces_of_two_editions_are_never_put_together(
-    site: LocalStore, centre: PythonStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pieces_of_two_editions_are_never_put_together(site: LocalStore, centre: PythonStore, wire: Wire) -> None:
     """Between two chunks, within one second, size and inode the same: its times in nanoseconds tell."""
     (item,) = old(site, 6 * MB)
     place = Path(site.where.root) / item.source_path
     crossed: list[int] = []
 
-    def on_bytes(count: int) -> None:
-        if not crossed:
-            with place.open("r+b") as file:
-                file.write(os.urandom(6 * MB))
-            os.utime(place, ns=(LONG_AGO * 10**9, LONG_AGO * 10**9 + 7))
-        crossed.append(count)
+    def rewrite() -> None:
+        with place.open("r+b") as file:
+            file.write(os.urandom(6 * MB))
+        os.utime(place, ns=(LONG_AGO * 10**9, LONG_AGO * 10**9 + 7))
 
-    (sent,) = send(site, centre, [item], SendOptions(block_bytes=MB, bandwidth=8e6), on_bytes)
+    wire.once_at(MB, rewrite)
+    (sent,) = send(site, centre, [item], SendOptions(block_bytes=MB), crossed.append)
     assert isinstance(sent, Sent) and arrived(site, centre, [item])
     assert sum(crossed) > 6 * MB
 
@@ -155,7 +161,7 @@ def rewritten_within_its_tick(place: Path) -> None:
 @pytest.mark.parametrize("digest", [True, False], ids=["both ends", "target only"])
 @pytest.mark.parametrize(("size", "change"), [(7 * MB, grown_and_replaced), (6 * MB, rewritten_within_its_tick)])
 def test_two_editions_that_no_time_tells_apart_are_never_put_together(
-    site: LocalStore, centre: PythonStore, size: int, change: Callable[[Path], None], digest: bool
+    site: LocalStore, centre: PythonStore, wire: Wire, size: int, change: Callable[[Path], None], digest: bool
 ) -> None:
     """Nor where the link has the digest made at the target alone."""
     (written,) = old(site, size)
@@ -163,13 +169,9 @@ def test_two_editions_that_no_time_tells_apart_are_never_put_together(
     place = Path(site.where.root) / item.source_path
     crossed: list[int] = []
 
-    def on_bytes(count: int) -> None:
-        if not crossed:
-            change(place)
-        crossed.append(count)
-
-    options = SendOptions(block_bytes=MB, bandwidth=8e6, digest_at_source=digest)
-    (sent,) = send(site, centre, [item], options, on_bytes)
+    wire.once_at(MB, lambda: change(place))
+    options = SendOptions(block_bytes=MB, digest_at_source=digest)
+    (sent,) = send(site, centre, [item], options, crossed.append)
     assert isinstance(sent, Sent) and sent.verified == ("source" if digest else "target")
     assert (Path(centre.root) / item.target_path).read_bytes() == place.read_bytes()[: item.size]
     assert sum(crossed) > 6 * MB

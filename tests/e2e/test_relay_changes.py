@@ -34,7 +34,7 @@ def test_a_small_file_that_is_being_written_by_another_clock_is_never_torn(sshd:
 
     def write() -> None:
         nonlocal rounds
-        while time.monotonic() < begun + 1.5:
+        while rounds < 2 or time.monotonic() < begun + 1.5:
             rounds += 1
             for handle in writing:
                 for offset in range(0, MB, MB // 8):
@@ -44,7 +44,7 @@ def test_a_small_file_that_is_being_written_by_another_clock_is_never_torn(sshd:
 
     thread = threading.Thread(target=write)
     thread.start()
-    while not rounds > 1:
+    while rounds < 2:
         time.sleep(0.01)
 
     outcomes = list(send(source, target, items, OPTIONS))

@@ -20,6 +20,7 @@ import pytest
 from tests.e2e.engine_world import LONG_AGO, MB, World, every_line_is_long
 from tests.e2e.sending_process import PLUGINS, PROGRAM
 from tests.services.sshd import Sshd
+from tests.services.wire import Wire
 from tidemark.errors import SourceVanishedError
 from tidemark.stores import line, part_file, proving, pull
 from tidemark.stores.block_journal import Block, Identity, decode, header, journal_at, part_at
@@ -147,13 +148,15 @@ def test_a_kept_piece_that_rots_while_the_missing_ones_flow_never_gets_the_name(
     leave(world, item, (0, 6 * MB))
     part, _ = places(world, item)
 
-    def on_bytes(_count: int) -> None:
-        if not flipped:
-            flip(part, at)
-            flipped.append(at)
+    def rot() -> None:
+        flip(part, at)
+        flipped.append(at)
 
-    with world.ends() as (source, target):
-        (one,) = send(source, target, [item], options(bandwidth=20e6), on_bytes)
+    with Wire(world.server.port) as wire:
+        wire.once_at(4 * MB, rot)
+        world.port = wire.port
+        with world.ends() as (source, target):
+            (one,) = send(source, target, [item], options())
     assert flipped and world.arrived({item: one})
     assert one.wire_bytes == 10 * MB + BLOCK, "the piece alone came again"
 

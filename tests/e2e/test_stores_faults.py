@@ -17,6 +17,7 @@ import pytest
 from tests.e2e.chaos_proxy import chaos
 from tests.e2e.store_ends import BLOCK, FASTEST_FIRST, IMPATIENT, MAC_ROOM, OPTIONS, QUICK, address, same, write
 from tests.services.sshd import FarEnd, Sshd
+from tests.services.wire import Wire
 from tidemark.errors import (
     DiskFullError,
     PermanentError,
@@ -235,19 +236,17 @@ def test_a_place_we_may_not_write_is_named(sshd: Sshd, small_disk: Path, tier: T
 def test_a_file_that_goes_away_in_the_middle_fails_alone(sshd: Sshd, tmp_path: Path, tier: Tier) -> None:
     far = sshd.new_folder("far")
     items = write(far, 10, 6 * BLOCK, 20)
-    store = open_sftp(address(sshd, far), tier, QUICK)
-
-    def on_bytes(_count: int) -> None:
-        (far / "1.tsfile").unlink(missing_ok=True)
-
-    slowly = SendOptions(BLOCK, bandwidth=8e6)
-    outcomes = {one.item: one for one in send(store, LocalStore(str(tmp_path)), items, slowly, on_bytes)}
+    with Wire(sshd.port) as wire:
+        wire.once_at(BLOCK, (far / "1.tsfile").unlink)
+        store = open_sftp(address(sshd, far, wire.port), tier, QUICK)
+        slowly = SendOptions(BLOCK, bandwidth=8e6)  # so that it is asked for in pieces
+        outcomes = {one.item: one for one in send(store, LocalStore(str(tmp_path)), items, slowly)}
+        store.close()
 
     assert [type(outcomes[item]) for item in items] == [Sent, Failed, Sent]
     failed = outcomes[items[1]]
     assert isinstance(failed, Failed) and isinstance(failed.error, SourceVanishedError)
     assert not (tmp_path / "l" / "1.tsfile").exists()
-    store.close()
 
 
 @pytest.mark.parametrize("tier", FASTEST_FIRST)

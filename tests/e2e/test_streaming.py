@@ -22,7 +22,7 @@ from tests.services.processes import descendants, soon
 from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
 from tidemark.errors import CorruptionError, DiskFullError, PermissionDeniedError, SourceVanishedError, UnreachableError
-from tidemark.stores import packets, retrying
+from tidemark.stores import far_source, packets, retrying
 from tidemark.stores.block_journal import journal_of, part_of
 from tidemark.stores.local import LocalStore
 from tidemark.stores.login import Limits
@@ -224,12 +224,25 @@ def test_a_cut_connection_is_made_again_and_costs_at_most_a_block(
     assert files_in(centre) == [item.target_path]
 
 
-def test_a_stopped_pull_goes_on_from_its_blocks(site: Path, centre: Path, ends: Ends) -> None:
-    item = put(site, "large.tsfile", 32 * MB)
+def stopped_in_the_middle(ends: Ends, item: SendItem, wire: Wire) -> int:
+    """Bytes that crossed until the caller, told of a fifth of them, stopped the sending. The line waits for that."""
     crossed: list[int] = []
-    stopped = list(send(ends.source, ends.target, [item], SendOptions(should_stop=lambda: sum(crossed) > 0), crossed.append))
-    assert stopped == [] and (centre / part_of(item.target_path)).exists() and not (centre / item.target_path).exists()
-    first = sum(crossed)
+    stopped = threading.Event()
+
+    def stop() -> bool:
+        if sum(crossed) > item.size // 5:
+            stopped.set()
+        return stopped.is_set()
+
+    wire.once_at(item.size // 3, lambda: stopped.wait(10))
+    assert not list(send(ends.source, ends.target, [item], SendOptions(should_stop=stop), crossed.append))
+    return sum(crossed)
+
+
+def test_a_stopped_sending_goes_on_from_its_blocks(site: Path, centre: Path, ends: Ends, wire: Wire) -> None:
+    item = put(site, "large.tsfile", 32 * MB)
+    first = stopped_in_the_middle(ends, item, wire)
+    assert (centre / part_of(item.target_path)).exists() and not (centre / item.target_path).exists()
 
     (sent,) = send(ends.source, ends.target, [item], SendOptions())
 
@@ -237,10 +250,9 @@ def test_a_stopped_pull_goes_on_from_its_blocks(site: Path, centre: Path, ends: 
     assert sent.wire_bytes == 32 * MB - first
 
 
-def test_rot_in_the_part_costs_its_blocks_alone(site: Path, centre: Path, ends: Ends, way: str) -> None:
+def test_rot_in_the_part_costs_its_blocks_alone(site: Path, centre: Path, ends: Ends, way: str, wire: Wire) -> None:
     item = put(site, "large.tsfile", 32 * MB)
-    crossed: list[int] = []
-    list(send(ends.source, ends.target, [item], SendOptions(should_stop=lambda: bool(crossed)), crossed.append))
+    first = stopped_in_the_middle(ends, item, wire)
     part = centre / part_of(item.target_path)
     with part.open("r+b") as file:
         file.seek(1_500_000)
@@ -249,14 +261,13 @@ def test_rot_in_the_part_costs_its_blocks_alone(site: Path, centre: Path, ends: 
     (sent,) = send(ends.source, ends.target, [item], SendOptions())
 
     assert isinstance(sent, Sent) and same(site, centre, item)
-    again = 4 * MB if way == "pull" else sum(crossed) - MB  # its block; all behind the first megabyte
-    assert sent.wire_bytes == 32 * MB - sum(crossed) + again
+    again = 4 * MB if way == "pull" else first - MB  # its block; all behind the first megabyte
+    assert sent.wire_bytes == 32 * MB - first + again
 
 
-def test_a_source_that_changed_meanwhile_is_sent_anew(site: Path, centre: Path, ends: Ends) -> None:
+def test_a_source_that_changed_meanwhile_is_sent_anew(site: Path, centre: Path, ends: Ends, wire: Wire) -> None:
     item = put(site, "large.tsfile", 16 * MB)
-    crossed: list[int] = []
-    list(send(ends.source, ends.target, [item], SendOptions(should_stop=lambda: bool(crossed)), crossed.append))
+    stopped_in_the_middle(ends, item, wire)
     put(site, "large.tsfile", 16 * MB, seed=2)  # same size, same mtime, same inode
 
     (sent,) = send(ends.source, ends.target, [item], SendOptions())
@@ -409,24 +420,32 @@ def test_a_read_only_target_is_named(site: Path, tmp_path: Path, between: Callab
     assert len(outcomes) == 2
 
 
+@pytest.fixture
+def without_far_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of a program that never wakes lasts for 45 seconds: longer than a silence that a test can wait for."""
+    whole = far_source._bare
+    monkeypatch.setattr(far_source, "_bare", lambda name: whole(name).replace("fcntl.F_SETSIG", "fcntl.NO_LEASES"))
+
+
+@pytest.mark.usefixtures("without_far_leases")
 @pytest.mark.parametrize("wakes", [True, False])
 def test_a_far_end_that_is_busy_for_long_is_waited_for_but_not_for_ever(
-    site: Path, centre: Path, ends: Ends, way: str, wakes: bool, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
+    site: Path, centre: Path, ends: Ends, way: str, wakes: bool, sshd: Sshd, wire: Wire
 ) -> None:
     """Its program stands still, as one that waits for its disk; its server answers all the while."""
     item = put(site, "large", 30 * MB)
-    ends.far.connection.limits = Limits(stall=1.0, silence=6.0)
+    ends.far.connection.limits = Limits(stall=2.0, silence=6.0)
     still: list[psutil.Process] = []
 
-    def on_bytes(_count: int) -> None:
-        if not still:
-            still.extend(process for process in descendants(sshd.pid) if process.name().startswith("python"))
-            for process in still:
-                process.suspend()
-            if wakes:
-                threading.Timer(2.5, lambda: [process.resume() for process in still]).start()
+    def stand_still() -> None:
+        still.extend(process for process in descendants(sshd.pid) if process.name().startswith("python"))
+        for process in still:
+            process.suspend()
+        if wakes:
+            threading.Timer(3.0, lambda: [process.resume() for process in still]).start()
 
-    (sent,) = send(ends.source, ends.target, [item], SendOptions(bandwidth=40e6), on_bytes)
+    wire.once_at(8 * MB, stand_still)
+    (sent,) = send(ends.source, ends.target, [item], SendOptions())
 
     assert still and isinstance(sent, Sent) and same(site, centre, item)
     if way == "push" and wakes:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from tests.services.privileges import as_anybody
 from tests.services.processes import PartMissing
 from tests.services.sshd import Sshd
 from tests.small_files import sealed
+from tidemark.stores.bandwidth import TokenBucket
 
 
 @pytest.fixture
@@ -309,22 +308,23 @@ def large(edge: Commanded, number: int) -> str:
     return path
 
 
-def once_half_sent(edge: Commanded, act: Callable[[], None]) -> threading.Thread:
-    def wait() -> None:
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
-            for part in (edge.root / "landing").rglob("*.tsfile.part"):
-                if part.stat().st_size > 300_000:
-                    act()
-                    return
-            time.sleep(0.01)
+def once_half_sent(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+    """Between two pieces of the large file, by whoever sends it."""
+    pieces: list[int] = []
+    take = TokenBucket.take
 
-    thread = threading.Thread(target=wait)
-    thread.start()
-    return thread
+    def taken(bucket: TokenBucket, count: int) -> None:
+        if sum(pieces) < 500_000 <= sum(pieces) + count:
+            act()
+        pieces.append(count)
+        take(bucket, count)
+
+    monkeypatch.setattr(TokenBucket, "take", taken)
 
 
-def test_a_file_renamed_while_it_is_sent_is_left_out_and_arrives_once_under_its_new_name(in_place: Commanded) -> None:
+def test_a_file_renamed_while_it_is_sent_is_left_out_and_arrives_once_under_its_new_name(
+    in_place: Commanded, monkeypatch: pytest.MonkeyPatch
+) -> None:
     edge = in_place
     edge.seal(1)
     moving = large(edge, 2)
@@ -334,9 +334,8 @@ def test_a_file_renamed_while_it_is_sent_is_left_out_and_arrives_once_under_its_
         for end in ("", ".resource"):
             (edge.site / (moving + end)).rename(edge.site / (moved + end))
 
-    renaming = once_half_sent(edge, rename)
+    once_half_sent(monkeypatch, rename)
     said = edge.sync()
-    renaming.join()
 
     said.refused(23, moving)
     assert edge.devices() == ["root.sg.d1"]
@@ -349,7 +348,9 @@ def test_a_file_renamed_while_it_is_sent_is_left_out_and_arrives_once_under_its_
     edge.assert_in_step()
 
 
-def test_a_file_that_grows_while_it_is_sent_is_left_out_until_it_stands_still(in_place: Commanded) -> None:
+def test_a_file_that_grows_while_it_is_sent_is_left_out_until_it_stands_still(
+    in_place: Commanded, monkeypatch: pytest.MonkeyPatch
+) -> None:
     edge = in_place
     edge.seal(1)
     growing = large(edge, 2)
@@ -360,9 +361,8 @@ def test_a_file_that_grows_while_it_is_sent_is_left_out_until_it_stands_still(in
             file.write(b"and more")
         os.utime(edge.site / growing, (1_900_000_000, 1_900_000_000))
 
-    appending = once_half_sent(edge, grow)
+    once_half_sent(monkeypatch, grow)
     said = edge.sync()
-    appending.join()
 
     said.refused(23, growing)
     assert edge.devices() == ["root.sg.d1"]

@@ -23,11 +23,13 @@ import pytest
 from tests.commanded import Commanded
 from tests.crash.edge import path_of
 from tests.crash.sync_world import SyncWorld
-from tests.e2e.edges import large_file
+from tests.e2e.edges import large_file, pulling
 from tests.services import postgres as postgres_service
 from tests.services.privileges import as_anybody
 from tests.services.processes import PartMissing, wait_until
 from tests.services.sshd import FarEnd, Sshd
+from tests.services.wire import Wire
+from tidemark.ledger import database
 
 pytestmark = pytest.mark.usefixtures("short_limits")
 ROOT = Path(__file__).resolve().parents[2]
@@ -289,12 +291,14 @@ def writing_elsewhere(file: Path) -> Iterator[None]:
         other.close()
 
 
-def test_a_ledger_that_somebody_keeps_locked_is_tried_again_later(edge: Commanded) -> None:
+def test_a_ledger_that_somebody_keeps_locked_is_tried_again_later(edge: Commanded, monkeypatch: pytest.MonkeyPatch) -> None:
     edge.seal(1)
     assert edge.sync().code == 0
     edge.seal(2)
     with writing_elsewhere(edge.folder / "var" / "ledger.db"):
-        edge.sync().refused(5, "ledger", "locked")
+        with monkeypatch.context() as patch:
+            patch.setattr(database, "BUSY_TIMEOUT_MS", 300)
+            edge.sync().refused(5, "ledger", "locked")
         assert edge.run("status").code == 0  # readers are not in the way
     assert edge.sync().code == 0
     edge.assert_in_step()
@@ -410,24 +414,30 @@ def test_a_receipt_that_rots_stops_the_link_until_the_receiver_writes_it_again(e
 # --- processes and clocks
 
 
-def test_two_runs_at_once_the_second_names_the_first_and_both_end_well(edge: Commanded) -> None:
-    edge.link_keys = SLOW
-    edge.write_settings()
-    edge.seal(1)
-    large_file(edge, 2)
-    first = subprocess.Popen(
-        [sys.executable, "-m", "tidemark.cli", "--config", str(edge.folder / "tidemark.toml"), "sync", "plant1", "--json"],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "plugins")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    seconds: list[Any] = []
-    once_sending(edge, lambda: seconds.append(edge.sync()))
-    out, err = first.communicate()
-    (second,) = seconds
-    second.refused(5, str(first.pid), "plant1")
-    assert first.returncode == 0, (out, err)
-    edge.assert_in_step()
+@pytest.mark.real("sshd")
+def test_two_runs_at_once_the_second_names_the_first_and_both_end_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sshd: Sshd
+) -> None:
+    sending, go_on = threading.Event(), threading.Event()
+    with Wire(sshd.port) as wire:
+        edge = pulling(tmp_path, monkeypatch, sshd, wire.port)
+        edge.seal(1)
+        large_file(edge, 2)
+        wire.once_at(200_000, lambda: (sending.set(), go_on.wait(60)))
+        command = ["--config", str(edge.folder / "tidemark.toml"), "sync", "plant1", "--json"]
+        first = subprocess.Popen(
+            [sys.executable, "-m", "tidemark.cli", *command],
+            env={**os.environ, "PYTHONPATH": str(ROOT / "plugins")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert sending.wait(60)
+        second = edge.sync()
+        go_on.set()
+        out, err = first.communicate()
+        second.refused(5, str(first.pid), "plant1")
+        assert first.returncode == 0, (out, err)
+        edge.assert_in_step()
 
 
 @pytest.mark.parametrize("jump", [-86_400.0, -3_600.0, 86_400.0 * 3650])

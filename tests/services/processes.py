@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -15,6 +16,8 @@ import psutil
 
 PR_SET_PDEATHSIG = 1
 IS_ROOT = os.geteuid() == 0
+OURS_TO_CHOOSE = range(12_000, 32_768)  # ports below those that Linux gives by itself (ip_local_port_range)
+_GIVEN: set[int] = set()  # ports that this process was told are free
 
 
 class PartMissing(Exception):
@@ -22,10 +25,19 @@ class PartMissing(Exception):
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on now. Somebody may take it before we do: starting is retried."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port of 127.0.0.1 that nobody listens on now, another one each time. Somebody may take it before we do:
+    starting is retried.
+
+    None of those that the kernel gives to whoever connects: a server that stopped finds it free when it starts again.
+    """
+    chance = random.SystemRandom()  # of the other one Hypothesis sets the seed: all workers would try the same ports
+    while True:
+        port = chance.choice(OURS_TO_CHOOSE)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            if port not in _GIVEN:
+                _GIVEN.add(port)
+                return port
 
 
 def die_with_parent(with_signal: int = signal.SIGTERM) -> Callable[[], None]:
@@ -49,8 +61,8 @@ def wait_until(ready: Callable[[], bool], process: subprocess.Popen[bytes], seco
         time.sleep(0.02)
 
 
-def soon(true: Callable[[], bool], seconds: float = 5.0) -> bool:
-    """Whether `true` becomes so in time."""
+def soon(true: Callable[[], bool], seconds: float = 30.0) -> bool:
+    """Whether `true` becomes so in time; a busy machine has all of it."""
     deadline = time.monotonic() + seconds
     while not true():
         if time.monotonic() > deadline:

@@ -147,7 +147,7 @@ class RunningAirflow:
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=120)
 
     def call(self, method: str, path: str, body: dict[str, Any] | None = None, token: str | None = None) -> dict[str, Any]:
         """One request to Airflow's REST interface; `token` instead of the admin's."""
@@ -203,7 +203,7 @@ class RunningAirflow:
         return json.dumps(found, ensure_ascii=False)
 
 
-def wait(ready: Callable[[], bool], what: str, seconds: float = 60.0, poll_seconds: float = 0.1) -> None:
+def wait(ready: Callable[[], bool], what: str, seconds: float = 120.0, poll_seconds: float = 0.1) -> None:
     deadline = time.monotonic() + seconds
     while not ready():
         assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain for {what}"

@@ -31,7 +31,7 @@ import psutil
 
 from tests.services.processes import IS_ROOT, PartMissing, descendants, die_with_parent, free_port, stop, wait_until
 
-START_SECONDS = 20.0
+START_SECONDS = 60.0
 START_TRIES = 5
 SFTP_SERVERS = ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server", "/usr/lib/ssh/sftp-server")
 CHROOT_PARENT = "/var/lib"  # every folder above a chroot must belong to root and be closed to others; /tmp is open

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 
@@ -25,6 +26,8 @@ class Wire:
         self._cut_at = self._cut_every = self._times = self._came = 0
         self._stall_at = 0
         self._stalled = threading.Event()
+        self._act_at = 0
+        self._act: Callable[[], object] = self._stalled.wait
         self._rate = 0.0
         self._singly = 0
         self._slow = (0, 0.0)
@@ -57,6 +60,11 @@ class Wire:
         """From the `count`-th byte on the connection that brings it carries nothing more, but stays open."""
         self._stall_at = self._came + count
 
+    def once_at(self, count: int, act: Callable[[], object]) -> None:
+        """Do `act`, once, when the `count`-th byte from now on comes. Until it is done the connection that brings the byte
+        carries nothing more that way: whatever the machine's speed, the transfer is in its middle."""
+        self._act, self._act_at = act, self._came + count
+
     def pace(self, rate: float) -> None:
         """Bytes a second a connection."""
         self._rate = rate
@@ -88,7 +96,11 @@ class Wire:
             if self._refusing:
                 client.close()
                 continue
-            pair = (client, self._to_server())
+            try:
+                pair = (client, self._to_server())
+            except ConnectionRefusedError:  # the server is down for a moment
+                client.close()
+                continue
             self._pairs.append(pair)
             self.open += 1
             self.most_at_once = max(self.most_at_once, self.open)
@@ -100,7 +112,11 @@ class Wire:
         if self._slow[0]:
             server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        server.connect(("127.0.0.1", self._server))
+        try:
+            server.connect(("127.0.0.1", self._server))
+        except OSError:
+            server.close()
+            raise
         return server
 
     def _carry(self, pair: tuple[socket.socket, socket.socket], way: int) -> None:
@@ -126,14 +142,19 @@ class Wire:
             self._came += count
             cut = bool(self._times) and self._came >= self._cut_at
             stall = bool(self._stall_at) and self._came >= self._stall_at
+            act = bool(self._act_at) and self._came >= self._act_at
             if cut:
                 self.cuts += 1
                 self._times -= 1
                 self._cut_at += self._cut_every
             if stall:
                 self._stall_at = 0
+            if act:
+                self._act_at = 0
         if stall:
             self._stalled.wait()
+        if act:
+            self._act()
         return not cut
 
     def _end(self, pair: tuple[socket.socket, socket.socket], late: bool = False) -> None:

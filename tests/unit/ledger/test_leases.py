@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 import sqlalchemy as sa
 
+from tests.services.processes import soon
 from tidemark.errors import LeaseHeldError, LeaseLostError
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import Identity, Leases, check_in, is_alive, lease_clock, this_process
@@ -156,15 +157,17 @@ def test_giving_back_a_lost_lease_does_not_hurt_the_newer_holder(ledger: Ledger,
     assert [r.holder for r in mine.rows()] == ["run-2"]
 
 
-def test_the_heartbeat_renews_until_the_block_ends(ledger: Ledger) -> None:
-    leases = Leases(ledger, this_process(), ttl=0.6)
+def test_the_heartbeat_renews_until_the_block_ends(ledger: Ledger, world: World) -> None:
+    leases = Leases(ledger, this_process(), ttl=0.6, clock=lambda _c: world.clock)
     lease = leases.take("link:plant1", "run-1")
     with leases.keep_alive(lease):
-        time.sleep(1.2)
+        for _ in range(3):
+            world.clock += 0.5  # longer than its time to live, together
+            assert soon(lambda: leases.rows()[0].expires == world.clock + 0.6)
         with pytest.raises(LeaseHeldError):
-            Leases(ledger, ELSEWHERE).take("link:plant1", "run-2")
-    time.sleep(0.7)
-    assert Leases(ledger, ELSEWHERE).take("link:plant1", "run-2").fence == 2
+            world.leases(ledger, ELSEWHERE).take("link:plant1", "run-2")
+    world.clock += 0.7
+    assert world.leases(ledger, ELSEWHERE).take("link:plant1", "run-2").fence == 2
 
 
 def test_hold_gives_it_back_after_an_error(ledger: Ledger) -> None:
@@ -203,7 +206,7 @@ def test_the_lease_clock_runs_and_is_the_same_for_all(ledger: Ledger) -> None:
         second = lease_clock(two)
         third = lease_clock(one)
     other.close()
-    assert first <= second <= third < first + 5.0
+    assert first <= second <= third < first + 60.0
 
 
 def test_the_wall_clock_of_this_host_decides_nothing(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +225,7 @@ def test_a_process_is_alive_until_it_is_killed() -> None:
     assert is_alive(identity)
     assert not is_alive(replace(identity, process_start="1"))  # the pid was given to somebody else
     os.kill(child.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while is_alive(identity) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not is_alive(identity)  # a zombie holds nothing

@@ -47,7 +47,7 @@ def test_members_are_found_across_process_groups() -> None:
 @pytest.mark.parametrize("mood", ["meek", "stubborn"])
 def test_ending_a_session_leaves_nobody(mood: str) -> None:
     tree = start_tree(mood)
-    killed = sessions.end_sessions({tree.pid}, grace=5, reap=tree.poll)
+    killed = sessions.end_sessions({tree.pid}, grace=60, reap=tree.poll)
     assert sessions.members({tree.pid}) == []
     assert tree.poll() == -signal.SIGTERM
     assert killed == 1, "the leader went by itself, the child it left was ended at once"
@@ -67,7 +67,7 @@ def test_a_leader_that_does_not_listen_is_killed_after_its_grace() -> None:
     deaf.stdout.readline()
     began = time.monotonic()
     assert sessions.end_sessions({deaf.pid}, grace=0.3, reap=deaf.poll) == 1
-    assert 0.3 <= time.monotonic() - began < 3
+    assert 0.3 <= time.monotonic() - began < 15
     assert deaf.poll() == -signal.SIGKILL
 
 
