@@ -15,6 +15,7 @@ from tidemark.stores.sftp_bulk import BulkWire
 from tidemark.stores.sftp_wire import (
     CLOSE,
     CREATE,
+    EOF,
     EXCLUSIVE,
     EXTENDED,
     FOR_READ,
@@ -25,13 +26,14 @@ from tidemark.stores.sftp_wire import (
     OPEN,
     READ,
     REMOVE,
+    TRUNCATE,
     WRITE,
     Reply,
     size_attribute,
     text,
 )
 
-_NEW = FOR_READ | FOR_WRITE | CREATE | EXCLUSIVE
+_NEW = FOR_WRITE | CREATE | EXCLUSIVE | TRUNCATE  # some servers overlook EXCLUSIVE: then nothing of an older file stays
 
 
 class Part:
@@ -49,6 +51,7 @@ class Part:
         self._held: list[Callable[[], None]] = []  # what is to be asked once it is open
         self._tried = False
         self._closing = False
+        self._reads_back = False
 
 
 class PartStream:
@@ -98,11 +101,13 @@ class PartStream:
             self._then(part, lambda: self._post(part, EXTENDED, text(FSYNC) + text(part._handle), self._synced))
 
     def end(self, part: Part, read_back: bool = False) -> None:
-        """Make it durable, with `read_back` read it again, which is for files of one READ; close it."""
+        """Make it durable and close it; with `read_back` read it again, all of it into memory.
+
+        By a handle of its own: servers made with Go's pkg/sftp (rclone's, and others) take a READ on one that writes for a
+        WRITE of zeros.
+        """
         self.sync(part)
-        if read_back:
-            ask = struct.pack(">QI", 0, self._wire.read_size)
-            self._then(part, lambda: self._post(part, READ, text(part._handle) + ask, self._came_back))
+        part._reads_back = read_back
         self.close(part)
 
     def close(self, part: Part) -> None:
@@ -118,8 +123,10 @@ class PartStream:
                 self._wire.step()
 
     def _open(self, part: Part) -> None:
-        flags = _NEW if part.fresh else FOR_READ | FOR_WRITE
-        self._post(part, OPEN, text(part.place) + struct.pack(">I", flags) + NO_ATTRIBUTES, self._opened)
+        self._post_open(part, _NEW if part.fresh else FOR_WRITE, self._opened)
+
+    def _post_open(self, part: Part, flags: int, then: Callable[[Part, Reply], None]) -> None:
+        self._post(part, OPEN, text(part.place) + struct.pack(">I", flags) + NO_ATTRIBUTES, then)
 
     def _opened(self, part: Part, reply: Reply) -> None:
         failed = reply.failure()
@@ -141,13 +148,19 @@ class PartStream:
         if part._handle:
             self._post(part, CLOSE, text(part._handle), self._closed)
         else:  # it was never open
-            self._handles -= 1
-            self._closing -= 1
+            self._over()
 
     def _closed(self, part: Part, reply: Reply) -> None:
+        self._checked(part, reply)
+        if part._reads_back and part.trouble is None:
+            part._reads_back = False
+            self._post_open(part, FOR_READ, self._opened_again)
+        else:
+            self._over()
+
+    def _over(self) -> None:
         self._handles -= 1
         self._closing -= 1
-        self._checked(part, reply)
 
     def _then(self, part: Part, act: Callable[[], None]) -> None:
         """Once the part is open; where it could not be opened there is nothing to ask."""
@@ -192,12 +205,27 @@ class PartStream:
             self._post(part, REMOVE, text(part.place), lambda _part, _reply: None)
         self._checked(part, reply)
 
+    def _opened_again(self, part: Part, reply: Reply) -> None:
+        self._checked(part, reply)
+        if part.trouble is None:
+            part._handle = bytes(reply.string())
+            self._read_on(part)
+        else:
+            self._over()
+
+    def _read_on(self, part: Part) -> None:
+        ask = struct.pack(">QI", len(part.read_back), self._wire.read_size)
+        self._post(part, READ, text(part._handle) + ask, self._came_back)
+
     def _came_back(self, part: Part, reply: Reply) -> None:
-        self._note(part, reply.failure((1,)))
-        if part.trouble is None and reply.failure((1,)) is None and not reply.is_status(1):
-            data = reply.string()
-            part.read_back = bytes(data)
-            self._wire.release(data)
+        self._note(part, reply.failure((EOF,)))
+        data = b"" if part.trouble is not None or reply.is_status(EOF) else reply.string()
+        part.read_back += data
+        self._wire.release(data)
+        if data and len(part.read_back) < part.offset:  # a server may bring fewer bytes than were asked for
+            self._read_on(part)
+        else:
+            self._end_of(part)
 
     @staticmethod
     def _note(part: Part, failed: OSError | None) -> None:

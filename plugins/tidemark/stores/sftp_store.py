@@ -196,7 +196,11 @@ class SftpStore:
         self._rename(renames, sync=True)
 
     def link(self, pairs: Sequence[tuple[str, str]]) -> Sequence[str]:
-        """SFTP tells no inodes, so every target that exists is linked anew."""
+        """SFTP tells no inodes, so every target that exists is linked anew.
+
+        EOPNOTSUPP also where the server says that it links and does not (rclone's does): who believed it would wait for
+        ever for files that are not there.
+        """
         targets = [check_path(target) for _, target in pairs]
         sources = self.stat_many([source for source, _ in pairs])
         there = [pair for pair, entry in zip(pairs, sources, strict=True) if entry is not None]
@@ -206,6 +210,9 @@ class SftpStore:
             # CRASH WINDOW: an old target is gone, its new link is not there yet; the rerun links it.
             at.remove([target for (_, target), found in zip(there, facts, strict=True) if found is not None])
             files.link([(at.place(source), at.place(target)) for source, target in there])
+            first = [at.place(target) for _, target in there[:1]]
+            if at.attributes(first) == [None]:
+                raise OSError(errno.EOPNOTSUPP, "the SFTP server says it is linked, and it is not there", first[0])
         return [source for (source, _), entry in zip(pairs, sources, strict=True) if entry is None]
 
     def make_folders(self, folders: Sequence[str]) -> None:
