@@ -14,8 +14,7 @@ from tidemark.ledger import landing_rows, link_rows, run_rows, sender_rows
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.proof_rows import report
 from tidemark.ledger.run_rows import DROP, FAILED, HELD, SUPERSEDE, VANISHED, RunRow
-from tidemark.proof import passed_over
-from tidemark.proof.passed_over import LET_LIST
+from tidemark.proof.passed_over import LET_LIST, passed_over
 from tidemark.proof.unproved import not_verified
 from tidemark.settings import LinkSettings
 from tidemark.stores.disk_rows import UNLISTED
@@ -139,7 +138,7 @@ def result_of(ledger: Ledger, run_id: str) -> SyncResult:
         counted = run_rows.count_items(connection, run_id)
         left = [(i.path, i.reason or "") for i in run_rows.items(connection, run_id, FAILED, VANISHED)]
         link = link_rows.get_link(connection, run.link)
-        skipped = link_rows.skipped_files(connection, run.link)
+        skipped = passed_over(connection, run.link)
         unverified = sender_rows.count_unverified(connection).get(run.link, 0)
         held = sum(one.link == run.link for one in sender_rows.held(connection))
         site = next((s.name for s in landing_rows.sites(connection).values() if link and s.site_id == link.site_id), "")
@@ -155,11 +154,11 @@ def result_of(ledger: Ledger, run_id: str) -> SyncResult:
         pending=sum(n for (_, state), n in counted.items() if state in (HELD, FAILED, VANISHED)),
         schema=run.schema_bytes,
         landings=len(landings),
-        left_out=(*left, *passed_over.unlisted(skipped)),
+        left_out=(*left, *skipped.unlisted),
         guard=(link.guard or "") if link and counted.get((DROP, HELD)) else "",
         distrusted=sum(reason.startswith(QUARANTINED) for _, reason in left),
         unverified=unverified,
-        notes=(*_only(run, bool(counted)), *passed_over.notes(skipped, run.link), *_care(run.link, held, unverified, site)),
+        notes=(*_only(run, bool(counted)), *skipped.notes, *_care(run.link, held, unverified, site)),
     )
 
 

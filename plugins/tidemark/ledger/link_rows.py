@@ -66,6 +66,13 @@ class Acked(NamedTuple):
     mods_mtime: int = 0
 
 
+class Skipped(NamedTuple):
+    """Why a listing passed a file over, and since when (seconds since 1970) for that reason."""
+
+    reason: str
+    since: float
+
+
 class SchemaPosition(NamedTuple):
     """How far a schema log was sent: `position` bytes of its `epoch`, whose digest is `prefix_sha256`."""
 
@@ -271,7 +278,7 @@ def extents(connection: Connection, link: str, paths: Sequence[str]) -> Mapping[
 
 def put_skipped(connection: Connection, link: str, skipped: Mapping[str, str]) -> None:
     """The files skipped by the newest listing; `since` stays while the reason does."""
-    known = skipped_files(connection, link)
+    known = {path: one.reason for path, one in skipped_files(connection, link).items()}
     stale = [{"link": link, "path": p} for p, reason in known.items() if skipped.get(p) != reason]
     write_rows(connection, "DELETE FROM skipped_file WHERE link = :link AND path = :path", stale)
     at = now(connection)
@@ -281,13 +288,14 @@ def put_skipped(connection: Connection, link: str, skipped: Mapping[str, str]) -
 
 def add_skipped(connection: Connection, link: str, skipped: Mapping[str, str]) -> None:
     """More that the newest listing passed over, of another folder."""
-    put_skipped(connection, link, {**skipped_files(connection, link), **skipped})
+    known = {path: one.reason for path, one in skipped_files(connection, link).items()}
+    put_skipped(connection, link, {**known, **skipped})
 
 
-def skipped_files(connection: Connection, link: str) -> Mapping[str, str]:
-    """{path: reason} of what the newest listing passed over."""
-    rows = connection.execute(sa.text("SELECT path, reason FROM skipped_file WHERE link = :link"), {"link": link})
-    return {str(path): str(reason) for path, reason in rows}
+def skipped_files(connection: Connection, link: str) -> Mapping[str, Skipped]:
+    """What the newest listing passed over, by path."""
+    rows = connection.execute(sa.text("SELECT path, reason, since FROM skipped_file WHERE link = :link"), {"link": link})
+    return {str(path): Skipped(str(reason), float(since)) for path, reason, since in rows}
 
 
 def schema_positions(connection: Connection, link: str) -> Mapping[str, SchemaPosition]:

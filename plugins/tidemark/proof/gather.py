@@ -14,10 +14,9 @@ from sqlalchemy.engine import Connection
 
 from tidemark.ledger import sender_rows
 from tidemark.ledger.leases import Identity, expired
-from tidemark.ledger.link_rows import skipped_files
 from tidemark.ledger.progress_rows import progress_of
 from tidemark.ledger.proof_rows import Row, report
-from tidemark.proof.passed_over import notes, unlisted
+from tidemark.proof.passed_over import passed_over
 from tidemark.proof.presence import CatalogView, Expected, Held, account_trouble
 from tidemark.proof.status import LinkFacts
 
@@ -94,8 +93,8 @@ def link_facts(
         unsent = [u for u in report(connection, "unsent_files", link=r["link"]) if not u["reason"].startswith(without)]
         at_receiver = counts.get((r["receiver"], r["site_id"]), {})
         found = _link_facts(r, unsent, at_receiver, _holder(r, alive, clock), names)
-        skipped = skipped_files(connection, found.link)
-        found = replace(found, unlisted=tuple(unlisted(skipped)), passed_over=notes(skipped, found.link))
+        skipped = passed_over(connection, found.link)
+        found = replace(found, unlisted=skipped.unlisted, passed_over=skipped.notes)
         found = replace(found, distrusted=distrusted[found.link], unverified=unverified.get(found.link, 0))
         facts.append(replace(found, progress=noted.get(found.holder)))
     return facts

@@ -1,36 +1,60 @@
-"""What the newest listing of a site passed over, told before anybody misses it. Pure.
+"""What the newest listing of a site passed over, told before anybody misses it.
 
 A folder that nobody could list may hold anything: a run does not end well with one. Other reasons (a symlink, a name that
-is not UTF-8, a file that IoTDB marked as broken) are noted. What IoTDB's own work explains is no news.
+is not UTF-8, a file that IoTDB marked as broken) are noted. What IoTDB's own work explains is news when it lasts.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from typing import NamedTuple
 
+from sqlalchemy.engine import Connection
+
+from tidemark.ledger.database import now
+from tidemark.ledger.link_rows import Skipped, skipped_files
 from tidemark.stores.disk_rows import UNLISTED
 from tidemark.tsfiles.sealed import AT_WORK
 
 LET_LIST = "let the site's user list it (its mode, the disk's health); of a symlink name the folder that it leads to"
 _TOLD_ELSEWHERE = ("in quarantine as ", "sent without its devices being known")  # sync.distrust, sync.selection
+LASTING_SECONDS = 86_400.0  # that a file is written to or compacted: longer, and IoTDB may have died over it
 _OF_THE_DISK = "lost+found"  # root's alone, on every disk of its own
 
 
-def unlisted(skipped: Mapping[str, str]) -> list[tuple[str, str]]:
-    """(path, reason) of the folders and files among `skipped` {path: reason} of which nobody knows what is there."""
-    found = ((path, why) for path, why in skipped.items() if why.startswith(UNLISTED) and not _beside_data(path))
-    return sorted(found)
+class PassedOver(NamedTuple):
+    """`unlisted`: (path, reason) of folders and files of which nobody knows what is there. `notes`: the rest, in words."""
+
+    unlisted: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
 
 
-def notes(skipped: Mapping[str, str], link: str) -> tuple[str, ...]:
-    """One sentence for each reason among `skipped` that a person should know."""
+def passed_over(connection: Connection, link: str) -> PassedOver:
+    """By the newest listing of a link's site that this ledger knows."""
+    skipped = skipped_files(connection, link)
+    reasons = {path: one.reason for path, one in skipped.items()}
+    return PassedOver(tuple(unlisted(reasons)), notes(skipped, link, now(connection)) if skipped else ())
+
+
+def unlisted(odd: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Those of `odd` {path: reason} of which nobody knows what is there. Pure."""
+    return sorted((path, why) for path, why in odd.items() if why.startswith(UNLISTED) and not _beside_data(path))
+
+
+def notes(skipped: Mapping[str, Skipped], link: str, clock: float) -> tuple[str, ...]:
+    """One sentence for each reason that a person should know; `clock`: now, as the ledger has it. Pure."""
     grouped: dict[str, list[str]] = defaultdict(list)
-    for path, why in sorted(skipped.items()):
-        if not (why in AT_WORK or why.startswith((UNLISTED, *_TOLD_ELSEWHERE)) or _beside_data(path)):
+    for path, (why, since) in sorted(skipped.items()):
+        if why.startswith((UNLISTED, *_TOLD_ELSEWHERE)) or _beside_data(path):
+            continue
+        if why not in AT_WORK:
             grouped[why.partition(" (")[0]].append(why)
+        elif clock - since >= LASTING_SECONDS:
+            grouped[why].append(f"for more than a day: {why}")
     return tuple(
-        f"{_files(len(reasons))} passed over: {reasons[0]}; ./tidemark plan {link} lists {'them' if reasons[1:] else 'it'}"
+        f"{_files(len(reasons))} passed over{'' if reasons[0].startswith('for ') else ':'} {reasons[0]};"
+        f" ./tidemark plan {link} lists {'them' if reasons[1:] else 'it'}"
         for reasons in grouped.values()
     )
 

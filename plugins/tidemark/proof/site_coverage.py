@@ -10,14 +10,14 @@ from sqlalchemy.engine import Connection
 
 from tidemark.errors import CorruptionError
 from tidemark.ledger import sender_rows
-from tidemark.ledger.link_rows import get_link, skipped_files
+from tidemark.ledger.link_rows import get_link
 from tidemark.ledger.proof_rows import report
 from tidemark.ledger.run_rows import landings
-from tidemark.proof import passed_over
 from tidemark.proof.coverage import SiteCoverage, claims, stretches, unplaced
 from tidemark.proof.days import day_of, parse_time
 from tidemark.proof.gather import catalog_view, expected_files, waiting_files
 from tidemark.proof.landed_check import LOST
+from tidemark.proof.passed_over import passed_over
 from tidemark.proof.presence import CatalogView, Expected
 from tidemark.proof.unproved import not_verified
 from tidemark.stores.landing import MANIFEST, Manifest, landing_folder
@@ -70,14 +70,14 @@ def cover_site(connection: Connection, scene: Scene, site: Site) -> SiteCoverage
     for path in apart:
         del expected[path]
     gaps += _missing_landings(connection, scene, site) or _lost_landings(connection, scene, site)
-    skipped = skipped_files(connection, site.link) if site.link else {}
-    gaps += [f"{path} {why}: nobody knows what is there" for path, why in passed_over.unlisted(skipped)]
+    skipped = passed_over(connection, site.link)
+    gaps += [f"{path} {why}: nobody knows what is there" for path, why in skipped.unlisted]
     view = view.knowing(trouble)
     gaps += unplaced(expected.values(), view)
     found = claims(expected.values(), view, site.unit)
     first = None if scene.since is None else day_of(parse_time(scene.since, site.unit), site.unit)
     last = None if scene.until is None else day_of(parse_time(scene.until, site.unit) - 1, site.unit)
-    notes = (*_notes(apart, view, scene, _never_ran(connection, site)), *passed_over.notes(skipped, site.link))
+    notes = (*_notes(apart, view, scene, _never_ran(connection, site)), *skipped.notes)
     unverified = sender_rows.count_unverified(connection).get(site.link, 0)
     notes += (not_verified(unverified, site.name),) if unverified else ()
     return SiteCoverage(site.name, stretches(found, first, last), tuple(gaps), notes)
@@ -159,10 +159,10 @@ def _not_loaded(connection: Connection, scene: Scene, site: Site, gaps: list[str
     loaded = report(connection, "loaded_landings", **place)
     newest = max((int(r["sequence"]) for r in loaded), default=0)
     rejected = [r for r in report(connection, "unloaded_landings", **place) if r["state"] == "rejected"]
-    passed_over = {r["landing"] for r in (*loaded, *rejected)}
+    decided = {r["landing"] for r in (*loaded, *rejected)}
     found = []
     for paper in sorted((scene.root / "landing" / site.site_id).glob(f"*/{MANIFEST}")):
-        if paper.parent.name in passed_over:
+        if paper.parent.name in decided:
             continue
         try:
             found.append(decode_manifest(paper.read_bytes()))

@@ -6,15 +6,16 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from tidemark.ledger.link_rows import Skipped
 from tidemark.ledger.proof_rows import Row
 from tidemark.proof.explanation import Explanation, listed, when
 from tidemark.proof.status import LinkStatus
 
 
-def explain_link(status: LinkStatus, skipped: Mapping[str, str], events: tuple[str, ...]) -> Explanation:
-    """A link, by its status. `skipped`: {path: reason} of files that no run sends as they are."""
+def explain_link(status: LinkStatus, skipped: Mapping[str, Skipped], events: tuple[str, ...]) -> Explanation:
+    """A link, by its status. `skipped`: the files that no run sends as they are."""
     f = status.facts
-    reasons = Counter(skipped.values())
+    reasons = Counter(one.reason for one in skipped.values())
     evidence = [f"{n} files skipped: {reason}" for reason, n in reasons.most_common(5)]
     if f.backlog_files:
         evidence.append(f"{f.backlog_files} files ({f.backlog_bytes} bytes) wait, the oldest is {f.oldest_path}")
