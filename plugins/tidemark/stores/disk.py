@@ -192,7 +192,7 @@ class Disk:
         handle = self.open(path)
         try:
             size = max(0, os.fstat(handle).st_size - offset)
-            return os.pread(handle, size if length is None else min(length, size), offset)
+            return read_at(handle, size if length is None else min(length, size), offset)
         finally:
             os.close(handle)
 
@@ -315,6 +315,15 @@ class Disk:
             # CRASH WINDOW: the old target is gone, the new link is not there yet; the rerun links it.
             durable.remove_quietly(place)
             os.link(origin, place, follow_symlinks=False)
+
+
+def read_at(handle: int, length: int, offset: int) -> bytes:
+    """Fewer bytes only where the file ends: one read may bring fewer than there are."""
+    data = more = os.pread(handle, length, offset)
+    while more and len(data) < length:
+        more = os.pread(handle, length - len(data), offset + len(data))
+        data += more
+    return data
 
 
 def _prefix(folder: str) -> str:

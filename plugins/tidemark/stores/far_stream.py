@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tidemark.stores.disk import Disk
+from tidemark.stores.disk import Disk, read_at
 
 RANGE = struct.Struct(">IQQQqQH")  # number, offset, length, bytes of the file wanted, mtime, inode, bytes of the path
 RECORD = struct.Struct(">IQIBBQ32s")  # number, offset, length, trouble, kind, edition or (with SHORT) size, digest
@@ -99,7 +99,7 @@ class Ranges:
         same = filled and not _changed(before, after)
         kind, total = (PREFIX, hashlib.sha256(view).digest()) if self.digest else (BARE, NOTHING)
         if same and (before.st_size != wanted or before.st_ctime_ns != after.st_ctime_ns or _young(before, self.now)):
-            same = os.pread(handle, wanted, 0) == view  # no time shows whether it changed
+            same = read_at(handle, wanted, 0) == view  # no time shows whether it changed
         if same:
             self._record(number, 0, wanted, kind, total, 0)
         else:

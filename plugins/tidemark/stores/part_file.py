@@ -17,7 +17,7 @@ from typing import Any
 
 from tidemark.stores import durable
 from tidemark.stores.block_journal import Block, Identity, header, journal_at, part_at
-from tidemark.stores.disk import Disk
+from tidemark.stores.disk import Disk, read_at
 from tidemark.stores.far_stream import BARE, BLOCK, PREFIX
 from tidemark.stores.part_lease import PartLease
 
@@ -99,7 +99,7 @@ class PartFile:
         try:
             self._paper = os.open(journal_at(place), _WRITE | os.O_APPEND)
             begun = header(identity)
-            if os.pread(self._paper, len(begun), 0) != begun:
+            if read_at(self._paper, len(begun), 0) != begun:
                 raise OSError(errno.ESTALE, "was begun for another source")
             self._lease = PartLease(self._handle)
             self.proof = self._stat()  # after our last write; after `finish` of the whole

@@ -35,7 +35,6 @@ class ProvenPart(PartFile):
     """
 
     def __init__(self, disk: Disk, path: str, identity: Identity, alive: Callable[[], None] = lambda: None) -> None:
-        super().__init__(disk, path, identity, None)
         self._alive = alive
         self._door = threading.Lock()  # to what both threads look at
         self._reading = threading.Lock()  # held while the handle is read from
@@ -51,6 +50,7 @@ class ProvenPart(PartFile):
         self._proven = ""  # its SHA-256, once it was read back whole
         self._buffer = memoryview(b"")
         self._unsigned = 0
+        super().__init__(disk, path, identity, None)  # which closes it where it fails
 
     @property
     def complete(self) -> bool:

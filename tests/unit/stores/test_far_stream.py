@@ -153,6 +153,20 @@ def test_a_small_file_whose_ctime_moves_is_read_twice(source: Source, monkeypatc
     assert record.trouble == CHANGED
 
 
+def test_a_small_file_that_is_read_twice_in_parts_is_the_same(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some file systems bring fewer bytes at a read than there are."""
+    source.write(b"S", 100, mtime_ns=time.time_ns())
+    pread, read = os.pread, list[int]()
+
+    def half(handle: int, length: int, offset: int) -> bytes:
+        read.append(offset)
+        return pread(handle, (length + 1) // 2, offset)
+
+    monkeypatch.setattr(os, "pread", half)
+    (record,) = source.ask(0, 100, wanted=100, mtime=ANY)
+    assert record.trouble == 0 and len(read) > 1
+
+
 def test_editions_of_files_and_of_none(source: Source, tmp_path: Path) -> None:
     (record,) = source.ask(0, 1000)
     assert editions(Disk(str(tmp_path)), [NAME, "gone"]) == [record.note, None]

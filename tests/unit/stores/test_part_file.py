@@ -73,3 +73,14 @@ def test_bytes_that_somebody_cut_off_are_to_come_again(tmp_path: Path) -> None:
             part.check(0, 8, BARE, b"")
         part.close()
     assert found.value.errno == errno.ESTALE
+
+
+def test_reads_that_bring_fewer_bytes_than_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As some file systems answer: nothing looks cut off, or taken by somebody else."""
+    disk, identity, pread = Disk(str(tmp_path)), Identity(8, 1, 1), os.pread
+    begin_part(disk, "f", identity, [])
+    (tmp_path / "paper").write_bytes(b"0123456789")
+    monkeypatch.setattr(os, "pread", lambda handle, length, offset: pread(handle, (length + 1) // 2, offset))
+    PartFile(disk, "f", identity, None).close()
+    assert disk.read("paper", 0, None) == b"0123456789"
+    assert disk.read("paper", 2, 5) == b"23456" and disk.read("paper", 8, 5) == b"89"

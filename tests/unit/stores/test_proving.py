@@ -31,6 +31,24 @@ def sha(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
+def test_a_part_whose_journal_cannot_be_opened_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And leaves nothing open."""
+    disk, open_it, handles = Disk(str(tmp_path)), os.open, list[int]()
+    begin_part(disk, PATH, IDENTITY, [])
+
+    def out_of_handles(place: bytes, *how: int) -> int:
+        if place == journal_at(disk.locate(PATH)):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        handles.append(open_it(place, *how))
+        return handles[-1]
+
+    monkeypatch.setattr(os, "open", out_of_handles)
+    with pytest.raises(OSError, match="Too many open files"):
+        ProvenPart(disk, PATH, IDENTITY)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(handles[0])
+
+
 class Target:
     def __init__(self, root: Path) -> None:
         self.disk = Disk(str(root))
