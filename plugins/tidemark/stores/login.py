@@ -21,6 +21,12 @@ CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # a fifth to two
 _TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", 18)
 
 KINDS = ("ed25519", "ecdsa", "rsa")  # of host keys
+_IN_COMMON = {  # what two ends need: by paramiko's word for it sshd_config's, and the first of ours
+    "kex algorithm": ("KexAlgorithms", SshTransport._preferred_kex[:4]),
+    "host key": ("HostKeyAlgorithms", SshTransport._preferred_keys[:4]),
+    "ciphers": ("Ciphers", (*CIPHERS, *SshTransport._preferred_ciphers[:2])),
+    "macs": ("MACs", SshTransport._preferred_macs[:4]),
+}
 _SHOWN: dict[str, str] = {}  # the kind of each host key that was right, by its fingerprint
 
 
@@ -54,7 +60,10 @@ class Limits:
 def connect(login: Login, limits: Limits, dialled: Dialled | None = None) -> SshTransport:
     """A connection with the host key compared and the user logged in. `dialled`: it was begun already."""
     sock = dialled.taken() if dialled is not None else None
-    transport = _with_its_key(login, limits, sock or dial(login.host, login.port, limits.connect))
+    try:
+        transport = _with_its_key(login, limits, sock or dial(login.host, login.port, limits.connect))
+    except paramiko.IncompatiblePeer as stranger:
+        raise _nothing_in_common(login, str(stranger)) from stranger
     try:
         _authenticate(transport, login)
         transport.set_keepalive(15)
@@ -139,6 +148,16 @@ def _look_for_stalls(transport: SshTransport, sock: socket.socket, limits: Limit
 def _kind(name: str) -> str:
     """Of a host key, by the name of its algorithm."""
     return next((kind for kind in KINDS if kind in name), name)
+
+
+def _nothing_in_common(login: Login, said: str) -> PermanentError:
+    """For a server that no later try finds another one. `said`: by paramiko."""
+    trouble, hint = f"cannot be spoken with: {said}", "is the sshd there a recent one?"
+    for word, (keyword, ours) in _IN_COMMON.items():
+        if f"no acceptable {word}" in said:
+            trouble = f"allows none of our {keyword}"
+            hint = f"allow one of them in its sshd_config: {keyword} {','.join(ours)}"
+    return PermanentError(f"{login.name} {trouble}", hint=hint, subject=login.host)
 
 
 def check_host_key(login: Login, shown: str) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, ClassVar
 
 from tidemark.stores.lean_paramiko import paramiko
 from tidemark.stores.packets import BulkPacketizer
 
 _EXPECTED: tuple[type[Exception], ...] = (paramiko.SSHException, EOFError, OSError)
+_KEX: dict[str, Any] = paramiko.Transport._kex_info
+_RENAMED = {"curve25519-sha256": "curve25519-sha256@libssh.org"}  # RFC 8731's name, which paramiko lacks: its older one
 
 
 class SshTransport(paramiko.Transport):  # type: ignore[misc]
@@ -17,6 +19,9 @@ class SshTransport(paramiko.Transport):  # type: ignore[misc]
     paramiko's thread dies of whatever decrypting and parsing raise (InvalidTag of cryptography, ValueError also of nacl,
     struct.error …) and hands that to everybody who waits for the connection.
     """
+
+    _kex_info: ClassVar = {**{new: _KEX[old] for new, old in _RENAMED.items() if old in _KEX}, **_KEX}
+    _preferred_kex = (*paramiko.Transport._preferred_kex, *(new for new, old in _RENAMED.items() if old in _KEX))
 
     def get_exception(self) -> Exception | None:
         error: Exception | None = super().get_exception()
