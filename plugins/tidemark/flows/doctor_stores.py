@@ -20,6 +20,7 @@ from tidemark.tsfiles.names import RESOURCE
 LOW_BYTES = 1_000_000_000
 CLOCK_SECONDS = 5.0  # a larger difference makes times in logs and landings hard to read side by side
 DEPTH = 8  # of folders below a data folder, to find one file for a trial link
+_HALVES = {"sequence": "unsequence", "unsequence": "sequence"}
 TOOLS = {
     Tier.LOCAL: "on this machine",
     Tier.PYTHON: "python3 and a shell: fastest",
@@ -133,7 +134,17 @@ def _listed(label: str, site: SiteSettings, store: Store, folder: str) -> Check:
         return bad(label, missing, f"see [sites.{site.name}] store and {what}; is the disk mounted?")
     for path, why in unlisted(dict(listing.odd)):
         return bad(label, PermanentError(f"{path} {why}"), LET_LIST)
-    return good(label, folder)
+    other = _forgotten(site, store, folder)
+    return good(label, f"{folder}; {other} beside it is not in data: its files are not sent" if other else folder)
+
+
+def _forgotten(site: SiteSettings, store: Store, folder: str) -> str:
+    """Where IoTDB keeps the other half of what it keeps in `folder`, if that is there and no data folder; else ""."""
+    parent, slash, name = folder.rstrip("/").rpartition("/")
+    half = _HALVES.get(name, "")
+    other = f"{parent}{slash}{half}"
+    known = {data.rstrip("/") for data in site.data}
+    return other if half and other not in known and _exists(store, other) else ""
 
 
 def _trial_write(store: Store, folder: str, clock: Clock) -> float:

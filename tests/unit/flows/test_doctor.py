@@ -89,6 +89,14 @@ def test_a_folder_that_is_not_there_is_named(place: Path) -> None:
     assert report.exit_code == 3
 
 
+def test_half_of_what_the_server_keeps_is_not_forgotten_unsaid(place: Path) -> None:
+    report = examine(place, TIDEMARK__SITES__PLANT1__DATA="data/sequence")
+    told = "data/sequence; data/unsequence beside it is not in data: its files are not sent"
+    assert (found(report, "site plant1: data").detail, report.exit_code) == (told, 0)
+    both = [check.detail for check in examine(place).checks if check.name == "site plant1: data"]
+    assert both == ["data/sequence", "data/unsequence"]
+
+
 def test_an_empty_data_folder_is_there(place: Path) -> None:
     (place / "site" / "empty").mkdir()
     assert examine(place, TIDEMARK__SITES__PLANT1__DATA="empty").exit_code == 0
