@@ -44,18 +44,17 @@ def unlisted(odd: Mapping[str, str]) -> list[tuple[str, str]]:
 
 def notes(skipped: Mapping[str, Skipped], link: str, clock: float) -> tuple[str, ...]:
     """One sentence for each reason that a person should know; `clock`: now, as the ledger has it. Pure."""
-    grouped: dict[str, list[str]] = defaultdict(list)
+    grouped: dict[str, list[str]] = defaultdict(list)  # how the sentence ends, for each of its files
     for path, (why, since) in sorted(skipped.items()):
         if why.startswith((UNLISTED, *_TOLD_ELSEWHERE)) or _beside_data(path):
             continue
         if why not in AT_WORK:
-            grouped[why.partition(" (")[0]].append(why)
+            grouped[why.partition(" (")[0]].append(f": {why}")
         elif clock - since >= LASTING_SECONDS:
-            grouped[why].append(f"for more than a day: {why}")
+            grouped[why].append(f" for more than a day: {why}")
     return tuple(
-        f"{_files(len(reasons))} passed over{'' if reasons[0].startswith('for ') else ':'} {reasons[0]};"
-        f" ./tidemark plan {link} lists {'them' if reasons[1:] else 'it'}"
-        for reasons in grouped.values()
+        f"{_files(len(ends))} passed over{ends[0]}; ./tidemark plan {link} lists {'them' if ends[1:] else 'it'}"
+        for ends in grouped.values()
     )
 
 
