@@ -216,6 +216,22 @@ def test_a_file_nobody_may_read_is_left_out_and_goes_once_it_may(edge: Commanded
     edge.assert_in_step()
 
 
+@pytest.mark.parametrize("data", [".iotdb/data/sequence", "/.iotdb/data/sequence", "./data/sequence", "data/sequence/"])
+def test_a_server_may_live_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: str) -> None:
+    """In a hidden folder, too: it brought nothing, and all was well."""
+    folder = f"{tmp_path}{data}" if data.startswith("/") else data
+    edge = Commanded(tmp_path, monkeypatch, site_keys={"data": [folder]})
+    edge.seal(1)
+    real = edge.site / folder
+    if not real.exists():
+        real.parent.mkdir(parents=True)
+        (edge.site / "data/sequence").rename(real)
+    said = edge.sync()
+    assert (said.code, said.json["files"], said.json["loaded"]) == (0, 1, 1), said
+    assert edge.devices() == ["root.sg.d1"]
+    assert (edge.run("verify").code, edge.run("coverage").code, edge.sync().json["state"]) == (0, 0, "nothing")
+
+
 @pytest.mark.parametrize("kind", ["symlink", "symlink above", "file"])
 @pytest.mark.parametrize("way", WAYS_IN)
 def test_a_data_folder_that_is_none_is_no_quiet_site(

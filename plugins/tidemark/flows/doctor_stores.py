@@ -16,6 +16,7 @@ from tidemark.stores.listing import glance
 from tidemark.stores.opening import TIERS, StoreAddress
 from tidemark.stores.protocol import Store, Tier
 from tidemark.tsfiles.names import RESOURCE
+from tidemark.tsfiles.sealed import hidden
 
 LOW_BYTES = 1_000_000_000
 CLOCK_SECONDS = 5.0  # a larger difference makes times in logs and landings hard to read side by side
@@ -132,7 +133,7 @@ def _listed(label: str, site: SiteSettings, store: Store, folder: str) -> Check:
         what = label.rpartition(" ")[2]
         missing = NotFoundError(f"{folder} is not there")
         return bad(label, missing, f"see [sites.{site.name}] store and {what}; is the disk mounted?")
-    for path, why in unlisted(dict(listing.odd)):
+    for path, why in unlisted({path: why for path, why in listing.odd if not hidden(path, [folder])}):
         return bad(label, PermanentError(f"{path} {why}"), LET_LIST)
     other = _forgotten(site, store, folder)
     return good(label, f"{folder}; {other} beside it is not in data: its files are not sent" if other else folder)

@@ -20,7 +20,6 @@ from tidemark.tsfiles.sealed import AT_WORK
 LET_LIST = "let the site's user list it (its mode, the disk's health); of a symlink name the folder that it leads to"
 _TOLD_ELSEWHERE = ("in quarantine as ", "sent without its devices being known")  # sync.distrust, sync.selection
 LASTING_SECONDS = 86_400.0  # that a file is written to or compacted: longer, and IoTDB may have died over it
-_OF_THE_DISK = "lost+found"  # root's alone, on every disk of its own
 
 
 class PassedOver(NamedTuple):
@@ -39,14 +38,14 @@ def passed_over(connection: Connection, link: str) -> PassedOver:
 
 def unlisted(odd: Mapping[str, str]) -> list[tuple[str, str]]:
     """Those of `odd` {path: reason} of which nobody knows what is there. Pure."""
-    return sorted((path, why) for path, why in odd.items() if why.startswith(UNLISTED) and not _beside_data(path))
+    return sorted((path, why) for path, why in odd.items() if why.startswith(UNLISTED))
 
 
 def notes(skipped: Mapping[str, Skipped], link: str, clock: float) -> tuple[str, ...]:
     """One sentence for each reason that a person should know; `clock`: now, as the ledger has it. Pure."""
     grouped: dict[str, list[str]] = defaultdict(list)  # how the sentence ends, for each of its files
-    for path, (why, since) in sorted(skipped.items()):
-        if why.startswith((UNLISTED, *_TOLD_ELSEWHERE)) or _beside_data(path):
+    for _, (why, since) in sorted(skipped.items()):
+        if why.startswith((UNLISTED, *_TOLD_ELSEWHERE)):
             continue
         if why not in AT_WORK:
             grouped[why.partition(" (")[0]].append(f": {why}")
@@ -60,8 +59,3 @@ def notes(skipped: Mapping[str, Skipped], link: str, clock: float) -> tuple[str,
 
 def _files(count: int) -> str:
     return f"{count:,} files are" if count > 1 else "1 file is"
-
-
-def _beside_data(path: str) -> bool:
-    """Hidden, as `.snapshot` folders of a file server are, or the disk's own: IoTDB keeps nothing there."""
-    return any(part.startswith(".") or part == _OF_THE_DISK for part in path.split("/"))

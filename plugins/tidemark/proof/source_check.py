@@ -10,7 +10,7 @@ from tidemark.proof.differences import SOURCE, Difference
 from tidemark.proof.passed_over import LET_LIST, unlisted
 from tidemark.stores.protocol import Range, Store
 from tidemark.tsfiles.names import SourceName
-from tidemark.tsfiles.sealed import SealedFile, classify
+from tidemark.tsfiles.sealed import SealedFile, classify, hidden
 
 _ROTTEN = "restore it at the site, or touch it there so that the next sync sends it as it is"
 _AS_IT_IS = "restore it at the site, or send it as it is: ./tidemark verify --repair"
@@ -58,6 +58,7 @@ def check_source(store: Store, site: str, data: Sequence[str], acked: Sequence[R
     differences = [
         Difference(SOURCE, site, path, "source", f"{path} {why}: nothing there can be compared", next=LET_LIST)
         for path, why in unlisted(dict(listing.odd))
+        if not hidden(path, data)
     ]
     other_mods = set()
     for file in asked:

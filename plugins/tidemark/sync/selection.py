@@ -26,6 +26,7 @@ from tidemark.sync.vanished import LATELY
 from tidemark.sync.work import Options, Site, Work
 from tidemark.tsfiles.names import RESOURCE, SUFFIX
 from tidemark.tsfiles.resource import Extent, read_extent
+from tidemark.tsfiles.sealed import hidden
 
 TRIES = 5  # looks and selections started over because a compaction moved files meanwhile
 
@@ -56,8 +57,9 @@ def look(site: Site, options: Options) -> Selection:
         known = link_rows.extents(connection, site.link.name, beside)
         approved = _approved(connection, site.link.name)
         gone_lately = link_rows.gone_lately(connection, site.link.name, LATELY) if found.vanished else []
+    odd = [(path, why) for path, why in listing.odd if not hidden(path, site.site.data)]
     facts = Facts(
-        changes=replace(found, skipped=(*found.skipped, *listing.odd)),
+        changes=replace(found, skipped=(*found.skipped, *odd)),
         view=view,
         extents=extents,
         known_extents=known,

@@ -99,20 +99,32 @@ def rank(source: SourceName) -> tuple[int, int, int, int, int]:
     return (int(source.unsequence), name.version, name.inner, name.cross, name.created)
 
 
+def within_data(path: str, data_folders: Sequence[str]) -> str:
+    """`path` below the longest data folder that holds it, whole where none does."""
+    data_folder = _data_folder_of(path, data_folders)
+    return path if data_folder is None else path[len(data_folder) :].strip("/")
+
+
 def _below_sequence(folder: str, data_folders: tuple[str, ...]) -> tuple[bool, list[str]] | None:
     """(unsequence, folder names below `sequence` or `unsequence`) by the longest data folder that holds `folder`."""
-    for data_folder in sorted((_clean(item) for item in data_folders), key=len, reverse=True):
-        if data_folder and folder != data_folder and not folder.startswith(data_folder + "/"):
-            continue
-        rest = folder[len(data_folder) :].strip("/")
-        parts = rest.split("/") if rest else []
-        last = data_folder.rpartition("/")[2]
-        if last in ("sequence", "unsequence"):
-            return last == "unsequence", parts
-        for index, part in enumerate(parts):
-            if part in ("sequence", "unsequence"):
-                return part == "unsequence", parts[index + 1 :]
+    data_folder = _data_folder_of(folder, data_folders)
+    if data_folder is None:
         return None
+    rest = folder[len(data_folder) :].strip("/")
+    parts = rest.split("/") if rest else []
+    last = data_folder.rpartition("/")[2]
+    if last in ("sequence", "unsequence"):
+        return last == "unsequence", parts
+    for index, part in enumerate(parts):
+        if part in ("sequence", "unsequence"):
+            return part == "unsequence", parts[index + 1 :]
+    return None
+
+
+def _data_folder_of(path: str, data_folders: Sequence[str]) -> str | None:
+    for data_folder in sorted(map(_clean, data_folders), key=len, reverse=True):
+        if not data_folder or path == data_folder or path.startswith(data_folder.rstrip("/") + "/"):
+            return data_folder
     return None
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
-from tidemark.tsfiles.names import SUFFIX, Place, SourceName, is_name, parse_name, parse_place
+from tidemark.tsfiles.names import SUFFIX, Place, SourceName, is_name, parse_name, parse_place, within_data
 
 SHORTEST = 18
 """Bytes of the shortest file that can be whole: head 7, one byte of metadata, its size 4, tail 6."""
@@ -37,6 +37,7 @@ _UNFINISHED = "unfinished output of a compaction"
 _ALONE = "its TsFile is not there"
 AT_WORK = frozenset({_OPEN, _UNFINISHED, _ALONE, *(f"{why} ({end})" for end, why in _IN_WORK.items() if end != ".broken")})
 """Reasons that IoTDB's own work gives: such a file is sealed later, or gone."""
+_OF_THE_DISK = "lost+found"  # root's alone, on every disk of its own
 _OUTPUTS = (".inner", ".cross", ".merge", ".settle", ".vm", ".broken")
 
 
@@ -93,7 +94,7 @@ def classify(entries: Sequence[Entry], data_folders: Sequence[str]) -> Classifie
         path = entry.path
         at += 1
         if not path.endswith(SUFFIX):
-            _note_stray(path, result.skipped)
+            _note_stray(path, data_folders, result.skipped)
             continue
         first = at
         while at < count and ordered[at].path.startswith(path):  # all that begins with the path follows it directly
@@ -102,9 +103,17 @@ def classify(entries: Sequence[Entry], data_folders: Sequence[str]) -> Classifie
         place = folders[folder]
         if place and at == first + 1 and is_name(base) and _plain_pair(entry, ordered[first]):
             result.sealed.append(SealedFile(entry, place, ordered[first], None))  # nearly all files: kept quick
-        elif not _hidden(path):
+        elif not hidden(path, data_folders):
             _decide(entry, place, {other.path[len(path) :]: other for other in ordered[first:at]}, result)
     return result
+
+
+def hidden(path: str, data_folders: Sequence[str]) -> bool:
+    """Whether a file or folder lies, below its data folder, in one whose name begins with a dot (`.tidemark`, `.snapshot`),
+    or in the disk's own `lost+found`: IoTDB keeps nothing there. A data folder itself may lie in a hidden one."""
+    if "/." not in path and path[:1] != "." and _OF_THE_DISK not in path:
+        return False
+    return any(part[:1] == "." or part == _OF_THE_DISK for part in within_data(path, data_folders).split("/"))
 
 
 class _Folders(dict[str, Place | None]):
@@ -115,7 +124,7 @@ class _Folders(dict[str, Place | None]):
         self._data_folders = data_folders
 
     def __missing__(self, folder: str) -> Place | None:
-        place = self[folder] = None if _hidden(folder) else parse_place(folder, self._data_folders)
+        place = self[folder] = None if hidden(folder, self._data_folders) else parse_place(folder, self._data_folders)
         return place
 
 
@@ -160,14 +169,10 @@ def _why_not_sealed(entry: Entry, companions: dict[str, Entry]) -> str:
     return ""
 
 
-def _note_stray(path: str, skipped: list[tuple[str, str]]) -> None:
+def _note_stray(path: str, data_folders: Sequence[str], skipped: list[tuple[str, str]]) -> None:
     """A file that is neither a TsFile nor beside one."""
     base = path.rpartition("/")[2]
-    if SUFFIX + "." in base and not _hidden(path) and not base.endswith(".part"):
-        skipped.append((path, _ALONE))
-    elif base.endswith(_OUTPUTS) and not _hidden(path) and parse_name(base.partition(".")[0] + SUFFIX):
-        skipped.append((path, _UNFINISHED))
-
-
-def _hidden(path: str) -> bool:
-    return path.startswith(".") or "/." in path
+    alone = SUFFIX + "." in base and not base.endswith(".part")
+    unfinished = base.endswith(_OUTPUTS) and parse_name(base.partition(".")[0] + SUFFIX)
+    if (alone or unfinished) and not hidden(path, data_folders):
+        skipped.append((path, _ALONE if alone else _UNFINISHED))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidemark.ledger.link_rows import Skipped
-from tidemark.proof.passed_over import LASTING_SECONDS, notes, unlisted
+from tidemark.proof.passed_over import LASTING_SECONDS, notes
 
 AT = 1_700_000_000.0
 
@@ -41,11 +41,3 @@ def test_files_of_one_reason_are_one_sentence() -> None:
 def test_what_is_told_elsewhere_is_not_told_twice() -> None:
     elsewhere = {"a": "in quarantine as s1: block differs", "b": "cannot be listed: Permission denied"}
     assert said({**elsewhere, "c": "sent without its devices being known: torn"}, hours=99) == ()
-
-
-def test_folders_that_are_not_of_the_database_are_not_missed() -> None:
-    odd = dict.fromkeys(
-        ["data", "data/lost+found", "data/.snapshot/x", "data/root.a"], "cannot be listed: Permission denied"
-    )
-    assert [path for path, _ in unlisted(odd)] == ["data", "data/root.a"]
-    assert said({"data/.snapshot/link": "is a symlink"}) == ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidemark.stores.protocol import Entry
-from tidemark.tsfiles.sealed import Classified, classify
+from tidemark.tsfiles.sealed import Classified, classify, hidden
 
 FOLDER = "data/sequence/root.a/0/7"
 FOLDERS = ("data/sequence", "data/unsequence")
@@ -106,3 +106,16 @@ def test_the_order_of_the_listing_and_names_between_do_not_matter() -> None:
     paths = [FILE + ".resource", between, FILE + ".mods", FILE]
     sealed = classify(listing(*paths), FOLDERS).sealed
     assert [(f.entry.path, f.mods is not None) for f in sealed] == [(FILE, True)]
+
+
+@pytest.mark.parametrize("above", [".iotdb", "/home/edge/.iotdb", "lost+found"])
+def test_what_is_hidden_is_hidden_below_the_data_folder(above: str) -> None:
+    """A server may live in a hidden folder; what is hidden among its data is not its data."""
+    data = f"{above}/data/sequence"
+    mine, other = f"{data}/root.a/0/7/100-1-0-0.tsfile", f"{data}/.snapshot/root.a/0/7/100-1-0-0.tsfile"
+    lost = f"{data}/lost+found/0/7/100-1-0-0.tsfile"
+    result = classify(listing(mine, mine + ".resource", other, other + ".resource", lost, lost + ".resource"), [data])
+    assert [f.entry.path for f in result.sealed] == [mine]
+    assert result.skipped == []
+    assert classify(listing(mine), [data]).skipped == [(mine, "still open (no .resource yet)")]
+    assert [hidden(path, [data]) for path in (data, mine, other, lost)] == [False, False, True, True]
