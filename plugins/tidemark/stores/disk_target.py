@@ -97,12 +97,20 @@ class DiskTarget:
         return {job: lost.get(job) or taken_away(job.item) for job in jobs if job not in sent}
 
     def abandon(self, jobs: Sequence[Job]) -> None:
+        """Raises what closing one says, as a disk far away may of bytes that it did not take, once all are closed."""
+        trouble: TidemarkError | None = None
         for job in jobs:
             self._found.pop(job.number, None)
             for open_now in (self._handles, self._papers):
                 handle = open_now.pop(job.number, -1)
-                if handle >= 0:
-                    os.close(handle)
+                try:
+                    if handle >= 0:
+                        os.close(handle)
+                except OSError as error:
+                    self._lose(job)
+                    trouble = trouble or os_error(error, self._store.where, job.part)
+        if trouble is not None:
+            raise trouble
 
     def close(self) -> None:
         self._disks.close()
@@ -123,10 +131,14 @@ class DiskTarget:
     def _sync(self, job: Job) -> None:
         try:
             os.fsync(self._handle(job))
-        except OSError:  # no other sync would say so again: nobody may go on from it
-            durable.remove_quietly(self._store.disk.locate(job.part))
+        except OSError:
+            self._lose(job)
             raise
         self._synced[job.number] = job.at
+
+    def _lose(self, job: Job) -> None:
+        """The disk said that it lost bytes, which it says once: nobody may go on from them."""
+        durable.remove_quietly(self._store.disk.locate(job.part))
 
     def _unless_lost(self, jobs: Sequence[Job], sync: Callable[[], None]) -> dict[Job, TidemarkError]:
         """Those of which the disk lost bytes or the name. No other sync would say so again: their parts are gone, and where

@@ -11,6 +11,7 @@ import errno
 import os
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 SYNC_ONCE = 16  # from so many files on, one syncfs of the disk is cheaper than an fsync a file
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -70,7 +71,8 @@ class Disks:
 
     def close(self) -> None:
         while self._handles:
-            os.close(self._handles.popitem()[1])
+            with suppress(OSError):  # nothing was written through it
+                os.close(self._handles.popitem()[1])
 
 
 def publish(place: bytes, data: bytes) -> None:

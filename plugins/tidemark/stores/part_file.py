@@ -157,12 +157,20 @@ class PartFile:
         durable.remove_quietly(journal_at(self.place))
 
     def close(self) -> None:
+        """Raises what a disk far away says then of bytes that it did not take: nobody may go on from them."""
         if self._lease is not None:
             self._lease.end()
-        for handle in (self._handle, self._paper):
-            if handle >= 0:
-                os.close(handle)
-        self._handle = self._paper = -1
+        handles, self._handle, self._paper = (self._handle, self._paper), -1, -1
+        lost: OSError | None = None
+        for handle in handles:
+            try:
+                if handle >= 0:
+                    os.close(handle)
+            except OSError as error:
+                lost = error
+        if lost is not None:
+            self.condemn(lost)
+            raise lost
 
     def _stat(self) -> durable.Proof:
         return durable.Proof.of(os.fstat(self._handle))

@@ -345,4 +345,5 @@ class Pull(Round):
 
 def _close(large: _Large) -> None:
     if large.part is not None:
-        large.part.close()
+        with suppress(OSError):  # then it has no journal any more
+            large.part.close()

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.errors import PermanentError
+from tests.services.sshd import Sshd
+from tidemark.errors import DiskFullError, PermanentError
 from tidemark.stores import disk_target, relay_target
 from tidemark.stores.local import LocalStore
 from tidemark.stores.memory import MemoryStore
+from tidemark.stores.opening import StoreAddress, open_store
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 
 SIZE, OPTIONS = 50_000, SendOptions(block_bytes=1000, retries=3)
@@ -42,6 +44,47 @@ def one_failing_sync(patch: pytest.MonkeyPatch) -> None:
         sync(handle)
 
     patch.setattr(os, "fsync", fsync)
+
+
+def a_failing_close(patch: pytest.MonkeyPatch) -> None:
+    """Of a part, as disks far away tell that they did not take all of it."""
+    close = os.close
+
+    def closed(handle: int) -> None:
+        written = Path(f"/proc/self/fd/{handle}").readlink().name.endswith(".part") and os.fstat(handle).st_size
+        close(handle)
+        if written:
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    patch.setattr(os, "close", closed)
+
+
+def test_so_does_the_closing_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, item = MemoryStore("site"), SendItem("1.tsfile", "landing/1.tsfile", SIZE)
+    source.put(item.source_path, os.urandom(SIZE), mtime=1_600_000_000)
+    with monkeypatch.context() as patch:
+        a_failing_close(patch)
+        (failed,) = send(source, LocalStore(str(tmp_path)), [item], OPTIONS)
+    (sent,) = send(source, LocalStore(str(tmp_path)), [item], OPTIONS)
+    assert isinstance(failed, Failed) and isinstance(failed.error, DiskFullError)
+    assert isinstance(sent, Sent) and sent.wire_bytes == SIZE
+
+
+@pytest.mark.real("sshd")
+@pytest.mark.parametrize("stopped", [True, False])
+def test_and_in_a_pull(sshd: Sshd, tmp_path: Path, stopped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    site, size = sshd.new_folder("site"), 16 << 20
+    (site / "1.tsfile").write_bytes(os.urandom(size))
+    source, target = open_store(StoreAddress(sshd.url(site), sshd.host_key, str(sshd.key))), LocalStore(str(tmp_path))
+    item, crossed = SendItem("1.tsfile", "1.tsfile", size), list[int]()
+    slowly = SendOptions(bandwidth=1e6, should_stop=lambda: bool(sum(crossed)))
+    with monkeypatch.context() as patch:
+        a_failing_close(patch)
+        told = list(send(source, target, [item], slowly if stopped else SendOptions(), crossed.append))
+    (sent,) = send(source, target, [item], SendOptions())
+    source.close()
+    assert [type(one) for one in told] == ([] if stopped else [Failed])
+    assert isinstance(sent, Sent) and sent.wire_bytes == size
 
 
 @pytest.mark.parametrize("on_disk", [True, False])
