@@ -1,14 +1,21 @@
-"""Servers that allow few ways to encrypt: with those that are ours they work, without they are named."""
+"""Servers that allow little: with what is ours they work, without it is named."""
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Callable
+from pathlib import Path
 
+import paramiko
 import pytest
+from paramiko.common import MSG_CHANNEL_FAILURE
 
 from tests.e2e.store_ends import QUICK, address
-from tests.services.sshd import Sshd
+from tests.e2e.test_stores_logins import RunsNoCommands
+from tests.services.sshd import Sshd, make_key
 from tidemark.errors import PermanentError, Retry
+from tidemark.stores.opening import StoreAddress
 from tidemark.stores.protocol import Tier
 from tidemark.stores.sftp import open_sftp
 
@@ -36,3 +43,30 @@ def test_curve25519_by_its_name_of_today(start_sshd: Callable[..., Sshd]) -> Non
     store = open_sftp(address(start_sshd(options={"KexAlgorithms": "curve25519-sha256"})), limits=QUICK)
     assert store.properties.tier is Tier.PYTHON
     store.close()
+
+
+class HangsUp(paramiko.Transport):
+    """As ProFTPD's mod_sftp when something is written to a command that it refused, before it could be heard of."""
+
+    def _send_user_message(self, message: paramiko.Message) -> None:
+        super()._send_user_message(message)
+        if message.asbytes()[0] == MSG_CHANNEL_FAILURE:
+            self.close()
+
+
+def test_a_server_that_refuses_commands_and_hangs_up_has_sftp(tmp_path: Path) -> None:
+    key = paramiko.PKey.from_path(make_key(tmp_path / "key"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            for _ in range(2):
+                transport = HangsUp(listener.accept()[0])
+                transport.add_server_key(key)
+                transport.set_subsystem_handler("sftp", paramiko.SFTPServer, paramiko.SFTPServerInterface)
+                transport.start_server(server=RunsNoCommands())
+
+        threading.Thread(target=serve, daemon=True).start()
+        url = f"sftp://u@127.0.0.1:{listener.getsockname()[1]}/x"
+        store = open_sftp(StoreAddress(url, key.fingerprint, str(tmp_path / "key")), limits=QUICK)
+        assert store.properties.tier is Tier.SFTP
+        store.close()

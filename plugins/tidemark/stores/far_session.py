@@ -44,8 +44,13 @@ def start_far_end(
             answer = _answer(pipe)
         except UnreachableError:  # it took the command for something else and closed the pipe under our hands,
             answer = b""
-            if not pipe.connected:  # or it is silent, or gone: that says nothing about what it can run
+            if not (pipe.refused or pipe.connected):  # or it is silent, or gone: that says nothing about what it can run
                 raise
+        if pipe.refused:  # no commands; who did not wait for that word and wrote on may be hung up on besides (ProFTPD)
+            if not pipe.connected:
+                connection.drop()
+            pipe.close()
+            break
         if answer == PYTHON:
             return FarSession(pipe), ()
         if answer == POSIX:

@@ -40,6 +40,11 @@ class Pipe:
         return not self._channel.closed and not self._channel.eof_received
 
     @property
+    def refused(self) -> bool:
+        """The server said that it does not run it."""
+        return bool(getattr(self._channel, "refused", False))
+
+    @property
     def connected(self) -> bool:
         """The server is there, whatever became of the command. Asks it."""
         return self._connection.alive(self._transport)

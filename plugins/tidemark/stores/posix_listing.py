@@ -22,7 +22,7 @@ def find_command(places: Sequence[str], printf: bool) -> str:
         return f"LC_ALL=C find {where} -type f -printf 'f%s %T@ %i %p\\0' -o -type d -printf 'd%p\\0' -o -printf 'o%y %p\\0'"
     whole = f"! -path {shlex.quote(_BROKEN)}"
     return (
-        f"export LC_ALL=C; find {where} {whole} -type f -exec stat -c 'f%s %Y %i %n' {{}} +; [ $? -lt 128 ] || exit; "
+        f"export LC_ALL=C; find {where} {whole} -type f -exec stat -c 'f%s %Y %i %n' {{}} +; [ $? -lt 126 ] || exit; "
         f"find {where} {whole} -type l -exec printf 'ol %s\\n' {{}} \\; "
         f"-o {whole} ! -type f ! -type d -exec printf 'oo %s\\n' {{}} \\;"
     )

@@ -56,8 +56,7 @@ class PosixStore(SftpStore):
     def digest_beside(self, path: str, length: int) -> Digesting | None:
         if length < _LARGE:
             return None
-        script = f"echo; head -c {length} < {shlex.quote(self.place(path))} | sha256sum"
-        return _Beside(self._connection.open_pipe(self._shell(script)))
+        return _Beside(self._begin(f"echo; head -c {length} < {shlex.quote(self.place(path))} | sha256sum"))
 
     def digests(self, ranges: Sequence[Range]) -> Sequence[str | None]:
         known = self.stat_many([check_path(path) for path, _, _ in ranges])
@@ -113,12 +112,20 @@ class PosixStore(SftpStore):
             self._digester = self._open_shell()
         return self._digester.output(command)
 
-    def _shell(self, script: str) -> str:
-        """The command that runs `script`, as nice as the settings want it."""
-        return f"sh -c {shlex.quote(lowered(self._connection.nice) + script)}"
+    def _shell(self) -> Pipe:
+        """An `sh` that reads its script from the pipe, as nice as the settings want it."""
+        return self._connection.open_pipe(f"sh -c '{lowered(self._connection.nice)}exec sh'")
 
     def _open_shell(self) -> FarShell:
-        return FarShell(self._connection.open_pipe(self._shell("exec sh")))
+        return FarShell(self._shell())
+
+    def _begin(self, script: str) -> Pipe:
+        """Runs `script`, which no login shell gets to see: a C shell takes `!` and ends of lines in quotes for its own, and
+        no command line may be longer than 128 KB."""
+        pipe = self._shell()
+        pipe.write(f"{{ {script}; }} </dev/null; exit\n".encode())
+        pipe.end_input()
+        return pipe
 
     def target(self, wire: Wire) -> Target:
         return SftpTarget(self, self._session()[0], wire, reads_back=False)
@@ -174,12 +181,12 @@ class PosixStore(SftpStore):
     def _run(self, script: str) -> tuple[bytes, bytes]:
         """Output and errors; a failing tool shows in what it did not print. What a login script says first is skipped.
 
-        UnreachableError where the output ends before its time: a cut line, a tool that was killed.
+        UnreachableError where the output ends before its time: a cut line, a tool that was killed, is gone (127) or cannot
+        be started (126).
         """
         mark = secrets.token_hex(16)
-        pipe = self._connection.open_pipe(self._shell(f"echo {mark}; {script}; [ $? -lt 128 ] && echo {mark}"))
+        pipe = self._begin(f"echo {mark}; {script}; [ $? -lt 126 ] && echo {mark}")
         try:
-            pipe.end_input()
             said, errors = pipe.read_all().partition(mark.encode() + b"\n")[2], pipe.errors()
             output, ended, _ = said.rpartition(mark.encode())
             if not ended:

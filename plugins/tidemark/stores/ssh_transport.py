@@ -13,6 +13,12 @@ _KEX: dict[str, Any] = paramiko.Transport._kex_info
 _RENAMED = {"curve25519-sha256": "curve25519-sha256@libssh.org"}  # RFC 8731's name, which paramiko lacks: its older one
 
 
+def _refused(channel: paramiko.Channel, said: paramiko.Message) -> None:
+    """What was asked of it: paramiko closes it, as if it had ended."""
+    channel.refused = True
+    channel._request_failed(said)
+
+
 class SshTransport(paramiko.Transport):  # type: ignore[misc]
     """A packet that a flipped bit broke ends it with an SSHException, wherever in it the bit was.
 
@@ -22,6 +28,11 @@ class SshTransport(paramiko.Transport):  # type: ignore[misc]
 
     _kex_info: ClassVar = {**{new: _KEX[old] for new, old in _RENAMED.items() if old in _KEX}, **_KEX}
     _preferred_kex = (*paramiko.Transport._preferred_kex, *(new for new, old in _RENAMED.items() if old in _KEX))
+
+    _channel_handler_table: ClassVar = {
+        **paramiko.Transport._channel_handler_table,
+        paramiko.common.MSG_CHANNEL_FAILURE: _refused,
+    }
 
     def get_exception(self) -> Exception | None:
         error: Exception | None = super().get_exception()

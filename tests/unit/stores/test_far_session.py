@@ -15,7 +15,7 @@ class Answered:
     """A shell that said what it has and ended before our first bytes were on their way."""
 
     connected = True
-    open = False
+    refused = open = False
 
     def __init__(self) -> None:
         self._lines = [b"Welcome\n", b"tidemark posix\n", b"find sha256sum head tail rm tar\n"]
