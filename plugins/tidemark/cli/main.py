@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -17,9 +18,15 @@ from tidemark.cli.call import Call
 from tidemark.cli.parser import VERBS, parse, wants
 from tidemark.cli.screen import Screen
 from tidemark.cli.verb import Answer
-from tidemark.errors import DIFFERENCES_FOUND, NOTHING_TO_DO, PermanentError, TidemarkError
+from tidemark.errors import DIFFERENCES_FOUND, NOTHING_TO_DO, PermanentError, RetryableError, TidemarkError
 
 MEANING = {NOTHING_TO_DO: "nothing to do", DIFFERENCES_FOUND: "differences found"}
+_LIMITS = {
+    errno.EMFILE: "let it have more files open: ulimit -n",
+    errno.ENFILE: "let this machine have more files open: sysctl fs.file-max",
+    errno.EAGAIN: "let it start more processes and threads: ulimit -u, or pids.max of its container",
+    errno.ENOMEM: "give it more memory",
+}
 
 
 class Stopped(BaseException):
@@ -51,10 +58,8 @@ def main(words: Sequence[str] | None = None) -> int:
         return _failed(screen, _failure(code, "stopped", "the same command goes on from there"), "")
     except BrokenPipeError:
         return _unread()
-    except OSError as trouble:
-        return _refused(screen, call, trouble) if trouble.filename else _unexpected(screen, call, trouble)
-    except Exception as unexpected:
-        return _unexpected(screen, call, unexpected)
+    except Exception as surprise:
+        return _surprised(screen, call, surprise)
     try:
         return _shown(screen, answer)
     except BrokenPipeError:
@@ -104,6 +109,22 @@ def _failure(kind: int, error: str, hint: str) -> dict[str, Any]:
 def _next(call: Call | None) -> str:
     """What to do about an error that does not say."""
     return f"./tidemark {call.arguments.verb} --help, ./tidemark doctor" if call else "./tidemark --help"
+
+
+def _surprised(screen: Screen, call: Call | None, error: Exception) -> int:
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, MemoryError):
+        number = errno.ENOMEM
+    elif isinstance(error, RuntimeError) and "start new thread" in str(error):  # Python tells no number
+        number = errno.EAGAIN
+    if number in _LIMITS:
+        hint = f"{_LIMITS[number]}; then run again"
+        return _failed(
+            screen, _failure(RetryableError.kind, f"a limit of this machine was met: {os.strerror(number)}", hint), hint
+        )
+    if isinstance(error, OSError) and error.filename:
+        return _refused(screen, call, error)
+    return _unexpected(screen, call, error)
 
 
 def _refused(screen: Screen, call: Call | None, trouble: OSError) -> int:

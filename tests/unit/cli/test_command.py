@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -235,6 +236,27 @@ def test_a_fault_of_ours_exits_1_and_keeps_the_traceback(
     (kept,) = (deployment / "var" / "errors").iterdir()
     assert str(kept) in said.json["hint"]
     assert "ZeroDivisionError" in kept.read_text()
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (RuntimeError("can't start new thread"), "ulimit -u"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "pids.max"),
+        (OSError(errno.EMFILE, "Too many open files", "/dev/urandom"), "ulimit -n"),
+        (MemoryError(), "memory"),
+    ],
+)
+def test_a_limit_of_the_machine_is_no_fault_of_ours(
+    tidemark: Command, monkeypatch: pytest.MonkeyPatch, error: Exception, hint: str
+) -> None:
+    def run(_call: Call) -> Answer:
+        raise error
+
+    put_verb(monkeypatch, run)
+    said = tidemark("status", "--json")
+    assert (said.code, said.json["kind"]) == (5, 5)
+    assert hint in said.json["hint"] and "limit" in said.json["error"]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
