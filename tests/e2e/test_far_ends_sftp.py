@@ -8,15 +8,19 @@ from pathlib import Path
 import pytest
 
 from tests.commanded import Commanded
+from tests.e2e.chaos_proxy import chaos
 from tests.e2e.edges import pulling
 from tests.e2e.engine_world import MB, World
-from tests.e2e.store_ends import BLOCK
+from tests.e2e.store_ends import BLOCK, QUICK, address, same, write
 from tests.services import loose_sftp
 from tests.services.sshd import FarEnd, Sshd
+from tidemark.errors import UnreachableError
+from tidemark.stores.local import LocalStore
 from tidemark.stores.protocol import Tier
-from tidemark.stores.transfer import SendOptions
+from tidemark.stores.sftp import open_sftp
+from tidemark.stores.transfer import Failed, SendOptions, Sent, send
 
-pytestmark = pytest.mark.real("sshd")
+pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 
 
 @pytest.fixture
@@ -46,9 +50,39 @@ def test_a_longer_part_of_an_earlier_try_leaves_nothing_behind(loose: Sshd, tmp_
     assert world.arrived(world.move(items, SendOptions(block_bytes=BLOCK)))
 
 
+def test_a_push_that_was_cut_goes_on_where_no_file_can_be_cut(loose: Sshd, tmp_path: Path) -> None:
+    """Also where the part is longer than the file by then: the proof finds it, and it is sent anew."""
+    items, far, near = write(tmp_path, 6 * MB), loose.new_folder("far"), LocalStore(str(tmp_path))
+    with chaos(loose.port, ("drop", 4 * MB), ("refuse", 0), for_ever=True) as proxy:
+        store = open_sftp(address(loose, far, proxy.port), limits=QUICK)
+        (cut,) = send(near, store, items, SendOptions(block_bytes=BLOCK, retries=0))
+        store.close()
+    assert isinstance(cut, Failed) and isinstance(cut.error, UnreachableError), cut
+    part = far / f"{items[0].target_path}.part"
+    for longer in (0, 8 * MB):
+        kept = part.read_bytes()
+        part.write_bytes(kept + bytes(longer))
+        papers = {paper: paper.read_bytes() for paper in part.parent.glob("*.blocks")}
+        store = open_sftp(address(loose, far), limits=QUICK)
+        (sent,) = send(near, store, items, SendOptions(block_bytes=BLOCK, retries=2))
+        store.close()
+        assert isinstance(sent, Sent) and same(items, tmp_path, far), sent
+        (far / items[0].target_path).unlink()
+        for paper, said in [*papers.items(), (part, kept)]:
+            paper.write_bytes(said)
+
+
 def test_a_site_that_only_says_it_makes_hard_links_is_read_in_place(edge: Commanded) -> None:
     for number in range(3):
         edge.seal(number)
     said = edge.sync()
     assert (said.code, said.json["files"]) == (0, 3), said
     edge.assert_in_step()
+
+
+def test_a_receiver_gets_its_papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loose: Sshd) -> None:
+    keys = {"host_key": loose.host_key, "key": str(loose.key)}
+    edge = Commanded(tmp_path, monkeypatch, centre=loose.url(tmp_path / "centre"), receiver_keys=keys)
+    edge.seal(1)
+    said = edge.sync()
+    assert (said.code, said.json["files"]) == (0, 1), said

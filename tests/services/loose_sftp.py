@@ -2,7 +2,7 @@
 
 Seen at `rclone serve sftp` 1.60: it announces hard links and makes none; a READ on a handle that writes is taken for a WRITE
 of as many zeros; a file that must be new may be an old one; there is no fsync, and a READ brings no more than 32 KB (here
-less). One request at a time.
+less). And as some others it sets no attributes, so it cuts no file. One request at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.services.sshd import SFTP_SERVERS
 
 ROOT = Path(__file__).resolve().parents[2]
-INIT, OPEN, READ, WRITE, EXTENDED, STATUS, HANDLE = 1, 3, 5, 6, 200, 101, 102
+INIT, OPEN, READ, WRITE, SETSTAT, FSETSTAT, EXTENDED, STATUS, HANDLE = 1, 3, 5, 6, 9, 10, 200, 101, 102
 WRITES, EXCLUSIVE = 0x2, 0x20
 MOST_READ = 10_000
 ANNOUNCED = ("posix-rename@openssh.com", "hardlink@openssh.com")
@@ -45,6 +45,8 @@ class LooseServer:
             if name == "hardlink@openssh.com":
                 return _status(number, 0)
             return self._ask(packet) if name in ANNOUNCED else _status(number, 8)
+        if kind in (SETSTAT, FSETSTAT):
+            return _status(number, 8)
         if kind == OPEN:
             return self._open(number, rest)
         if kind == READ:

@@ -89,9 +89,11 @@ class SftpFiles:
         wire = self.wire
         writing = _Writing()
         try:
-            if wire.ask(FSTAT, text(handle)).attributes().size < offset:
+            there = wire.ask(FSTAT, text(handle)).attributes().size
+            if there < offset:
                 raise OSError(errno.ERANGE, "is shorter than the offset to go on from", place)
-            wire.ask(FSETSTAT, text(handle) + size_attribute(offset)).check()
+            if there > offset:  # some servers cut nothing: those that make files alone need not
+                wire.ask(FSETSTAT, text(handle) + size_attribute(offset)).check()
             for piece in pieces:
                 for start in range(0, len(piece), wire.write_size):
                     data = memoryview(piece)[start : start + wire.write_size]

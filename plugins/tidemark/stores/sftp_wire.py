@@ -259,5 +259,5 @@ def status_error(code: int) -> OSError:
     if code == DENIED:
         return PermissionError(errno.EACCES, "Permission denied")
     if code == UNSUPPORTED:
-        return OSError(errno.EOPNOTSUPP, "the SFTP server does not support it")
+        return OSError(errno.ENOSYS, "the SFTP server does not support it")
     return OSError(errno.EIO, f"the SFTP server fails without a reason (status {code})")
