@@ -108,7 +108,7 @@ def test_the_order_of_the_listing_and_names_between_do_not_matter() -> None:
     assert [(f.entry.path, f.mods is not None) for f in sealed] == [(FILE, True)]
 
 
-@pytest.mark.parametrize("above", [".iotdb", "/home/edge/.iotdb", "lost+found"])
+@pytest.mark.parametrize("above", [".iotdb", "/srv/edge/.iotdb", "lost+found"])
 def test_what_is_hidden_is_hidden_below_the_data_folder(above: str) -> None:
     """A server may live in a hidden folder; what is hidden among its data is not its data."""
     data = f"{above}/data/sequence"
