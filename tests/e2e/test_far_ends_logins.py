@@ -12,7 +12,6 @@ import pytest
 from paramiko.common import MSG_CHANNEL_FAILURE
 
 from tests.e2e.store_ends import QUICK, address
-from tests.e2e.test_stores_logins import RunsNoCommands
 from tests.services.sshd import Sshd, make_key
 from tidemark.errors import PermanentError, Retry
 from tidemark.stores.opening import StoreAddress
@@ -45,6 +44,16 @@ def test_curve25519_by_its_name_of_today(start_sshd: Callable[..., Sshd]) -> Non
     store.close()
 
 
+class RunsNoCommands(paramiko.ServerInterface):
+    """Lets everybody in, opens sessions, and refuses each request for a command (paramiko's default)."""
+
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
+        return int(paramiko.AUTH_SUCCESSFUL)
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        return int(paramiko.OPEN_SUCCEEDED)
+
+
 class HangsUp(paramiko.Transport):
     """As ProFTPD's mod_sftp when something is written to a command that it refused, before it could be heard of."""
 
@@ -54,13 +63,14 @@ class HangsUp(paramiko.Transport):
             self.close()
 
 
-def test_a_server_that_refuses_commands_and_hangs_up_has_sftp(tmp_path: Path) -> None:
+@pytest.mark.parametrize("server", [paramiko.Transport, HangsUp])
+def test_a_server_that_runs_no_commands_has_sftp(tmp_path: Path, server: type[paramiko.Transport]) -> None:
     key = paramiko.PKey.from_path(make_key(tmp_path / "key"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
-            for _ in range(2):
-                transport = HangsUp(listener.accept()[0])
+            for _ in range(2):  # who was hung up on comes again
+                transport = server(listener.accept()[0])
                 transport.add_server_key(key)
                 transport.set_subsystem_handler("sftp", paramiko.SFTPServer, paramiko.SFTPServerInterface)
                 transport.start_server(server=RunsNoCommands())

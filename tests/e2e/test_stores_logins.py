@@ -7,7 +7,6 @@ import getpass
 import os
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +14,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import paramiko
 import pytest
 
 from tests.e2e.chaos_proxy import chaos
@@ -255,33 +253,6 @@ def test_a_connection_cut_while_the_far_end_is_asked_tells_no_tier(sshd: Sshd) -
             assert store.properties.tier is Tier.PYTHON
             store.close()
     assert opened
-
-
-class RunsNoCommands(paramiko.ServerInterface):
-    """Lets everybody in, opens sessions, and refuses each request for a command (paramiko's default)."""
-
-    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
-        return int(paramiko.AUTH_SUCCESSFUL)
-
-    def check_channel_request(self, kind: str, chanid: int) -> int:
-        return int(paramiko.OPEN_SUCCEEDED)
-
-
-def test_a_server_that_runs_no_commands_has_sftp(tmp_path: Path) -> None:
-    key = paramiko.PKey.from_path(make_key(tmp_path / "key"))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            transport = paramiko.Transport(listener.accept()[0])
-            transport.add_server_key(key)
-            transport.set_subsystem_handler("sftp", paramiko.SFTPServer, paramiko.SFTPServerInterface)
-            transport.start_server(server=RunsNoCommands())
-
-        threading.Thread(target=serve, daemon=True).start()
-        url = f"sftp://u@127.0.0.1:{listener.getsockname()[1]}/x"
-        store = open_sftp(StoreAddress(url, key.fingerprint, str(tmp_path / "key")), limits=QUICK)
-        assert store.properties.tier is Tier.SFTP
-        store.close()
 
 
 @pytest.mark.parametrize("far_end", [FarEnd.SHELL, pytest.param(FarEnd.POSIX, marks=pytest.mark.full)])
