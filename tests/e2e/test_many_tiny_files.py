@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -50,16 +49,11 @@ def test_sixty_thousand_tiny_files_come_by_the_tools(sshd: Sshd, in_memory: Path
 
 
 @pytest.fixture
-def few_handles(start_sshd: Callable[..., Sshd]) -> Iterator[Sshd]:
+def few_handles(start_sshd: Callable[..., Sshd]) -> Sshd:
     """An SFTP server whose processes may have few files open, as many an account's limit has it."""
-    gc.collect()  # what tests before this one left to it may be more than that
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (HANDLES, hard))
-    try:
-        server = start_sshd(FarEnd.SFTP)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    yield server
+    server = start_sshd(FarEnd.SFTP)
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (HANDLES, HANDLES))  # and what it starts from now on
+    return server
 
 
 @pytest.mark.parametrize("size", [1000, pytest.param(3000, marks=pytest.mark.full)])
