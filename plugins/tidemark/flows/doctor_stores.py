@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tidemark.errors import DiskFullError, NotFoundError, PermanentError, TidemarkError
 from tidemark.flows.findings import Check, bad, good
-from tidemark.proof.passed_over import LET_LIST, unlisted
+from tidemark.proof.passed_over import LET_LIST
 from tidemark.settings import ReceiverSettings, SiteSettings
 from tidemark.stores.listing import glance
 from tidemark.stores.opening import TIERS, StoreAddress
@@ -130,11 +130,12 @@ def _listed(label: str, site: SiteSettings, store: Store, folder: str) -> Check:
     """Whether a run can see all that is in the folder: by the listing that it would make."""
     listing = glance(store, [folder], RESOURCE)
     if listing.missing:
-        what = label.rpartition(" ")[2]
+        what = "data" if folder in site.data else "schema"
         missing = NotFoundError(f"{folder} is not there")
         return bad(label, missing, f"see [sites.{site.name}] store and {what}; is the disk mounted?")
-    for path, why in unlisted({path: why for path, why in listing.odd if not hidden(path, [folder])}):
-        return bad(label, PermanentError(f"{path} {why}"), LET_LIST)
+    for path, why in listing.unlisted:
+        if not hidden(path, [folder]):
+            return bad(label, PermanentError(f"{path} {why}"), LET_LIST)
     other = _forgotten(site, store, folder)
     return good(label, f"{folder}; {other} beside it is not in data: its files are not sent" if other else folder)
 

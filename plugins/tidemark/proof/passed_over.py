@@ -32,13 +32,8 @@ class PassedOver(NamedTuple):
 def passed_over(connection: Connection, link: str) -> PassedOver:
     """By the newest listing of a link's site that this ledger knows."""
     skipped = skipped_files(connection, link)
-    reasons = {path: one.reason for path, one in skipped.items()}
-    return PassedOver(tuple(unlisted(reasons)), notes(skipped, link, now(connection)) if skipped else ())
-
-
-def unlisted(odd: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Those of `odd` {path: reason} of which nobody knows what is there. Pure."""
-    return sorted((path, why) for path, why in odd.items() if why.startswith(UNLISTED))
+    unlisted = sorted((path, one.reason) for path, one in skipped.items() if one.reason.startswith(UNLISTED))
+    return PassedOver(tuple(unlisted), notes(skipped, link, now(connection)) if skipped else ())
 
 
 def notes(skipped: Mapping[str, Skipped], link: str, clock: float) -> tuple[str, ...]:

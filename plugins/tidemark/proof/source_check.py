@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tidemark.ledger.proof_rows import Row
 from tidemark.proof.differences import SOURCE, Difference
-from tidemark.proof.passed_over import LET_LIST, unlisted
+from tidemark.proof.passed_over import LET_LIST
 from tidemark.stores.protocol import Range, Store
 from tidemark.tsfiles.names import SourceName
 from tidemark.tsfiles.sealed import SealedFile, classify, hidden
@@ -57,7 +57,7 @@ def check_source(store: Store, site: str, data: Sequence[str], acked: Sequence[R
     same: dict[str, SourceFile] = {}
     differences = [
         Difference(SOURCE, site, path, "source", f"{path} {why}: nothing there can be compared", next=LET_LIST)
-        for path, why in unlisted(dict(listing.odd))
+        for path, why in listing.unlisted
         if not hidden(path, data)
     ]
     other_mods = set()

@@ -15,7 +15,6 @@ from itertools import groupby
 from typing import NamedTuple, overload
 
 from tidemark.errors import PermanentError, UnreachableError
-from tidemark.stores.disk_rows import UNLISTED
 from tidemark.stores.protocol import Entry, Glancing, Listing, Store
 
 
@@ -102,13 +101,12 @@ def all_files(store: Store, folders: Sequence[str]) -> Sequence[Entry]:
     """The files below `folders`, for who takes what is not listed for lost. Raises PermanentError where part of them cannot
     be listed."""
     listing = store.list_files(folders)
-    for path, why in listing.odd:
-        if why.startswith(UNLISTED):
-            raise PermanentError(
-                f"{path} in {store.url} {why}",
-                hint="let this user list it (its mode, the disk's health), then run it again; nothing was changed",
-                subject=path,
-            )
+    for path, why in listing.unlisted:
+        raise PermanentError(
+            f"{path} in {store.url} {why}",
+            hint="let this user list it (its mode, the disk's health), then run it again; nothing was changed",
+            subject=path,
+        )
     return listing.entries
 
 

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from tidemark.stores.disk_rows import UNLISTED
+
 
 class Tier(enum.StrEnum):
     """What the far end can run; found by one probe, recorded, may be forced."""
@@ -51,8 +53,7 @@ class Entry(NamedTuple):
 class Listing:
     """All regular files below the asked folders, ordered by path bytes, and what could not be listed as it should.
 
-    `missing`: asked folders that do not exist. `odd`: (path, reason) of symlinks, unreadable folders and the like; it begins
-    with `disk_rows.UNLISTED` where nobody knows what is there, as of an asked folder that is a symlink.
+    `missing`: asked folders that do not exist. `odd`: (path, reason) of symlinks, unreadable folders and the like.
     `partial`: some files come by their names alone, see `Glancing`.
     """
 
@@ -60,6 +61,11 @@ class Listing:
     missing: Sequence[str] = ()
     odd: Sequence[tuple[str, str]] = ()
     partial: bool = False
+
+    @property
+    def unlisted(self) -> list[tuple[str, str]]:
+        """Those of `odd` of which nobody knows what is there, as of an asked folder that is a symlink."""
+        return [(path, why) for path, why in self.odd if why.startswith(UNLISTED)]
 
 
 class Range(NamedTuple):

@@ -16,7 +16,6 @@ from tidemark.errors import CorruptionError, SourceVanishedError
 from tidemark.ledger import events, link_rows, run_rows
 from tidemark.ledger.link_rows import SchemaPosition
 from tidemark.ledger.run_rows import RunSchema
-from tidemark.stores.disk_rows import UNLISTED
 from tidemark.stores.landing import landed_path
 from tidemark.stores.protocol import Entry, Range
 from tidemark.sync.work import Site, Work
@@ -80,7 +79,7 @@ def plan_pieces(site: Site) -> tuple[Sequence[Piece], Mapping[str, str]]:
     grown = [e for e in logs if e.path not in known or (e.size, e.mtime) != (known[e.path].position, known[e.path].mtime)]
     ranges = [Range(e.path, 0, known[e.path].position if e.path in known else 0) for e in grown]
     planned = map(plan_piece, grown, [known.get(e.path) for e in grown], site.source.digests(ranges))
-    return [piece for piece in planned if piece], {path: why for path, why in listing.odd if why.startswith(UNLISTED)}
+    return [piece for piece in planned if piece], dict(listing.unlisted)
 
 
 def _send(work: Work, piece: Piece) -> None:
