@@ -94,9 +94,16 @@ def link_facts(
         at_receiver = counts.get((r["receiver"], r["site_id"]), {})
         found = _link_facts(r, unsent, at_receiver, _holder(r, alive, clock), names)
         skipped = passed_over(connection, found.link)
-        found = replace(found, unlisted=skipped.unlisted, passed_over=skipped.notes)
-        found = replace(found, distrusted=distrusted[found.link], unverified=unverified.get(found.link, 0))
-        facts.append(replace(found, progress=noted.get(found.holder)))
+        facts.append(
+            replace(
+                found,
+                distrusted=distrusted[found.link],
+                unverified=unverified.get(found.link, 0),
+                unlisted=skipped.unlisted,
+                passed_over=skipped.notes,
+                progress=noted.get(found.holder),
+            )
+        )
     return facts
 
 
