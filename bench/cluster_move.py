@@ -46,7 +46,7 @@ def _between(
     where = "over SSH" if servers else "on one machine"
     say(f"cluster: a node's files {where}")
     stage = cluster_data.stage(below, scale, servers)
-    words = [str(REPOSITORY / "tidemark"), "--config", str(stage.settings), "cluster", "remove", "n1", "--json"]
+    words = [str(REPOSITORY / "tidemark"), "--config", str(stage.settings), "cluster", "remove", "n1", "--json", "--yes"]
     far = servers[1].pid if servers else 0
     mine, peer = Contender(f"tidemark cluster remove, {where}", words, far), _peer(stage, servers)
     for turn in range(rounds + 1):  # the first one warms the caches and is not counted

@@ -31,7 +31,7 @@ def world(tmp_path: Path) -> ClusterWorld:
 @pytest.fixture
 def ask(world: ClusterWorld, capsys: pytest.CaptureFixture[str]) -> Ask:
     def run(*words: str, code: int = 0) -> tuple[int, dict[str, Any]]:
-        found = world.run(*words, "--json", "--quiet")
+        found = world.run(*words, "--json", "--quiet", "--yes")
         said = capsys.readouterr()
         assert found == code, f"{words}: {said.out}{said.err}"
         return found, last_json(said.out)

@@ -41,7 +41,7 @@ class Life:
 
     def step(self, kind: str, node: str, kills: int) -> None:
         """One change of the cluster, killed so many times while files come and are loaded; then carried to its end."""
-        command = ("cluster", kind, *(self.nodes[node] if kind == "add" else filter(None, [node])))
+        command = ("cluster", kind, "--yes", *(self.nodes[node] if kind == "add" else filter(None, [node])))
         struck = 0
         while struck < kills and not self.is_done(kind, node):
             self.filling.reveal()

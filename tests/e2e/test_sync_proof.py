@@ -102,5 +102,5 @@ def test_a_ledger_that_is_made_anew_knows_what_is_not_verified(tmp_path: Path, m
     edge.seal(3)
     edge.sync()
     assert shown(edge) == 2
-    assert edge.run("ledger", "rebuild", "--replace").code == 0
+    assert edge.run("ledger", "rebuild", "--replace", "--yes").code == 0
     assert shown(edge) == 2

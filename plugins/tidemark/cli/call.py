@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -57,13 +59,17 @@ class Call:
         settings = self.__dict__.get("settings")
         return (settings.root if settings else Path.cwd()) / "var"
 
-    def confirm(self, question: str) -> None:
-        """Ask before what cannot be taken back; only where a person sits at stdin, and not with `--yes`."""
-        if self.arguments.yes or self.arguments.json or not sys.stdin.isatty():
+    def confirm(self, question: str, words: Sequence[str]) -> None:
+        """Ask before what cannot be taken back. `--yes` answers; nobody is asked where no person sits at stdin. Raises
+        UsageError unless the answer is yes; `words`: the command line."""
+        if not question or self.arguments.yes:
             return
+        again = shlex.join(["./tidemark", *words, "--yes"])
+        if sys.stdin is None or not sys.stdin.isatty():
+            raise UsageError(f"nothing was done: {question} There is no terminal to ask at", hint=again)
         self.screen.fail(f"{question} [y/N] ")
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise UsageError("not done", hint="answer y, or say --yes")
+            raise UsageError("not done", hint=f"answer y, or {again}")
 
     def close(self) -> None:
         for app in self.opened:

@@ -46,8 +46,10 @@ def main(words: Sequence[str] | None = None) -> int:
         with _signals_stop():
             arguments, rest = parse(words)
             call = Call(arguments, screen, rest)
+            verb = VERBS[arguments.verb]
             try:
-                answer = VERBS[arguments.verb].run(call)
+                call.confirm(verb.asks(arguments), words)
+                answer = verb.run(call)
             finally:
                 call.close()
     except TidemarkError as error:

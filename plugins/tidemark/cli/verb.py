@@ -29,10 +29,17 @@ def no_arguments(_parser: argparse.ArgumentParser) -> None:
     """For verbs that take none."""
 
 
+def asks_nothing(_arguments: argparse.Namespace) -> str:
+    """For verbs that destroy nothing and decide nothing."""
+    return ""
+
+
 @dataclass(frozen=True)
 class Verb:
     """One verb. `example` is a whole command line; `run` does it.
 
+    `asks`: the question to answer, or to take as answered by `--yes`, before these arguments are acted on: it destroys
+    something or decides for the operator. "" where it does not.
     `flags`: for a verb that hands its words on to another program (pytest), the flags that are its own.
     """
 
@@ -42,3 +49,4 @@ class Verb:
     run: Callable[[Call], Answer]
     arguments: Callable[[argparse.ArgumentParser], None] = no_arguments
     flags: tuple[str, ...] = ()
+    asks: Callable[[argparse.Namespace], str] = asks_nothing

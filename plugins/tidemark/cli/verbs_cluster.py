@@ -64,6 +64,14 @@ def _changes(choices: Choices, plan: bool) -> None:
         receiver_argument(one)
 
 
+def _asks(arguments: argparse.Namespace) -> str:
+    if arguments.action == "remove":
+        return f"move everything away from {arguments.node} and let it leave?"
+    if arguments.action == "check" and arguments.repair and arguments.lost:
+        return f"count on nothing that {arguments.lost} had, and fill its empty folder?"
+    return ""
+
+
 def _run(call: Call) -> Answer:
     return _ACTIONS[call.arguments.action](call)
 
@@ -154,8 +162,6 @@ def _change(call: Call) -> Answer:
 
     asked = call.arguments
     wanted = wanted_of(asked, asked.action)
-    if wanted.kind == "remove":
-        call.confirm(f"move everything away from {wanted.node} and let it leave?")
     return _changed(call, lambda beat: change(call.app, receiver_of(call), wanted, beat, wait=not asked.no_wait))
 
 
@@ -188,8 +194,6 @@ def _check(call: Call) -> Answer:
     mending, lost = call.arguments.repair, call.arguments.lost
     if lost and not mending:
         raise UsageError("--lost changes what is there: it goes with --repair", hint=f"{MEND} --lost {lost}", subject=lost)
-    if lost:
-        call.confirm(f"count on nothing that {lost} had, and fill its empty folder?")
     with progress.shown(call.screen) as beat:
         app, receiver = call.app, receiver_of(call)
         report = repair(app, receiver, beat, lost) if mending else check(app, receiver, beat)
@@ -247,5 +251,6 @@ VERBS = (
         "./tidemark cluster plan add n4=sftp://tidemark@10.0.1.4/srv/node --host-key SHA256:…",
         _run,
         _arguments,
+        asks=_asks,
     ),
 )

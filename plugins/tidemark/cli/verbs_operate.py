@@ -18,10 +18,13 @@ def _approve_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="the run whose drops wait (status and why name it)")
 
 
+def _approve_asks(arguments: argparse.Namespace) -> str:
+    return f"let run {arguments.run} drop what it found gone?"
+
+
 def _approve(call: Call) -> Answer:
     from tidemark.flows.operate import approve
 
-    call.confirm(f"let run {call.arguments.run} drop what it found gone?")
     return _told(approve(call.app, call.arguments.run))
 
 
@@ -34,6 +37,10 @@ def _quarantine_arguments(parser: argparse.ArgumentParser) -> None:
         receiver_argument(choice)
 
 
+def _quarantine_asks(arguments: argparse.Namespace) -> str:
+    return f"remove {arguments.id} from quarantine for good?" if arguments.action == "drop" else ""
+
+
 def _quarantine(call: Call) -> Answer:
     from tidemark.flows import operate
 
@@ -44,7 +51,6 @@ def _quarantine(call: Call) -> Answer:
     if asked.action == "release":
         result = operate.quarantine_release(call.app, call.receiver, asked.id)
     else:
-        call.confirm(f"remove {asked.id} from quarantine for good?")
         result = operate.quarantine_drop(call.app, call.receiver, asked.id)
     return _told(result)
 
@@ -58,6 +64,10 @@ def _owners_arguments(parser: argparse.ArgumentParser) -> None:
     receiver_argument(transfer)
 
 
+def _owners_asks(arguments: argparse.Namespace) -> str:
+    return f"give {arguments.device} to {arguments.to}?" if arguments.action == "transfer" else ""
+
+
 def _owners(call: Call) -> Answer:
     from tidemark.flows import operate
 
@@ -65,7 +75,6 @@ def _owners(call: Call) -> Answer:
     if asked.action == "list":
         found = operate.owners_list(call.app, call.receiver).as_json()
         return Answer(found, lambda screen: _list(screen, found, "no device has an owner yet"))
-    call.confirm(f"give {asked.device} to {asked.to}?")
     return _told(operate.owners_transfer(call.app, call.receiver, asked.device, asked.to))
 
 
@@ -78,6 +87,11 @@ def _ledger_arguments(parser: argparse.ArgumentParser) -> None:
     choices.add_parser("upgrade", help="bring the database to this version")
 
 
+def _ledger_asks(arguments: argparse.Namespace) -> str:
+    replaces = arguments.action == "rebuild" and arguments.replace
+    return "put a new ledger, made from what lies at the receivers, in the place of this one?" if replaces else ""
+
+
 def _ledger(call: Call) -> Answer:
     from tidemark.flows import ledger_care
 
@@ -86,7 +100,6 @@ def _ledger(call: Call) -> Answer:
         return _told(ledger_care.backup(call.app, Path(asked.out) if asked.out else None))
     if asked.action == "upgrade":
         return _told(ledger_care.upgrade(call.settings))
-    call.confirm("make a new ledger from what lies at the receivers?")
     with progress.shown(call.screen) as beat:
         return _told(ledger_care.rebuild(call.settings, beat, replace=asked.replace))
 
@@ -128,6 +141,7 @@ VERBS = (
         "./tidemark approve 20261121T120000-1a2b",
         _approve,
         _approve_arguments,
+        asks=_approve_asks,
     ),
     Verb(
         "quarantine",
@@ -135,6 +149,7 @@ VERBS = (
         "./tidemark quarantine list",
         _quarantine,
         _quarantine_arguments,
+        asks=_quarantine_asks,
     ),
     Verb(
         "owners",
@@ -142,6 +157,14 @@ VERBS = (
         "./tidemark owners transfer root.f.d1 --to plant2",
         _owners,
         _owners_arguments,
+        asks=_owners_asks,
     ),
-    Verb("ledger", "back up, rebuild or upgrade the ledger", "./tidemark ledger backup", _ledger, _ledger_arguments),
+    Verb(
+        "ledger",
+        "back up, rebuild or upgrade the ledger",
+        "./tidemark ledger backup",
+        _ledger,
+        _ledger_arguments,
+        asks=_ledger_asks,
+    ),
 )

@@ -56,12 +56,12 @@ WORDS = [
     (("why", "a\nb"), 3, "'a\\nb'"),
     (("why", "x" * 5000), 3, "xxx"),
     (("why", "'; DROP TABLE lease; --"), 3, "DROP TABLE"),
-    (("approve", "nope"), 3, "'nope'"),
+    (("approve", "nope", "--yes"), 3, "'nope'"),
     (("quarantine", "release", "nope"), 3, "nope"),
     (("quarantine", "release", "99999999999999999999999"), 3, "99999"),
-    (("quarantine", "drop", "-1"), 3, "-1"),
-    (("owners", "transfer", "root.x", "--to", "plant1"), 3, "'root.x'"),
-    (("owners", "transfer", "root.x", "--to", "nope"), 3, "'nope'"),
+    (("quarantine", "drop", "-1", "--yes"), 3, "-1"),
+    (("owners", "transfer", "root.x", "--to", "plant1", "--yes"), 3, "'root.x'"),
+    (("owners", "transfer", "root.x", "--to", "nope", "--yes"), 3, "'nope'"),
     (("bench", "nope"), 3, "'nope'"),
     # files
     (("sync", "plant1", "--plan", "nope.json"), 3, "nope.json"),
@@ -162,7 +162,7 @@ def test_doctor_tells_what_is_wrong_in_one_line(tidemark: Command, deployment: P
 
 def test_approving_a_run_without_waiting_drops_changes_nothing(tidemark: Command) -> None:
     run = tidemark("sync", "plant1", "--json").json["run"]
-    said = tidemark("approve", run, "--json")
+    said = tidemark("approve", run, "--yes", "--json")
     assert (said.code, said.json["approved"]) == (0, [])
     assert "no drops" in said.json["note"]
 
@@ -178,7 +178,7 @@ def test_what_was_released_or_dropped_once_is_not_there_twice(tidemark: Command,
     damaged = next(iter((deployment / "centre" / "quarantine").rglob("*" + Path(first["path"]).name)))
     damaged.write_bytes(whole)
     released, again = (tidemark("quarantine", "release", str(first["id"]), "--json") for _ in range(2))
-    dropped, twice = (tidemark("quarantine", "drop", str(second["id"]), "--json") for _ in range(2))
+    dropped, twice = (tidemark("quarantine", "drop", str(second["id"]), "--yes", "--json") for _ in range(2))
     assert (released.code, dropped.code) == (0, 0)
     refused(again, 3, str(first["id"]))
     refused(twice, 3, str(second["id"]))
