@@ -211,7 +211,7 @@ def put(app: App, receiver: ReceiverSettings, database: str, first: int, last: i
             if path:
                 store.publish(path, content_)
         cluster = Cluster.open(app, receiver)
-        make_visible(app, cluster, store, [file], lambda connection: catalog_rows.add_file(connection, file, []))
+        make_visible(app, receiver, cluster, store, [file], lambda rows: catalog_rows.add_file(rows, file, []))
     return file
 
 

@@ -92,8 +92,8 @@ class World:
     def centre(self) -> Path:
         return self.folder / "centre"
 
-    def reopen(self) -> None:
-        self.app = open_app(self.settings)
+    def reopen(self, whose_ever: bool = False) -> None:
+        self.app = open_app(self.settings, whose_ever)
         self.app.clock = self.now
 
     def now(self) -> float:

@@ -37,10 +37,21 @@ class Call:
 
     @cached_property
     def app(self) -> App:
-        """Settings, ledger and identity, opened once and closed by `close`."""
+        """Settings, ledger and identity, opened once and closed by `close`.
+
+        Raises PermanentError where the ledger is not the receivers', or older than one.
+        """
+        return self._open(whose_ever=False)
+
+    @property
+    def any_app(self) -> App:
+        """The same with whatever ledger there is."""
+        return self._open(whose_ever=True)
+
+    def _open(self, whose_ever: bool) -> App:
         from tidemark.flows.app import open_app
 
-        app = open_app(self.settings)
+        app = open_app(self.settings, whose_ever)
         self.opened.append(app)
         return app
 

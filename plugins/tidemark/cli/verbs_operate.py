@@ -97,7 +97,7 @@ def _ledger(call: Call) -> Answer:
 
     asked = call.arguments
     if asked.action == "backup":
-        return _told(ledger_care.backup(call.app, Path(asked.out) if asked.out else None))
+        return _told(ledger_care.backup(call.any_app, Path(asked.out) if asked.out else None))
     if asked.action == "upgrade":
         return _told(ledger_care.upgrade(call.settings))
     with progress.shown(call.screen) as beat:

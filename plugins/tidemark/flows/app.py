@@ -68,13 +68,19 @@ class App:
             store.close()
 
 
-def open_app(settings: Settings) -> App:
-    """Open the ledger (migrated when it is new; a newer one is refused) and find out who we are."""
+def open_app(settings: Settings, whose_ever: bool = False) -> App:
+    """Open the ledger (migrated when it is new; a newer one is refused) and find out who we are.
+
+    Raises PermanentError where the ledger is not the one of a receiver here, or older than it; `whose_ever`: nobody asks.
+    """
+    from tidemark.flows.ledger_marks import require_current
     from tidemark.ledger.leases import this_process
     from tidemark.ledger.migrations import migrate
 
     ledger = Ledger(settings.ledger.url, settings.root)
     migrate(ledger)
+    if not whose_ever:
+        require_current(ledger, settings.receivers.values())
     return App(settings=settings, ledger=ledger, identity=this_process())
 
 

@@ -23,10 +23,12 @@ from tidemark.flows.app import App
 from tidemark.flows.cluster_cache import recall
 from tidemark.flows.cluster_deliver import Delivered, Parcel, deliver_all, write_down
 from tidemark.flows.cluster_nodes import Cluster
+from tidemark.flows.ledger_marks import changing
 from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, group_rows, move_rows
 from tidemark.ledger.catalog_rows import CatalogFile
 from tidemark.ledger.database import now
 from tidemark.ledger.group_rows import OperationRow
+from tidemark.settings import ReceiverSettings
 from tidemark.stores.protocol import Store
 
 T = TypeVar("T")
@@ -48,6 +50,7 @@ class Forwarded:
 
 def make_visible(
     app: App,
+    receiver: ReceiverSettings,
     cluster: Cluster | None,
     store: Store,
     files: Sequence[CatalogFile],
@@ -61,7 +64,7 @@ def make_visible(
     then; StaleEpochError where the table was swapped again and again.
     """
     if cluster is None or not (files or logs):
-        with app.ledger.write() as connection:
+        with changing(app, receiver.name, store) as connection:
             if files and app.settings.cluster is not None:  # a first table since this was begun: nobody forwarded it
                 cluster_rows.require_epoch(connection, files[0].receiver, 0 if cluster is None else cluster.epoch)
             return act(connection)
@@ -71,7 +74,7 @@ def make_visible(
             forwarded = forward(cluster, files, store)
             # CRASH WINDOW: at a quorum of nodes, nothing visible: the next load finds its landing unanswered and what lies
             # at the nodes right; what it does not need any more is swept.
-            with app.ledger.write() as connection:
+            with changing(app, receiver.name, store) as connection:
                 made = act(connection)
                 if made is not None:
                     commit(connection, cluster, forwarded)

@@ -115,6 +115,7 @@ def _ledger(settings: Settings) -> Check:
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
 
+    from tidemark.flows.ledger_marks import require_current, require_unused
     from tidemark.ledger.database import Ledger
     from tidemark.ledger.migrations import known_migrations, schema_version
 
@@ -123,10 +124,13 @@ def _ledger(settings: Settings) -> Check:
         safe = address.render_as_string(hide_password=True)
         file = settings.root / (address.database or "")
         if address.drivername.startswith("sqlite") and not file.exists():
+            require_unused(settings.receivers.values())
             return good("ledger", f"{safe}: will be made by the first run")
         ledger = Ledger(settings.ledger.url, settings.root)
         try:
             version, newest = schema_version(ledger), len(known_migrations())
+            if version == newest:
+                require_current(ledger, settings.receivers.values())
         finally:
             ledger.close()
     except TidemarkError as trouble:

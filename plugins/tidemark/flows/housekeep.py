@@ -18,7 +18,7 @@ from tidemark.flows.cluster_care import keep_nodes
 from tidemark.flows.cluster_catch_up import remove_everywhere
 from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.known_sites import root_here
-from tidemark.flows.older_ledger import require_current
+from tidemark.flows.ledger_marks import catch_up_mark, changing
 from tidemark.ledger import care_rows, events, merge_rows
 from tidemark.ledger.leases import Lease, Leases, check_in
 from tidemark.ledger.proof_rows import report
@@ -66,8 +66,7 @@ class _Work:
 
 
 def housekeep(app: App, receiver: ReceiverSettings, progress: Progress = silent) -> HousekeepResult:
-    """One round. Raises UsageError for a remote receiver, LeaseHeldError while a load runs, PermanentError where the ledger
-    is older than the receiver."""
+    """One round. Raises UsageError for a remote receiver, LeaseHeldError while a load runs."""
     root = root_here(app, receiver)
     leases = Leases(app.ledger, app.identity)
     with (
@@ -76,7 +75,7 @@ def housekeep(app: App, receiver: ReceiverSettings, progress: Progress = silent)
         opened(app, receiver) as cluster,
     ):
         work = _Work(app, receiver, root, store, lease, cluster)
-        require_current(app, receiver, store)
+        catch_up_mark(app, receiver, store)
         progress(Tick("settle"))
         settled, sources = _settle(work)
         progress(Tick("reclaim"))
@@ -105,7 +104,9 @@ def _settle(work: _Work) -> tuple[int, int]:
         paper = SettledPaper(**{**vars(paper), "sources": tuple(SettledSource(**r) for r in made_from)})
         work.store.publish(paper_place(paper.location), encode_settled(paper))
         # CRASH WINDOW: a paper of a file that does not stand alone yet: the next round writes it again and records it.
-    with work.app.ledger.write() as connection:
+    if not due:
+        return 0, 0
+    with changing(work.app, work.receiver.name, work.store) as connection:
         check_in(connection, work.lease)
         still = set(merge_rows.settle_due(connection, work.receiver.name, at - work.receiver.settle_days * DAY))
         if set(due) <= still:  # a merge that came between is settled by the next round

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ import sqlalchemy as sa
 
 from tidemark.errors import LeaseHeldError, PermanentError
 from tidemark.flows.app import App
+from tidemark.flows.ledger_marks import adopt_mark, write_mark
 from tidemark.flows.merge_leases import Place
 from tidemark.flows.rebuild_cluster import write_cluster
 from tidemark.flows.rebuild_links import rebuild_link
@@ -34,6 +35,7 @@ from tidemark.ledger.migrations import migrate, schema_version
 from tidemark.load.place import folder_name
 from tidemark.progress import Progress, Tick, silent
 from tidemark.settings import ReceiverSettings, Settings
+from tidemark.stores.opening import StoreAddress, open_store
 
 _GONE = "its bytes were gone from the receiver when the ledger was rebuilt"
 
@@ -107,6 +109,8 @@ def rebuild(
             # CRASH WINDOW: all is in the workshop's file, the ledger is as it was: the next rebuild begins anew.
             progress(Tick("write"))
             copy_rows(app.ledger, target, replace)
+        # CRASH WINDOW: the new ledger is ahead of its receivers' marks, which is no trouble: the next load writes them.
+        _tell_receivers(target, settings)
     finally:
         target.close()
     return RebuildResult(counts, findings, old)
@@ -193,9 +197,18 @@ def _build_receiver(app: App, receiver: ReceiverSettings, root: Path, findings: 
                 nodes.bring_back(store, progress)
         # CRASH WINDOW: files of the nodes are in the receiver's cache, the ledger is as it was: it is run again.
         rebuild_receiver(app, receiver, root, findings, progress)
+        with app.ledger.write() as connection:
+            adopt_mark(connection, receiver.name, root)
         if nodes is not None:
             write_schemas(app, receiver, nodes)
             write_cluster(app, receiver, nodes, progress)
+
+
+def _tell_receivers(ledger: Ledger, settings: Settings) -> None:
+    for receiver in settings.receivers.values():
+        if receiver.store.startswith("file://"):
+            with closing(open_store(StoreAddress.of(receiver))) as store:
+                write_mark(ledger, receiver.name, store)
 
 
 def _send_again(app: App, findings: Findings) -> None:

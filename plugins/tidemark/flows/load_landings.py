@@ -27,8 +27,8 @@ from tidemark.flows.app import App
 from tidemark.flows.cluster_catch_up import catch_up
 from tidemark.flows.cluster_forward import make_visible
 from tidemark.flows.cluster_nodes import Cluster, opened
+from tidemark.flows.ledger_marks import catch_up_mark
 from tidemark.flows.load_result import LoadResult, Tally, Trouble
-from tidemark.flows.older_ledger import require_current
 from tidemark.flows.replay import Bench, replay_refused
 from tidemark.ledger import landing_rows
 from tidemark.ledger.events import record, record_many
@@ -99,7 +99,7 @@ def load(
             rows = landing_rows.landings(connection, receiver.name, open_only=True)
             finished = landing_rows.finished_landings(connection, receiver.name)
         work = _Work(app, receiver, root, store, lease, engine, progress, rows, cluster, finished)
-        require_current(app, receiver, store)
+        catch_up_mark(app, receiver, store)
         sweep_waiting(app.ledger, store, receiver.name, lease)
         catch_up(cluster, store, most=_CATCH_UP)
         replay_refused(Bench(app, receiver, root, store, lease, engine, cluster))
@@ -218,7 +218,7 @@ def _record(work: _Work, one: _Landing, admission: Admission, logs: Sequence[sch
         return receipt, recorded.clashes
 
     files = [load.row for load in admission.loads]
-    seen = make_visible(work.app, work.cluster, work.store, files, tell, bool(logs))
+    seen = make_visible(work.app, work.receiver, work.cluster, work.store, files, tell, bool(logs))
     work.tally.take(origin.site_id, *seen, [hold.file.path for hold in admission.holds if hold.kind == TaskLimitError.kind])
 
 

@@ -302,7 +302,7 @@ def _publish(work: _Work, group: Group, name: str, made: Sequence[MergeOutcome])
         return merge_rows.publish(connection, work.receiver.name, sources, rows, work.batch, at)
 
     try:
-        ids = make_visible(work.app, work.cluster, work.store, [row.file for row in rows], tell)
+        ids = make_visible(work.app, work.receiver, work.cluster, work.store, [row.file for row in rows], tell)
     except NoQuorumError:
         _unmake(work, targets)
         raise

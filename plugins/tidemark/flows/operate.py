@@ -20,6 +20,7 @@ from tidemark.flows.admitting import local_root, site_of
 from tidemark.flows.app import App
 from tidemark.flows.cluster_forward import make_visible
 from tidemark.flows.cluster_nodes import opened
+from tidemark.flows.ledger_marks import changing
 from tidemark.flows.replay import Bench, replay_refused, take, try_again
 from tidemark.ledger import audit, landing_rows, link_rows, owner_rows, run_rows, trouble_rows
 from tidemark.ledger.events import record
@@ -92,7 +93,7 @@ def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engin
             record(connection, "file.replayed", **place, why=f"released from quarantine {quarantine_id}")
             return answers
 
-        answers = make_visible(app, bench.cluster, bench.store, [load.row for load in admission.loads], tell)
+        answers = make_visible(app, receiver, bench.cluster, bench.store, [load.row for load in admission.loads], tell)
         sweep_waiting(app.ledger, bench.store, row.receiver, bench.lease)
     if answers[0].outcome == "refused":
         raise OwnershipError(answers[0].reason, hint="./tidemark owners list", subject=row.path)
@@ -115,7 +116,7 @@ def quarantine_drop(app: App, receiver: ReceiverSettings, held_id: str) -> Decis
     quarantine_id = row.quarantine_id
     with _bench(app, receiver) as bench:
         _put_paper(bench, GIVE_UP, row.path, site=row.site_id, generation=row.generation)
-        with app.ledger.write() as connection:
+        with changing(app, receiver.name, bench.store) as connection:
             check_in(connection, bench.lease)
             trouble_rows.end_quarantine(connection, quarantine_id, "dropped")
             audit.record(connection, "quarantine drop", row.path, id=quarantine_id, site=row.site_id, reason=row.reason)
@@ -164,7 +165,7 @@ def owners_transfer(app: App, receiver: ReceiverSettings, device: str, to: str, 
         if before.site_id != site_id:
             at = _put_paper(bench, TRANSFER, device, to=site_id)
             # CRASH WINDOW: on paper, not recorded: the command run again, or a rebuilt ledger, does it.
-            with app.ledger.write() as connection:
+            with changing(app, receiver.name, bench.store) as connection:
                 check_in(connection, bench.lease)
                 owner_rows.put_owners(connection, receiver.name, [OwnerRow(device, site_id, at, before.landing)])
                 audit.record(connection, "owners transfer", device, source=before.site_id, target=site_id)
@@ -218,7 +219,7 @@ def _approve_at(app: App, receiver: ReceiverSettings, run_id: str) -> list[str]:
         named = {site_id: [(d.path, d.generation) for d in drops] for site_id, drops in due.items()}
         at = _put_paper(bench, APPROVE, run_id, drops=named)
         # CRASH WINDOW: on paper, not recorded: they wait as before; approved again, or by a rebuilt ledger, they leave.
-        with app.ledger.write() as connection:
+        with changing(app, receiver.name, bench.store) as connection:
             check_in(connection, bench.lease)
             for site_id, drops in due.items():
                 late = leave_approved(connection, receiver.name, site_id, drops, at)

@@ -104,7 +104,7 @@ def _replay(bench: Bench, row: RefusalRow) -> bool:
         record(connection, "file.replayed", **place, why=f"device {row.device} belongs to its site now")
         return not admission.holds
 
-    return make_visible(bench.app, bench.cluster, bench.store, [load.row for load in admission.loads], tell)
+    return make_visible(bench.app, bench.receiver, bench.cluster, bench.store, [load.row for load in admission.loads], tell)
 
 
 def _origin(bench: Bench, row: QuarantineRow | RefusalRow, file: LandedFile, data: tuple[str, ...]) -> Origin:

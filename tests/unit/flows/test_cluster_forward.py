@@ -229,7 +229,7 @@ def test_what_was_begun_before_the_first_table_is_not_shown_behind_it(centre: Cl
         files = catalog_rows.visible_files(connection, "centre")
     shown: list[bool] = []
     with centre.app.receiver_store(centre.receiver) as store, pytest.raises(StaleEpochError):
-        make_visible(centre.app, None, store, files, lambda _: shown.append(True))
+        make_visible(centre.app, centre.receiver, None, store, files, lambda _: shown.append(True))
     assert shown == []
 
 

@@ -36,11 +36,11 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made.app.ledger.close()
 
 
-def restore(world: World, copy: Path) -> None:
+def restore(world: World, copy: Path, whose_ever: bool = False) -> None:
     """The runbook's way: the copy in place of the ledger."""
     world.lose_ledger()
     shutil.copy(copy, world.folder / "var/ledger.db")
-    world.reopen()
+    world.reopen(whose_ever)
 
 
 class TestBackup:
@@ -65,7 +65,9 @@ class TestBackup:
         world.sync()
         rows = world.rows()
         papers = sorted((world.centre / "landing").rglob("*.json"))
-        restore(world, Path(found.path))
+        with pytest.raises(PermanentError, match="the ledger is older than receiver centre"):
+            restore(world, Path(found.path))
+        world.reopen(whose_ever=True)
         with pytest.raises(PermanentError, match=r"sequence 3.*older than the receiver") as stopped:
             world.sync()
         assert "ledger rebuild --replace" in stopped.value.hint
@@ -131,7 +133,7 @@ class TestRebuild:
 
         with pytest.raises(KeyboardInterrupt):
             world.rebuild(progress=die)
-        world.reopen()
+        world.reopen(whose_ever=True)
         assert used_tables(world.app.ledger) == []
         (world.folder / "var/rebuild/ledger.db").write_bytes(b"what one that was killed leaves")
         assert world.rebuild().exit_code == 0
@@ -139,9 +141,11 @@ class TestRebuild:
         assert not list((world.folder / "var/rebuild").glob("ledger.db*"))
 
     def test_a_sync_or_load_in_between_changes_nothing(self, world: World) -> None:
-        """Somebody starts them with the empty ledger."""
+        """Somebody who does not ask whose ledger it is starts them with the empty one."""
         world.lose_ledger()
-        world.reopen()
+        with pytest.raises(PermanentError, match="knows nothing of what lies at receiver centre"):
+            world.reopen()
+        world.reopen(whose_ever=True)
         with pytest.raises(PermanentError, match="new to this ledger"):
             world.sync()
         with pytest.raises(PermanentError, match="does not know of it"):

@@ -1,0 +1,156 @@
+"""Is this the receiver's ledger, and as far as the receiver? Asked of every receiver here when an app is opened.
+
+The receiver's root keeps `ledger_mark.json`: the UUID of the ledger it belongs to and how many changes that one held.
+Each transaction that changes the receiver raises the ledger's own count; the file is written after the commit. So a ledger
+that is behind the file was restored from a backup, and one that knows nothing of the file was lost. Fields:
+docs/formats/ledger-mark.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy.engine import Connection
+
+from tidemark.errors import CorruptionError, PermanentError, PermissionDeniedError
+from tidemark.ledger import mark_rows
+from tidemark.ledger.database import Ledger
+from tidemark.ledger.mark_rows import Mark
+from tidemark.settings import ReceiverSettings
+from tidemark.stores.protocol import Store
+
+if TYPE_CHECKING:
+    from tidemark.flows.app import App
+
+MARK_FILE = "ledger_mark.json"
+_FORMAT = 1
+_LONGEST = 4096  # bytes of the file
+_EMPTY = "the ledger is empty, or another one: it knows nothing of what lies at"
+_HINT = "./tidemark ledger rebuild --replace (docs/runbooks/ledger-lost.md)"
+
+
+def require_current(ledger: Ledger, receivers: Iterable[ReceiverSettings]) -> None:
+    """Raises PermanentError for a ledger that is not the one of a receiver on this machine, or older than it.
+
+    A folder without a mark is fresh, or of a Tidemark that wrote none: then the ledger must know of what lies there.
+    """
+    for receiver in receivers:
+        if _is_here(receiver):
+            told = read_mark(_root_of(receiver))  # first: a load may be at work, and the ledger is never behind the file
+            with ledger.read() as connection:
+                ours = mark_rows.mark_of(connection, receiver.name)
+                known = ours is not None or mark_rows.knows(connection, receiver.name)
+            _require(receiver, told, ours, known)
+
+
+def require_unused(receivers: Iterable[ReceiverSettings]) -> None:
+    """The same where there is no ledger at all: nothing may lie at any receiver here."""
+    for receiver in receivers:
+        if _is_here(receiver):
+            _require(receiver, read_mark(_root_of(receiver)), None, False)
+
+
+def _is_here(receiver: ReceiverSettings) -> bool:
+    return receiver.store.startswith("file://")
+
+
+def _root_of(receiver: ReceiverSettings) -> Path:
+    return Path(receiver.store.removeprefix("file://"))
+
+
+def _require(receiver: ReceiverSettings, told: Mark | None, ours: Mark | None, known: bool) -> None:
+    root = _root_of(receiver)
+    trouble = judge(ours, told, known=known, used=told is not None or known or _holds(root))
+    if trouble:
+        raise PermanentError(f"{trouble} receiver {receiver.name} ({root})", hint=_HINT, subject=receiver.name)
+
+
+def judge(ours: Mark | None, told: Mark | None, *, known: bool, used: bool) -> str:
+    """What is wrong between the ledger's mark and the folder's; '' where nothing is. `known`: the ledger has rows of the
+    receiver; `used`: something was loaded into the folder."""
+    if told is None:
+        return _EMPTY if used and not known else ""
+    if ours is None:  # known: a backup of before there were marks
+        return "the ledger is older than" if known else _EMPTY
+    if ours.mark != told.mark:
+        return "the ledger is not the one of"
+    return "the ledger is older than" if ours.changes < told.changes else ""
+
+
+def read_mark(root: Path) -> Mark | None:
+    """The mark of a receiver's folder; None where there is none. Raises CorruptionError for a file that is no mark."""
+    place = root / MARK_FILE
+    try:
+        file = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as refused:
+        raise PermissionDeniedError(
+            f"{place} cannot be read: {refused.strerror}", hint="./tidemark doctor", subject=str(place)
+        ) from refused
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise ValueError("it is no regular file")
+        raw = json.loads(os.read(file, _LONGEST))
+        return Mark(str(uuid.UUID(raw["mark"])), int(raw["changes"]))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError) as broken:
+        raise CorruptionError(
+            f"{place} cannot be read: {broken}: nobody can tell whether the ledger is the receiver's",
+            hint=_HINT,
+            subject=str(place),
+        ) from broken
+    finally:
+        os.close(file)
+
+
+def write_mark(ledger: Ledger, receiver: str, store: Store) -> None:
+    """Tell the receiver's folder how far the ledger is. `store`: the receiver's."""
+    with ledger.read() as connection:
+        mark = mark_rows.mark_of(connection, receiver)
+    if mark is not None:
+        paper = {"format": _FORMAT, "receiver": receiver, "mark": mark.mark, "changes": mark.changes}
+        store.publish(MARK_FILE, json.dumps(paper, ensure_ascii=False).encode())
+
+
+def catch_up_mark(app: App, receiver: ReceiverSettings, store: Store) -> None:
+    """What a change that died before its end did not tell; and the mark of a receiver that has none yet."""
+    root = app.receiver_root(receiver)
+    told = None if root is None else read_mark(root)
+    with app.ledger.read() as connection:
+        ours, known = mark_rows.mark_of(connection, receiver.name), mark_rows.knows(connection, receiver.name)
+    if ours is None and known:
+        with changing(app, receiver.name, store):
+            pass
+    elif ours is not None and (told is None or told.changes < ours.changes):
+        write_mark(app.ledger, receiver.name, store)
+
+
+@contextmanager
+def changing(app: App, receiver: str, store: Store) -> Iterator[Connection]:
+    """A write transaction that changes what the receiver holds or what was decided there. `store`: the receiver's."""
+    with app.ledger.write() as connection:
+        yield connection
+        mark_rows.count_change(connection, receiver)
+    # CRASH WINDOW: recorded, the folder's mark is one behind: that is no trouble, and the next load writes it.
+    write_mark(app.ledger, receiver, store)
+
+
+def adopt_mark(connection: Connection, receiver: str, root: Path) -> None:
+    """Of a rebuilt ledger: it takes over the folder's mark, one change on, so that only it is the receiver's from now on."""
+    try:
+        told = read_mark(root)
+    except CorruptionError:
+        told = None  # it is written anew
+    mark_rows.put_mark(connection, receiver, Mark(told.mark, told.changes + 1) if told else Mark(str(uuid.uuid4()), 1))
+
+
+def _holds(root: Path) -> bool:
+    """Whether anything was loaded there: a data file, or an answered landing."""
+    return any(next(root.glob(pattern), None) is not None for pattern in ("data/*/*/*", "landing/*/*/receipt.json"))
