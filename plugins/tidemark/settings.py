@@ -65,6 +65,7 @@ class SiteSettings:
     partition_interval_ms: int = 604_800_000
     snapshot: str = ".tidemark"  # hard-link folder on each data disk; "" : read in place
     nice: int = 0  # of what runs at a site with a shell, 0 … 19; above 0 its disk serves others first, too
+    far_memory: int = 256_000_000  # bytes that python3 at a remote site may take for us; 0: no limit. Written as "256 MB"
     snapshot_bytes: int = 0  # a run links so many bytes at most, the rest is read in place; 0: no limit. Written as "20 GB"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -105,36 +106,79 @@ def test_odd_folder_names_arrive_and_odd_file_names_are_told(
     edge.assert_in_step()
 
 
-def test_links_and_special_files_are_told_and_never_followed(edge: Commanded, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", WAYS_IN)
+def test_links_and_special_files_are_never_followed_and_are_gaps_where_data_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, way: str
+) -> None:
+    edge = site_over(way, tmp_path, monkeypatch, request)
     edge.seal(1)
     outside = tmp_path / "outside"
     outside.mkdir()
     parts = sealed({"root.secret.d": {"s": [(1, 1)]}})
-    folder = edge.site / "data/sequence/root.sg/0/0"
-    for end, data in parts.items():
-        (outside / f"1600000000002-2-0-0.tsfile{end}").write_bytes(data)
+    data, folder = edge.site / "data/sequence", edge.site / "data/sequence/root.sg/0/0"
+    for end, content in parts.items():
+        (outside / f"1600000000002-2-0-0.tsfile{end}").write_bytes(content)
         (folder / f"1600000000002-2-0-0.tsfile{end}").symlink_to(outside / f"1600000000002-2-0-0.tsfile{end}")
-    (edge.site / "data/sequence/root.linked").symlink_to(outside)
+    (data / "root.linked").symlink_to(outside)
+    (data / "root.sg/1").symlink_to(outside)
+    (data / "root.sg/0/7").symlink_to("nowhere")
+    (data / os.fsdecode(b"caf\xe9")).mkdir()
+    (folder / "notes.txt").symlink_to(outside)
+    (folder / "below").mkdir()
+    (folder / "below/link").symlink_to(outside)
     os.mkfifo(folder / "1600000000003-3-0-0.tsfile")
     (folder / "1600000000003-3-0-0.tsfile.resource").write_bytes(parts[".resource"])
     (folder / "1600000000004-4-0-0.tsfile").mkdir()
+    os.mkfifo(folder / "pipe")
+    (folder / ".hidden").symlink_to(outside)
+    gaps = {
+        "root.linked": "is a symlink",
+        "root.sg/1": "is a symlink",
+        "root.sg/0/7": "is a symlink",
+        "root.sg/0/0/1600000000002-2-0-0.tsfile": "is a symlink",
+        "root.sg/0/0/1600000000002-2-0-0.tsfile.resource": "is a symlink",
+        "root.sg/0/0/1600000000003-3-0-0.tsfile": "is neither file nor folder",
+        "caf\\xe9": "is a folder whose name is not UTF-8",
+    }
+    expected = {f"data/sequence/{path}": f"cannot be listed: {why}" for path, why in gaps.items()}
 
     told = skipped(edge)
     said = edge.sync()
 
-    assert said.code == 0
-    assert said.json["notes"] == [
-        "3 files are passed over: is a symlink; ./tidemark plan plant1 lists them",
+    assert said.code == 23
+    assert {one["path"]: one["reason"] for one in said.json["left_out"]} == expected
+    assert expected.items() <= told.items()
+    assert {note for note in said.json["notes"] if "verified" not in note} == {
+        "2 files are passed over: is a symlink; ./tidemark plan plant1 lists them",
         "1 file is passed over: is neither file nor folder; ./tidemark plan plant1 lists it",
-    ]
-    assert edge.run("status").json["links"][0]["notes"] == said.json["notes"]
-    assert edge.run("coverage").json["notes"] == [f"plant1: {note}" for note in said.json["notes"]]
+    }
+    status = edge.run("status").json["links"][0]
+    assert (status["state"], status["notes"]) == ("partial", said.json["notes"])
+    coverage = edge.run("coverage")
+    assert coverage.code == 20 and all(json.dumps(path)[1:-1] in coverage.out for path in expected), coverage.json
+    verified = edge.run("verify")
+    assert verified.code == 20 and all(json.dumps(path)[1:-1] in verified.out for path in expected), verified.json
     assert edge.devices() == ["root.sg.d1"]
     assert len(list((edge.root / "data").rglob("*.tsfile"))) == 1
-    assert "symlink" in told["data/sequence/root.sg/0/0/1600000000002-2-0-0.tsfile"]
-    assert "symlink" in told["data/sequence/root.linked"]
-    assert "neither file nor folder" in told["data/sequence/root.sg/0/0/1600000000003-3-0-0.tsfile"]
+
+    for path in gaps:
+        place = data / (os.fsdecode(b"caf\xe9") if path.startswith("caf") else path)
+        place.rmdir() if place.is_dir() and not place.is_symlink() else place.unlink()
+    again = edge.sync()
+    assert again.code == 0, again
     edge.assert_in_step()
+
+
+def test_links_among_the_schema_are_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edge = Commanded(tmp_path, monkeypatch, site_keys={"schema": "schema"})
+    edge.seal(1)
+    (edge.site / "schema/root.sg").mkdir(parents=True)
+    (edge.site / "schema/root.sg/mlog.bin").symlink_to(tmp_path / "elsewhere")
+    (edge.site / "schema/root.two").symlink_to(tmp_path)
+    said = edge.sync()
+    assert said.code == 23
+    assert [one["path"] for one in said.json["left_out"]] == ["schema/root.sg/mlog.bin", "schema/root.two"]
+    assert "schema" in str([c for c in edge.run("doctor").json["checks"] if not c["ok"]])
 
 
 # --- contents

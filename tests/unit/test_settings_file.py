@@ -126,10 +126,12 @@ def test_the_environment_goes_over_the_file(written: Path) -> None:
         TIDEMARK__RECEIVERS__CENTRE__BANDWIDTH="100 MB/s",
         TIDEMARK__LINKS__PLANT1__INCLUDE="root.a.**, root.b.**",
         TIDEMARK__SITES__PLANT1__STORE="sftp://edge@10.0.0.6/data",
+        TIDEMARK__SITES__PLANT1__FAR_MEMORY="64 MB",
         TIDEMARK_CONFIG="not a key",
     )
     assert settings.ledger.url == "postgresql+psycopg://t@db/tidemark"
     assert settings.links["plant1"].retries == 7
+    assert settings.sites["plant1"].far_memory == 64_000_000
     assert settings.links["plant1"].bandwidth == 20e6
     assert settings.receivers["centre"].bandwidth == 100e6
     assert settings.links["plant1"].include == ("root.a.**", "root.b.**")
@@ -166,6 +168,7 @@ def test_a_wrong_environment_variable_is_named(written: Path) -> None:
         ("links.plant1", 'connections = "16 or so"', "must be a whole number from 1 to 64"),
         ("links.plant1", 'bandwidth = "20 Mb/s"', 'must be like "20 MB/s" (bytes), "20 MiB/s" or "160 Mbit/s" (bits)'),
         ("receivers.centre", 'bandwidth = "fast"', 'receivers.centre.bandwidth = "fast": must be like "20 MB/s"'),
+        ("sites.plant1", "far_memory = 64", 'must be like "20 GB" or "512 MiB"; "" for no limit'),
         ("links.plant1", 'window = "22-6"', 'must be like "22:00-06:00"'),
         ("links.plant1", 'window = "22:00-22:00"', "both ends are the same"),
         ("links.plant1", 'schedule = "61 * * * *"', '"61" is no minute'),

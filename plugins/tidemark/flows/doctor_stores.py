@@ -12,11 +12,11 @@ from tidemark.errors import DiskFullError, NotFoundError, PermanentError, Tidema
 from tidemark.flows.findings import Check, bad, good
 from tidemark.proof.passed_over import LET_LIST
 from tidemark.settings import ReceiverSettings, SiteSettings
-from tidemark.stores.listing import glance
+from tidemark.stores.disk_rows import UNLISTED
+from tidemark.stores.listing import glance, told, unknown
 from tidemark.stores.opening import TIERS, StoreAddress
 from tidemark.stores.protocol import Store, Tier
 from tidemark.tsfiles.names import RESOURCE
-from tidemark.tsfiles.sealed import hidden
 
 LOW_BYTES = 1_000_000_000
 CLOCK_SECONDS = 5.0  # a larger difference makes times in logs and landings hard to read side by side
@@ -133,8 +133,8 @@ def _listed(label: str, site: SiteSettings, store: Store, folder: str) -> Check:
         what = "data" if folder in site.data else "schema"
         missing = NotFoundError(f"{folder} is not there")
         return bad(label, missing, f"see [sites.{site.name}] store and {what}; is the disk mounted?")
-    for path, why in listing.unlisted:
-        if not hidden(path, [folder]):
+    for path, why in told(listing.odd, site.data) if folder in site.data else unknown(listing.odd):
+        if why.startswith(UNLISTED):
             return bad(label, PermanentError(f"{path} {why}"), LET_LIST)
     other = _forgotten(site, store, folder)
     return good(label, f"{folder}; {other} beside it is not in data: its files are not sent" if other else folder)

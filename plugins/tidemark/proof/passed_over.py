@@ -15,11 +15,13 @@ from sqlalchemy.engine import Connection
 from tidemark.ledger.database import now
 from tidemark.ledger.link_rows import Skipped, skipped_files
 from tidemark.stores.disk_rows import UNLISTED
-from tidemark.tsfiles.sealed import AT_WORK
+from tidemark.tsfiles.sealed import AT_WORK, MISSING, NAMELESS
 
 LET_LIST = "let the site's user list it (its mode, the disk's health); of a symlink name the folder that it leads to"
-_TOLD_ELSEWHERE = ("in quarantine as ", "sent without its devices being known")  # sync.distrust, sync.selection
+_TOLD_ELSEWHERE = ("in quarantine as ",)  # sync.distrust
 LASTING_SECONDS = 86_400.0  # that a file is written to or compacted: longer, and IoTDB may have died over it
+
+NAMED = 3  # companions that are told by name
 
 
 class PassedOver(NamedTuple):
@@ -39,17 +41,23 @@ def passed_over(connection: Connection, link: str) -> PassedOver:
 def notes(skipped: Mapping[str, Skipped], link: str, clock: float) -> tuple[str, ...]:
     """One sentence for each reason that a person should know; `clock`: now, as the ledger has it. Pure."""
     grouped: dict[str, list[str]] = defaultdict(list)  # how the sentence ends, for each of its files
-    for _, (why, since) in sorted(skipped.items()):
+    named: list[str] = []
+    for path, (why, since) in sorted(skipped.items()):
         if why.startswith((UNLISTED, *_TOLD_ELSEWHERE)):
+            continue
+        if why.startswith((NAMELESS, MISSING)):
+            named.append(f"{path}: {why}")
             continue
         if why not in AT_WORK:
             grouped[why.partition(" (")[0]].append(f": {why}")
         elif clock - since >= LASTING_SECONDS:
             grouped[why].append(f" for more than a day: {why}")
-    return tuple(
+    sentences = [
         f"{_files(len(ends))} passed over{ends[0]}; ./tidemark plan {link} lists {'them' if ends[1:] else 'it'}"
         for ends in grouped.values()
-    )
+    ]
+    more = f", and {len(named) - NAMED:,} more; ./tidemark plan {link} lists them" if len(named) > NAMED else ""
+    return (*sentences, *named[: NAMED - 1], *(text + more for text in named[NAMED - 1 : NAMED]))
 
 
 def _files(count: int) -> str:

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from tidemark.ledger.proof_rows import Row
 from tidemark.proof.differences import SOURCE, Difference
 from tidemark.proof.passed_over import LET_LIST
+from tidemark.stores.disk_rows import UNLISTED
+from tidemark.stores.listing import told
 from tidemark.stores.protocol import Range, Store
 from tidemark.tsfiles.names import SourceName
-from tidemark.tsfiles.sealed import SealedFile, classify, hidden
+from tidemark.tsfiles.sealed import SealedFile, classify
 
 _ROTTEN = "restore it at the site, or touch it there so that the next sync sends it as it is"
 _AS_IT_IS = "restore it at the site, or send it as it is: ./tidemark verify --repair"
@@ -57,8 +59,8 @@ def check_source(store: Store, site: str, data: Sequence[str], acked: Sequence[R
     same: dict[str, SourceFile] = {}
     differences = [
         Difference(SOURCE, site, path, "source", f"{path} {why}: nothing there can be compared", next=LET_LIST)
-        for path, why in listing.unlisted
-        if not hidden(path, data)
+        for path, why in told(listing.odd, data)
+        if why.startswith(UNLISTED)
     ]
     other_mods = set()
     for file in asked:

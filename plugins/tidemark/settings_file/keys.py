@@ -72,6 +72,7 @@ def readers(root: Path) -> Mapping[str, Mapping[str, Reader]]:
             "partition_interval_ms": interval,
             "snapshot": values.snapshot,
             "nice": values.whole(0, 19),
+            "far_memory": values.size,
             "snapshot_bytes": values.size,
         },
         "links": {

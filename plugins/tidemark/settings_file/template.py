@@ -37,6 +37,7 @@ time_unit = "ms"                           # "us", "ns": as the site's IoTDB is 
 partition_interval_ms = 604800000          # as the site's IoTDB is set
 snapshot = ".tidemark"                     # folder for hard links on each data disk; "" : read in place
 nice = 0                                   # 1 to 19: what we run at a remote site steps back for others, at its disk too
+far_memory = "256 MB"                       # what python3 there may take for us; "" : no limit
 snapshot_bytes = ""                        # "20 GB": a run links no more, so that no more than that can stay on a full disk
 
 # ── which site goes where, when and how fast ─────────────────────────────────────────────────────────────────────

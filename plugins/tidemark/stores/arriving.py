@@ -7,6 +7,7 @@ connection would (`far_program`), while this process loads its modules and compa
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import threading
@@ -36,6 +37,7 @@ class ChildPipe:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            env={**os.environ, "MALLOC_ARENA_MAX": "1"},
         )
         assert self._process.stdin is not None and self._process.stdout is not None  # both are pipes
         self._to, self._from = self._process.stdin, self._process.stdout

@@ -146,7 +146,7 @@ def _reach(connection: SshConnection, root: str, target: PythonStore) -> FarSess
         if session is None:
             raise UnreachableError(f"{connection.login.name} does not start python3 any more", hint="run again")
         asked = (ssh_command(login, limits, command(nice=target.connection.nice)), known, seconds)
-        said = session.put("reach", asked, [forwarding(), b"".join(program(target.root or "/"))])
+        said = session.put("reach", asked, [forwarding(), b"".join(program(target.root or "/", target.connection.memory))])
     finally:
         over.cancel()
         lent.close()

@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from tidemark.stores import durable
-from tidemark.stores.disk_rows import UNLISTED, outermost, readable, show
+from tidemark.stores import durable, tree_removal
+from tidemark.stores.disk_rows import BAD_FOLDER, TOO_MANY, UNLISTED, outermost, readable, show, unreached
 
 PIECE = 1 << 20  # bytes read at once
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # NONBLOCK: a FIFO must not hang us
@@ -56,15 +56,17 @@ class Disk:
         return self._folder_place(folder) + name.encode() if path else self.root
 
     def _folder_place(self, folder: str) -> bytes:
-        place = self._plain.get(folder)
-        if place is None:
-            place = self.root.rstrip(b"/") + b"/"
-            if folder:
-                above, _, name = folder.rpartition("/")
-                place = self._folder_place(above) + name.encode()
-                if os.path.islink(place):
-                    raise OSError(errno.ELOOP, "lies below a symlink")
-                place += b"/"
+        names: list[tuple[str, str]] = []  # folders whose places are not known, and their names, the innermost first
+        while folder not in self._plain and folder:
+            above, _, name = folder.rpartition("/")
+            names.append((folder, name))
+            folder = above
+        place = self._plain.setdefault(folder, self.root.rstrip(b"/") + b"/")
+        for folder, name in reversed(names):
+            place += name.encode()
+            if os.path.islink(place):
+                raise OSError(errno.ELOOP, "lies below a symlink")
+            place += b"/"
             self._plain[folder] = place
         return place
 
@@ -78,26 +80,34 @@ class Disk:
         """(folder with its slash, rows (name, size, mtime in whole seconds, inode)) in the order of paths, in bytes.
 
         A folder that holds folders too comes in pieces, with theirs in between. Files whose name ends with `by_name` are
-        not looked at: they come as (name, -1, 0, 0).
+        not looked at: they come as (name, -1, 0, 0). What is too deep, or too much, is odd and not looked into.
         """
         self._plain.clear()
         # Folders to look into; rows to hand out, where there is no place.
-        stack: list[tuple[str, bytes, list[tuple[str, int, int, int]]]] = []
+        stack: list[tuple[str, bytes, int, list[tuple[str, int, int, int]]]] = []
         for prefix, folder in sorted([(_prefix(folder), folder) for folder in outermost(folders)], reverse=True):
             found = self._folder(folder, missing, odd)
             if found is not None:
-                stack.append((prefix, found, []))
+                stack.append((prefix, found, 0, []))
         while stack:
-            prefix, place, rows = stack.pop()
+            prefix, place, depth, rows = stack.pop()
             below: list[tuple[str, bytes]] = []
             if place:
-                rows = sorted(readable(self._scan(prefix, place, below, odd, by_name), prefix, odd))
+                try:
+                    rows = sorted(readable(self._scan(prefix, place, below, odd, by_name), prefix, odd))
+                except MemoryError:
+                    rows, below = [], []
+                    odd.append((prefix.rstrip("/"), UNLISTED + TOO_MANY))
             end = len(rows)
             for inner, inner_place in sorted(below, reverse=True):
                 start = bisect.bisect_left(rows, (inner[len(prefix) :], 0, 0, 0), 0, end)
                 if start < end:
-                    stack.append((prefix, b"", rows[start:end]))
-                stack.append((inner, inner_place, []))
+                    stack.append((prefix, b"", depth, rows[start:end]))
+                why = unreached(inner, depth + 1)
+                if why:
+                    odd.append((inner.rstrip("/"), UNLISTED + why))
+                else:
+                    stack.append((inner, inner_place, depth + 1, []))
                 end = start
             if end:
                 yield prefix, rows[:end] if below else rows
@@ -189,10 +199,19 @@ class Disk:
 
     def read(self, path: str, offset: int, length: int | None) -> bytes:
         """Bytes from `offset`, fewer where the file ends."""
+        return b"".join(self.there(path, offset, length))
+
+    def there(self, path: str, offset: int, length: int | None) -> Iterator[bytes]:
+        """`read` in pieces: what a file had when it was opened, fewer bytes where it has become shorter."""
         handle = self.open(path)
         try:
-            size = max(0, os.fstat(handle).st_size - offset)
-            return read_at(handle, size if length is None else min(length, size), offset)
+            there = max(0, os.fstat(handle).st_size - offset)
+            left = there if length is None else min(length, there)
+            while left:
+                piece = read_at(handle, min(PIECE, left), offset)
+                yield piece
+                offset += len(piece)
+                left = left - len(piece) if piece else 0
         finally:
             os.close(handle)
 
@@ -234,7 +253,7 @@ class Disk:
         """Remove the folder and all below it; symlinks in it are removed, not followed. EINVAL for the root itself."""
         if not folder.strip("/"):
             raise OSError(errno.EINVAL, "is the root of the store, which is never removed")
-        _remove_tree(self.locate(folder))
+        tree_removal.remove_tree(self.locate(folder))
 
     def free_bytes(self, folder: str) -> int:
         """On the disk of `folder`; where that lies below a symlink, of the root: nothing goes there."""
@@ -288,7 +307,7 @@ class Disk:
         try:
             below.append((prefix + name.decode() + "/", os.path.join(place, name)))
         except UnicodeDecodeError:
-            odd.append((prefix + show(name), "name is not UTF-8"))
+            odd.append((prefix + show(name), BAD_FOLDER))
 
     def _folder(self, folder: str, missing: list[str], odd: list[tuple[str, str]]) -> bytes | None:
         try:
@@ -328,23 +347,3 @@ def read_at(handle: int, length: int, offset: int) -> bytes:
 
 def _prefix(folder: str) -> str:
     return folder + "/" if folder and folder != "/" else folder
-
-
-def _remove_tree(place: bytes) -> None:
-    try:
-        with os.scandir(place) as entries:
-            below = [(entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    except FileNotFoundError:
-        return
-    except NotADirectoryError:
-        os.unlink(place)
-        return
-    for inner, is_folder in below:
-        if is_folder:
-            _remove_tree(inner)
-        else:
-            durable.remove_quietly(inner)
-    try:
-        os.rmdir(place)
-    except FileNotFoundError:
-        return

@@ -12,6 +12,11 @@ from collections.abc import Sequence
 
 UNLISTED = "cannot be listed: "
 """How the reason begins where nobody knows what is there: neither that it is, nor that it has gone."""
+BAD_NAME = "name is not UTF-8"  # of a file
+BAD_FOLDER = "is a folder whose name is not UTF-8"
+TOO_MANY = "it holds too many files for the memory that may be used (far_memory)"
+DEPTH = 64  # folders below an asked one; IoTDB keeps its files four deep
+PATH_BYTES = 2048  # of a folder: behind the root of a store, before a file's name, a system takes 4096 of the whole
 _UTF8 = sys.getfilesystemencoding().lower().replace("-", "") == "utf8"
 
 
@@ -26,6 +31,15 @@ def outermost(folders: Sequence[str]) -> list[str]:
             kept.append(folder)
             above.add(folder.rstrip("/"))
     return kept
+
+
+def unreached(folder: str, depth: int) -> str:
+    """Why a folder, `depth` below the asked one, is not looked into; else ""."""
+    if depth > DEPTH:
+        return f"lies more than {DEPTH} folders deep"
+    if len(folder) > PATH_BYTES or len(folder.encode()) > PATH_BYTES:
+        return f"its path is longer than {PATH_BYTES} bytes"
+    return ""
 
 
 def pack_rows(rows: list[tuple[str, int, int, int]]) -> bytes:
@@ -57,5 +71,5 @@ def readable(
         try:
             kept.append((name.decode(), row[1], row[2], row[3]))
         except UnicodeDecodeError:
-            odd.append((prefix + show(name), "name is not UTF-8"))
+            odd.append((prefix + show(name), BAD_NAME))
     return kept

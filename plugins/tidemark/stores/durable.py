@@ -75,20 +75,21 @@ class Disks:
                 os.close(self._handles.popitem()[1])
 
 
-def publish(place: bytes, data: bytes) -> None:
-    """Replace the file `place` by `data`, durably. The temp name is unique, so two writers cannot mix their bytes."""
+def publish(place: bytes, pieces: Iterable[bytes]) -> None:
+    """Replace the file `place` by `pieces`, durably. The temp name is unique, so two writers cannot mix their bytes."""
     temp = b"%s.%s.tmp" % (place, os.urandom(4).hex().encode())
     make_folder(os.path.dirname(place))
     handle = os.open(temp, _WRITE | os.O_EXCL, 0o644)
     try:
         try:
-            _write(handle, data)
+            for piece in pieces:
+                _write(handle, piece)
             os.fsync(handle)
         finally:
             os.close(handle)
         # CRASH WINDOW: the temp file is whole but has no final name; nobody reads it, the rerun publishes again.
         os.rename(temp, place)
-    except OSError:
+    except BaseException:  # whoever brings the pieces may give up, too
         remove_quietly(temp)
         raise
     sync_folder(os.path.dirname(place))

@@ -8,6 +8,7 @@ the result or FAILED [errno, words, path]; before them BEATs, where it computes 
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import struct
@@ -19,7 +20,8 @@ from typing import Any, BinaryIO
 
 from tidemark.stores import durable
 from tidemark.stores.disk import PIECE, Disk
-from tidemark.stores.disk_rows import pack_rows
+from tidemark.stores.disk_rows import TOO_MANY, UNLISTED, pack_rows
+from tidemark.stores.far_limits import MEMORY_BYTES, TOO_MUCH, end_with, limit_memory
 from tidemark.stores.far_stream import Ranges, editions, widen, write_all
 
 HEAD = struct.Struct(">BII")
@@ -68,6 +70,8 @@ class Server:
                 self.send(FAILED, [0, "stopped", None])
             except OSError as error:
                 self.send(FAILED, [error.errno, error.strerror, _shown(error.filename)])
+            except MemoryError:
+                self.send(FAILED, [errno.ENOMEM, TOO_MUCH, None])
             self.sink.flush()
 
     def receive(self) -> tuple[int, Any, bytes] | None:
@@ -99,14 +103,23 @@ class Server:
         groups: list[tuple[str, int]] = []
         rows: list[tuple[str, int, int, int]] = []
         for prefix, found in self.disk.walk(folders, missing, odd, by_name):
+            if len(found) >= ROWS:  # alone: it may be too much
+                self._send_rows(groups, rows, level)
+                groups, rows = [], []
             groups.append((prefix, len(found)))
             rows += found
             if len(rows) >= ROWS:
-                self.send(DATA, groups, zlib.compress(pack_rows(rows), level))
+                try:
+                    self._send_rows(groups, rows, level)
+                except MemoryError:
+                    odd.append((prefix.rstrip("/"), UNLISTED + TOO_MANY))
                 groups, rows = [], []
+        self._send_rows(groups, rows, level)
+        return [missing, odd]
+
+    def _send_rows(self, groups: list[tuple[str, int]], rows: list[tuple[str, int, int, int]], level: int) -> None:
         if rows:
             self.send(DATA, groups, zlib.compress(pack_rows(rows), level))
-        return [missing, odd]
 
     def do_names(self, folder: str) -> list[str]:
         return self.disk.names(folder)
@@ -120,25 +133,33 @@ class Server:
 
     def do_read_range(self, path: str, offset: int, length: int | None) -> None:
         """As `do_read`, but a file may end early."""
-        data = self.disk.read(path, offset, length)
-        for start in range(0, len(data), PIECE):
-            self.send(DATA, None, data[start : start + PIECE])
+        for piece in self.disk.there(path, offset, length):
+            self.send(DATA, None, piece)
 
     def do_read_many(self, paths: list[str], lengths: list[int] | None) -> None:
-        """Frames of [sizes of the next files, None for the gone] and their bytes."""
+        """Frames of [sizes of the next files, None for the gone] and their bytes; a large one's, without words, before."""
         sizes: list[int | None] = []
         held: list[bytes] = []
         total = 0
         for number, path in enumerate(paths):
+            size = 0
             try:
-                data: bytes | None = self.disk.read(path, 0, lengths[number] if lengths else None)
+                for piece in self.disk.there(path, 0, lengths[number] if lengths else None):
+                    if size == 0 and len(piece) == PIECE and sizes:  # a large one begins
+                        self.send(DATA, sizes, b"".join(held))
+                        sizes, held, total = [], [], 0
+                    size += len(piece)
+                    held.append(piece)
+                    if size >= PIECE:
+                        self.send(DATA, None, b"".join(held))
+                        held = []
             except OSError as error:
-                if not isinstance(error, FileNotFoundError):
+                if not isinstance(error, FileNotFoundError) or size:
                     raise
-                data = None
-            sizes.append(None if data is None else len(data))
-            held.append(data or b"")
-            total += len(data or b"")
+                sizes.append(None)
+                continue
+            sizes.append(size)
+            total += size
             if total >= GATHER or len(sizes) >= ROWS:
                 self.send(DATA, sizes, b"".join(held))
                 sizes, held, total = [], [], 0
@@ -255,17 +276,18 @@ class Server:
         return editions(self.disk, paths)
 
     def do_publish(self, path: str) -> None:
-        data = b"".join(self.incoming())
-        durable.publish(self.disk.locate(path), data)
+        self.write(lambda pieces: durable.publish(self.disk.locate(path), pieces))
 
-    def do_write(self, path: str, offset: int, sync: bool) -> int:
+    def do_write(self, path: str, offset: int, sync: bool) -> Any:
+        return self.write(lambda pieces: durable.write_part(self.disk.locate(path), offset, pieces, sync))
+
+    def write(self, act: Callable[[Iterator[bytes]], Any]) -> Any:
         pieces = self.incoming()
         try:
-            return durable.write_part(self.disk.locate(path), offset, pieces, sync)
-        except OSError:
+            return act(pieces)
+        finally:
             for _ in pieces:  # the near end is still sending: let it, then answer
                 continue
-            raise
 
     def do_write_many(self, files: list[list[Any]]) -> None:
         """The files' bytes come one after another, cut anywhere."""
@@ -310,14 +332,16 @@ def _shown(name: Any) -> str | None:
     return name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else name
 
 
-def serve(root: str, load: Callable[[bytes], None] | None = None) -> None:
+def serve(root: str, load: Callable[[bytes], None] | None = None, memory: int = MEMORY_BYTES) -> None:
     """`load` gets what follows the program on its input (`far_source`), before something is written; None: nothing does."""
     gc.disable()  # a listing makes a million tuples and no cycles
+    limit_memory(memory)
     sys.stdout.buffer.write(b"tidemark python3 ready\n")
     sys.stdout.buffer.flush()
     source = sys.stdin.buffer
     rest = source.read(int(source.readline() or 0)) if load else b""
     server = Server(root, source, sys.stdout.buffer, lambda packed: load(packed) if load and packed else None, rest)
+    end_with(source.fileno(), lambda: server.forward and server.forward.child.kill())
     try:
         server.serve()
     finally:

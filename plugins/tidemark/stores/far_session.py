@@ -39,7 +39,7 @@ def start_far_end(
         pipe = connection.open_pipe(command(with_python, connection.nice), agent=agent)
         try:
             with suppress(UnreachableError):  # a shell without python3 has answered, and may be gone already
-                for piece in program(root) if with_python else (b"tidemark\n",):
+                for piece in program(root, connection.memory) if with_python else (b"tidemark\n",):
                     pipe.write(piece)
             answer = _answer(pipe)
         except UnreachableError:  # it took the command for something else and closed the pipe under our hands,

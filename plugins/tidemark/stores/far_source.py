@@ -15,7 +15,9 @@ from collections.abc import Iterator, Sequence
 from importlib import resources
 from typing import NamedTuple
 
-READING = ("durable", "disk_rows", "disk", "far_stream", "far_program")
+from tidemark.stores.far_limits import MEMORY_BYTES
+
+READING = ("durable", "disk_rows", "tree_removal", "disk", "far_stream", "far_limits", "far_program")
 WRITING = ("head_room", "block_journal", "part_lease", "part_file", "resuming", "far_sealing", "far_receive")
 FORWARDING = ("far_forward",)
 MODULES = READING + WRITING + FORWARDING
@@ -43,7 +45,7 @@ def _modules(texts):
         setattr(stores, name, _module("tidemark.stores." + name, text))
 tidemark, stores = _module("tidemark"), _module("tidemark.stores")
 _modules({texts!r})
-stores.far_program.serve({root!r}, lambda packed: _modules(eval(zlib.decompress(packed).decode())))
+stores.far_program.serve({root!r}, lambda packed: _modules(eval(zlib.decompress(packed).decode())), {memory})
 """
 
 
@@ -57,10 +59,11 @@ def lowered(nice: int) -> str:
 
 def command(python: bool = True, nice: int = 0) -> str:
     """One line for the far end's shell, whichever it is. `python=False` asks for the POSIX tools alone."""
-    start = f'command -v python3 >/dev/null 2>&1 && exec python3 -I -S -c "{_LOAD}"; ' if python else ""
+    alone = "MALLOC_ARENA_MAX=1; export MALLOC_ARENA_MAX"  # each thread's would count against the program's memory
+    start = f'command -v python3 >/dev/null 2>&1 && {alone} && exec python3 -I -S -c "{_LOAD}"; ' if python else ""
     tools = "; ".join(f"command -v {tool} >/dev/null 2>&1 && printf {tool}\\ " for tool in TOOLS)
-    printf = 'find / -maxdepth 0 -printf "printf " 2>/dev/null'
-    return f"sh -c '{lowered(nice)}{start}echo tidemark posix; {tools}; {printf}; echo'"
+    find = 'find / -maxdepth 0 >/dev/null 2>&1 && printf maxdepth\\ ; find / -maxdepth 0 -printf "printf " 2>/dev/null'
+    return f"sh -c '{lowered(nice)}{start}echo tidemark posix; {tools}; {find}; echo'"
 
 
 def begin_making() -> None:
@@ -68,14 +71,15 @@ def begin_making() -> None:
     threading.Thread(target=_texts, name="tidemark-program", daemon=True).start()
 
 
-def program(root: str) -> tuple[bytes, bytes]:
+def program(root: str, memory: int = MEMORY_BYTES) -> tuple[bytes, bytes]:
     """What follows on the program's standard input: its length in a line, then itself, compressed; its rest likewise.
+    `memory`: bytes that it may take; 0: as its system lets it.
 
     To be written one after the other: SSH hands over nothing of a packet before all of it is there.
     """
     texts = _texts()
     first, rest = texts[: len(READING)], texts[len(READING) : -len(FORWARDING)]
-    return _measured(_START.format(texts=first, root=root)), _measured(repr(rest))
+    return _measured(_START.format(texts=first, root=root, memory=memory)), _measured(repr(rest))
 
 
 def forwarding() -> bytes:

@@ -15,7 +15,10 @@ from itertools import groupby
 from typing import NamedTuple, overload
 
 from tidemark.errors import PermanentError, UnreachableError
+from tidemark.stores.disk_rows import BAD_NAME, UNLISTED
 from tidemark.stores.protocol import Entry, Glancing, Listing, Store
+from tidemark.tsfiles.names import may_hold_files
+from tidemark.tsfiles.sealed import hidden
 
 
 class FolderFiles(NamedTuple):
@@ -108,6 +111,19 @@ def all_files(store: Store, folders: Sequence[str]) -> Sequence[Entry]:
             subject=path,
         )
     return listing.entries
+
+
+def told(odd: Iterable[tuple[str, str]], data_folders: Sequence[str]) -> list[tuple[str, str]]:
+    """What a person should know of `odd` in a site's data: hidden folders left out; where IoTDB may keep files, whatever no
+    listing looks into (a link, a special file) is one more place of which nobody knows what is there."""
+    seen = [(path, why) for path, why in odd if not hidden(path, data_folders)]
+    kept = {path for path, _ in seen if may_hold_files(path, data_folders)}
+    return [pair for path, why in seen for pair in (unknown([(path, why)]) if path in kept else [(path, why)])]
+
+
+def unknown(odd: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """`odd` of a folder in which everything counts: of all but files whose names are no text nobody knows what is there."""
+    return [(path, why if why.startswith((UNLISTED, BAD_NAME)) else UNLISTED + why) for path, why in odd]
 
 
 def folders_of(entries: Iterable[Entry]) -> Iterator[FolderFiles]:

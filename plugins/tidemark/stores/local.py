@@ -80,7 +80,7 @@ class LocalStore:
 
     def publish(self, path: str, data: bytes) -> None:
         with translated(self._where, check_path(path)):
-            durable.publish(self._disk.locate(path), data)
+            durable.publish(self._disk.locate(path), (data,))
 
     def write_part(self, path: str, offset: int, pieces: Iterable[bytes], sync: bool = False) -> int:
         with translated(self._where, check_path(path)):

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 from tidemark.errors import PermanentError, UsageError
 from tidemark.settings import NodeSettings, ReceiverSettings, SiteSettings
 from tidemark.stores.dialling import CONNECT_SECONDS, Dialled
+from tidemark.stores.far_limits import MEMORY_BYTES
 from tidemark.stores.protocol import Store, Tier
 from tidemark.stores.translation import translated
 
@@ -26,12 +27,14 @@ class StoreAddress:
     key: str = ""
     connection: str = ""  # an Airflow connection id; orchestration puts its key file into `key`
     nice: int = 0  # of what we run at the far end, 0 … 19: its disk and CPU serve others first
+    memory: int = MEMORY_BYTES  # that our program may take at the far end; 0: no limit
     tier: str = "auto"  # of an sftp store: a key of TIERS where the settings force one
     tries: int = 0  # how often it is tried to be opened, 0: as a store usually is; less for one that others stand in for
 
     @classmethod
     def of(cls, end: SiteSettings | ReceiverSettings | NodeSettings) -> StoreAddress:
-        return cls(end.store, end.host_key, end.key, end.connection, getattr(end, "nice", 0), end.tier)
+        memory = getattr(end, "far_memory", MEMORY_BYTES)
+        return cls(end.store, end.host_key, end.key, end.connection, getattr(end, "nice", 0), memory, end.tier)
 
 
 def open_store(address: StoreAddress, tier: Tier | None = None) -> Store:

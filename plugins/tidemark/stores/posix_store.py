@@ -144,11 +144,11 @@ class PosixStore(SftpStore):
                 continue
             # A root that is a symlink is the operator's choice; find itself follows none.
             places = [at.place(folder) if folder else at.place(folder).rstrip("/") + "/" for folder in group]
-            output = FindOutput(prefix)
-            data, errors = self._run(find_command(places, printf))
+            output = FindOutput(prefix, group)
+            data, errors = self._run(find_command(places, printf, "maxdepth" in self._tools))
             output.take(data, b"\0" if printf else b"\n")
             if not printf:
-                output.broken(self._run(broken_names_command(places))[0])
+                output.broken(self._run(broken_names_command(places, "maxdepth" in self._tools))[0])
             output.refused(errors, group)
             entries += output.entries
             odd += output.odd.items()

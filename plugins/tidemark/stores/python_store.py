@@ -82,9 +82,13 @@ class PythonStore:
             start += len(batch)
             names = iter(batch)
             with self._far(batch[0]) as far:
-                for sizes, data in far.stream("read_many", batch, wanted):
-                    at = 0
-                    for size in sizes or ():
+                held: list[bytes] = []  # of a large file, whose size comes behind it
+                for sizes, more in far.stream("read_many", batch, wanted):
+                    held.append(more)
+                    if sizes is None:
+                        continue
+                    data, held, at = b"".join(held), [], 0
+                    for size in sizes:
                         yield next(names), None if size is None else data[at : at + size]
                         at += size or 0
 

@@ -23,7 +23,7 @@ def open_sftp(
 ) -> Store:
     """A connected store. `tier` is taken as given where the far end has it; PermanentError where it has not."""
     login, root = login_of(address)
-    connection = SshConnection(login, limits or Limits(), address.nice, dialled)
+    connection = SshConnection(login, limits or Limits(), address.nice, address.memory, dialled)
     try:
         return open_on(connection, root, tier)
     except BaseException:

@@ -6,7 +6,7 @@ import errno
 import stat as modes
 from collections.abc import Callable, Iterable, Sequence
 
-from tidemark.stores.disk_rows import UNLISTED, show
+from tidemark.stores.disk_rows import BAD_FOLDER, BAD_NAME, UNLISTED, show, unreached
 from tidemark.stores.protocol import Entry
 from tidemark.stores.sftp_wire import (
     CLOSE,
@@ -109,22 +109,25 @@ class SftpFolders:
         self.wire.settle()
         return found
 
-    def walk(self, folders: Sequence[str], entries: list[Entry], odd: list[tuple[str, str]]) -> list[str]:
-        """All regular files below `folders` into `entries`, what is strange into `odd`; the folders, parents first."""
+    def walk(
+        self, folders: Sequence[str], entries: list[Entry], odd: list[tuple[str, str]], deep: bool = False
+    ) -> list[str]:
+        """All regular files below `folders` into `entries`, what is strange into `odd`; the folders, parents first. `deep`:
+        however deep they are."""
         seen: list[str] = []
-        waiting = list(folders)
+        waiting = [(folder, 0) for folder in folders]
         active = [0]
 
         def enter_next() -> None:
             while waiting and active[0] < _FOLDERS:
                 active[0] += 1
-                enter(waiting.pop())
+                enter(*waiting.pop())
 
         def left() -> None:
             active[0] -= 1
             enter_next()
 
-        def enter(path: str) -> None:
+        def enter(path: str, depth: int) -> None:
             seen.append(path)
             prefix = path + "/" if path and path != "/" else path
 
@@ -132,12 +135,16 @@ class SftpFolders:
                 try:
                     below = prefix + name.decode()
                 except UnicodeDecodeError:
-                    odd.append((prefix + show(name), "name is not UTF-8"))
+                    odd.append((prefix + show(name), BAD_FOLDER if modes.S_ISDIR(facts.mode) else BAD_NAME))
                     return
                 if modes.S_ISREG(facts.mode):
                     entries.append(Entry(below, facts.size, facts.mtime))
                 elif modes.S_ISDIR(facts.mode):
-                    waiting.append(below)
+                    why = "" if deep else unreached(below, depth + 1)
+                    if why:
+                        odd.append((below, UNLISTED + why))
+                    else:
+                        waiting.append((below, depth + 1))
                 else:
                     link = modes.S_ISLNK(facts.mode)
                     odd.append((below, "is a symlink" if link else "is neither file nor folder"))
@@ -161,7 +168,7 @@ class SftpFolders:
             return
         entries: list[Entry] = []
         odd: list[tuple[str, str]] = []
-        folders = self.walk([folder], entries, odd)
+        folders = self.walk([folder], entries, odd, deep=True)
         self.remove([entry.path for entry in entries])
         self.remove([path for path, reason in odd if reason.startswith("is ")])
         for inner in sorted(folders, key=lambda path: -path.count("/")):

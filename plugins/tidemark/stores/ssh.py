@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 
 from tidemark.errors import UnreachableError
 from tidemark.stores.dialling import Dialled
+from tidemark.stores.far_limits import MEMORY_BYTES
 from tidemark.stores.lean_paramiko import paramiko
 from tidemark.stores.login import Limits, Login, connect
 from tidemark.stores.pipe import Pipe
@@ -30,10 +31,13 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its traceback
 class SshConnection:
     """Connects at the first use, and again after `drop`. Several channels may be open at once, from several threads."""
 
-    def __init__(self, login: Login, limits: Limits, nice: int = 0, dialled: Dialled | None = None) -> None:
+    def __init__(
+        self, login: Login, limits: Limits, nice: int = 0, memory: int = MEMORY_BYTES, dialled: Dialled | None = None
+    ) -> None:
         self.login = login
         self.limits = limits
         self.nice = nice  # of what we run at the far end, 0 … 19
+        self.memory = memory  # bytes that our program may take there; 0: no limit
         self._dialled = dialled  # for the first login
         self._transport: SshTransport | None = None
         self._further: list[SshTransport] = []  # for one session each
@@ -42,7 +46,7 @@ class SshConnection:
 
     def another(self) -> SshConnection:
         """To the same server, as the same user; not connected yet."""
-        return SshConnection(self.login, self.limits, self.nice)
+        return SshConnection(self.login, self.limits, self.nice, self.memory)
 
     def open_pipe(
         self, command: str = "", subsystem: str = "", agent: Callable[[paramiko.Channel], None] | None = None

@@ -17,6 +17,7 @@ from tidemark.errors import (
     TidemarkError,
     UnreachableError,
 )
+from tidemark.stores.far_limits import TOO_MUCH
 
 _VANISHED = {errno.ENOENT, errno.ENOTDIR}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -72,6 +73,8 @@ def os_error(error: OSError, where: Where, path: str, *, reading: bool = False) 
         )
     if number in _FULL:
         return DiskFullError(f"no space at {place}: {said}", hint=_MORE_ROOM[number], subject=path)
+    if said == TOO_MUCH:
+        return PermanentError(f"{place}: {said}", hint="raise far_memory of the site in the settings", subject=path)
     if number in _AGAIN:
         return UnreachableError(f"{place}: {said}", hint="run again", subject=path)
     if number in _NO_LINK:

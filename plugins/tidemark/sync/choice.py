@@ -193,7 +193,7 @@ def _item(change: Change, action: str) -> RunItem:
         mods_path=file.mods.path if file.mods else "",
         mods_size=_mods_size(file),
         mods_mtime=_mods_mtime(file),
-        resource_size=file.resource.size,
+        resource_size=file.resource_bytes,
         generation=(row.generation if row else 0) + 1,
         sha256=row.sha256 if row and action == MODS else None,
     )

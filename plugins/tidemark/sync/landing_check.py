@@ -70,7 +70,9 @@ def _named(contents: Contents) -> Iterator[tuple[str, int]]:
 
 
 def _travelled(item: RunItem) -> tuple[str, ...]:
-    return (item.mods_path,) if item.action == MODS else item.paths
+    if item.action == MODS:
+        return (item.mods_path,)
+    return item.paths if item.resource_size else tuple(path for path in item.paths if path != item.path + ".resource")
 
 
 def _linked(work: Work, items: Sequence[RunItem]) -> frozenset[str]:

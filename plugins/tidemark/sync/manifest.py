@@ -105,12 +105,15 @@ def landed_file(item: RunItem) -> LandedFile:
     """The manifest's entry of a file that was sent."""
     alone = item.action == MODS
     mods = Part(item.mods_path, item.mods_size, item.mods_sha256 or "") if item.mods_path else None
+    resource = None
+    if item.resource_size and not alone:
+        resource = Part(item.path + ".resource", item.resource_size, item.resource_sha256 or "")
     return LandedFile(
         path=item.path,
         generation=item.generation,
         mtime=item.mtime,
         tsfile=None if alone else Part(item.path, item.size, item.sha256 or ""),
-        resource=None if alone else Part(item.path + ".resource", item.resource_size, item.resource_sha256 or ""),
+        resource=resource,
         mods=mods,
         sha256=item.sha256 or "",
         verified=item.verified or "target",  # nobody said that it was made at the source

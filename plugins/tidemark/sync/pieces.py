@@ -30,8 +30,8 @@ def pieces_of(work: Work, item: RunItem, landing: str) -> list[Piece]:
     mods = [piece(MODS_FILE, item.mods_path, item.mods_size)] if item.mods_path else []
     if item.action == MODS:
         return mods
-    resource = piece(RESOURCE, item.path + ".resource", item.resource_size)
-    return [resource, *mods, piece(TSFILE, item.path, item.size)]
+    resource = [piece(RESOURCE, item.path + ".resource", item.resource_size)] if item.resource_size else []
+    return [*resource, *mods, piece(TSFILE, item.path, item.size)]
 
 
 def source_of(work: Work, item: RunItem, path: str) -> str:

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from tidemark.stores.listing import FolderFiles, entries_in, folders_of
 from tidemark.stores.protocol import Entry
 from tidemark.tsfiles.names import RESOURCE, SUFFIX
+from tidemark.tsfiles.sealed import COMPANION_BYTES, SealedFile, classify
 from tidemark.tsfiles.sealed import Entry as AnyEntry
-from tidemark.tsfiles.sealed import SealedFile, classify
 
 
 class KnownFile(NamedTuple):
@@ -240,7 +240,9 @@ def _tsfiles(entries: Iterable[Entry], out: Compared) -> Iterator[tuple[Entry, E
             if path.endswith(RESOURCE):
                 resource = entry.size != 0  # -1: a glance, which does not look at it
             elif path.endswith((".tsfile.mods", ".tsfile.mods2")):
-                plain = plain and not mods  # two of them: the classifier knows which counts
+                plain = (
+                    plain and not mods and entry.size <= COMPANION_BYTES
+                )  # two of them: the classifier knows which counts
                 mods = entry if entry.size else None
             else:
                 plain = False

@@ -17,6 +17,7 @@ from tidemark.ledger import events, link_rows, run_rows
 from tidemark.ledger.link_rows import SchemaPosition
 from tidemark.ledger.run_rows import RunSchema
 from tidemark.stores.landing import landed_path
+from tidemark.stores.listing import unknown
 from tidemark.stores.protocol import Entry, Range
 from tidemark.sync.work import Site, Work
 
@@ -70,8 +71,8 @@ def schema_path(piece: Piece) -> str:
 
 
 def plan_pieces(site: Site) -> tuple[Sequence[Piece], Mapping[str, str]]:
-    """What the site's schema logs gained, and {path: reason} of folders that cannot be listed. A log of known size and time
-    is not read."""
+    """What the site's schema logs gained, and {path: reason} of what the listing did not look into. A log of known size and
+    time is not read."""
     with site.ledger.read() as connection:
         known = link_rows.schema_positions(connection, site.link.name)
     listing = site.source.list_files([site.site.schema])
@@ -79,7 +80,7 @@ def plan_pieces(site: Site) -> tuple[Sequence[Piece], Mapping[str, str]]:
     grown = [e for e in logs if e.path not in known or (e.size, e.mtime) != (known[e.path].position, known[e.path].mtime)]
     ranges = [Range(e.path, 0, known[e.path].position if e.path in known else 0) for e in grown]
     planned = map(plan_piece, grown, [known.get(e.path) for e in grown], site.source.digests(ranges))
-    return [piece for piece in planned if piece], dict(listing.unlisted)
+    return [piece for piece in planned if piece], dict(unknown(listing.odd))
 
 
 def _send(work: Work, piece: Piece) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 from tidemark.errors import CorruptionError, NotFoundError, RetryableError, UnreachableError
 from tidemark.ledger import events, link_rows, run_rows, sender_rows
 from tidemark.ledger.run_rows import DROP, HELD, PINNED, PLANNED, SUPERSEDE
-from tidemark.stores.listing import entries_in, folders_of, glance
+from tidemark.stores.listing import entries_in, folders_of, glance, told
 from tidemark.stores.protocol import Listing, Range, Tier
 from tidemark.sync import snapshot
 from tidemark.sync.choice import Facts, Selection, choose, left_out_reason, without
@@ -26,7 +26,7 @@ from tidemark.sync.vanished import LATELY
 from tidemark.sync.work import Options, Site, Work
 from tidemark.tsfiles.names import RESOURCE, SUFFIX
 from tidemark.tsfiles.resource import Extent, read_extent
-from tidemark.tsfiles.sealed import hidden
+from tidemark.tsfiles.sealed import NAMELESS, too_large
 
 TRIES = 5  # looks and selections started over because a compaction moved files meanwhile
 
@@ -57,7 +57,7 @@ def look(site: Site, options: Options) -> Selection:
         known = link_rows.extents(connection, site.link.name, beside)
         approved = _approved(connection, site.link.name)
         gone_lately = link_rows.gone_lately(connection, site.link.name, LATELY) if found.vanished else []
-    odd = [(path, why) for path, why in listing.odd if not hidden(path, site.site.data)]
+    odd = told(listing.odd, site.site.data)
     facts = Facts(
         changes=replace(found, skipped=(*found.skipped, *odd)),
         view=view,
@@ -185,14 +185,16 @@ def _extents(site: Site, moving: Sequence[Change]) -> tuple[dict[str, Extent], d
     holds is the receiver's to judge."""
     extents: dict[str, Extent] = {}
     unreadable: dict[str, str] = {}
-    resources = site.source.read_many([c.file.resource.path for c in moving])
+    resources = site.source.read_many([c.file.resource.path for c in moving], [c.file.resource_bytes for c in moving])
     for change, (path, data) in zip(moving, resources, strict=True):
+        if not change.file.resource_bytes:
+            unreadable[path] = f"{NAMELESS}it {too_large(change.file.resource.size)}"
         extents[change.file.entry.path] = ()
         try:
-            if data is not None:
+            if data:
                 extents[change.file.entry.path] = read_extent(data, change.file.place.database, path)
         except CorruptionError as broken:
-            unreadable[path] = f"sent without its devices being known: {broken.message}"
+            unreadable[path] = f"{NAMELESS}{broken.message}"
     return extents, unreadable
 
 

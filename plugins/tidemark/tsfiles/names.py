@@ -19,6 +19,7 @@ from typing import NamedTuple
 SUFFIX = ".tsfile"
 RESOURCE = SUFFIX + ".resource"
 _NAME = re.compile(r"(\d{1,19})-(\d{1,19})-(\d{1,9})(?:-(\d{1,9}))?\.tsfile", re.ASCII)
+_FILE_LEVEL = 4  # at most, below sequence: database, region, partition, file
 _NUMBER = re.compile(r"-?\d{1,18}", re.ASCII)
 
 
@@ -103,6 +104,16 @@ def within_data(path: str, data_folders: Sequence[str]) -> str:
     """`path` below the longest data folder that holds it, whole where none does."""
     data_folder = _data_folder_of(path, data_folders)
     return path if data_folder is None else path[len(data_folder) :].strip("/")
+
+
+def may_hold_files(path: str, data_folders: Sequence[str]) -> bool:
+    """Whether IoTDB keeps TsFiles in such a place (the folder of a database, region or partition), or one of them, or a
+    companion, under such a name. Where something else lies there nobody knows what is behind it."""
+    below = _below_sequence(path, tuple(data_folders))
+    if below is None:
+        return False
+    name, suffix, _ = path.rpartition("/")[2].partition(SUFFIX)
+    return len(below[1]) < _FILE_LEVEL or (len(below[1]) == _FILE_LEVEL and is_name(name + suffix))
 
 
 def _below_sequence(folder: str, data_folders: tuple[str, ...]) -> tuple[bool, list[str]] | None:

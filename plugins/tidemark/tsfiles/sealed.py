@@ -16,6 +16,14 @@ from tidemark.tsfiles.names import SUFFIX, Place, SourceName, is_name, parse_nam
 SHORTEST = 18
 """Bytes of the shortest file that can be whole: head 7, one byte of metadata, its size 4, tail 6."""
 
+COMPANION_BYTES = 64 << 20
+"""Of the largest companion that is read or sent: a `.resource` has some hundred bytes a device. A larger one counts as
+missing."""
+
+NAMELESS = "sent without its devices being known: "
+MISSING = "counts as missing: "
+"""How the reasons of companions begin that tell nothing."""
+
 MODS_SUFFIXES = (".mods2", ".mods")
 """Deletions that travel with their TsFile; where both exist IoTDB 2.x goes by the first."""
 
@@ -61,6 +69,11 @@ class SealedFile(NamedTuple):
     place: Place
     resource: Entry
     mods: Entry | None
+
+    @property
+    def resource_bytes(self) -> int:
+        """Of the `.resource` that is read and sent; 0 where it counts as missing."""
+        return self.resource.size if self.resource.size <= COMPANION_BYTES else 0
 
     @property
     def name(self) -> SourceName:
@@ -128,6 +141,11 @@ class _Folders(dict[str, Place | None]):
         return place
 
 
+def too_large(size: int) -> str:
+    """The reason of a companion that counts as missing."""
+    return f"{MISSING}{size:,} bytes, more than a companion may have ({COMPANION_BYTES:,})"
+
+
 def _plain_pair(entry: Entry, beside: Entry) -> bool:
     """Whether the one entry beside a TsFile is its `.resource`, both with content."""
     return entry.size >= SHORTEST and beside.size > 0 and beside.path == entry.path + ".resource"
@@ -146,6 +164,9 @@ def _decide(entry: Entry, place: Place | None, companions: dict[str, Entry], res
         result.skipped.append((entry.path, reason))
         return
     mods = next((companions[suffix] for suffix in MODS_SUFFIXES if suffix in companions), None)
+    if mods is not None and mods.size > COMPANION_BYTES:
+        result.skipped.append((mods.path, too_large(mods.size)))
+        mods = None
     result.sealed.append(SealedFile(entry, place, companions[".resource"], mods))
     for suffix, other in companions.items():
         if suffix != ".resource" and suffix not in MODS_SUFFIXES and suffix.startswith("."):

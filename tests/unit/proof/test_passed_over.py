@@ -40,4 +40,12 @@ def test_files_of_one_reason_are_one_sentence() -> None:
 
 def test_what_is_told_elsewhere_is_not_told_twice() -> None:
     elsewhere = {"a": "in quarantine as s1: block differs", "b": "cannot be listed: Permission denied"}
-    assert said({**elsewhere, "c": "sent without its devices being known: torn"}, hours=99) == ()
+    assert said(elsewhere, hours=99) == ()
+
+
+def test_companions_that_count_as_missing_are_told_by_name() -> None:
+    why = "sent without its devices being known: torn"
+    found = said(dict.fromkeys("abcde", why))
+    assert found[:2] == (f"a: {why}", f"b: {why}")
+    assert found[2:] == (f"c: {why}, and 2 more; ./tidemark plan plant1 lists them",)
+    assert said({"a": why}) == (f"a: {why}",)

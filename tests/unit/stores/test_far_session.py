@@ -32,6 +32,7 @@ class Answered:
 
 class Connection:
     nice = 0
+    memory = 0
 
     def open_pipe(self, _command: str, agent: object = None) -> Answered:
         return Answered()

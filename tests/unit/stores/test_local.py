@@ -131,7 +131,7 @@ def test_other_troubles_are_permanent_and_keep_the_systems_words(number: str) ->
 
 def test_a_leftover_of_a_killed_publish_does_not_disturb_the_next(tmp_path: Path) -> None:
     (tmp_path / "m.json.00000000.tmp").write_bytes(b"torn")
-    durable.publish(os.fsencode(tmp_path / "m.json"), b"whole")
+    durable.publish(os.fsencode(tmp_path / "m.json"), (b"whole",))
     assert (tmp_path / "m.json").read_bytes() == b"whole"
 
 
