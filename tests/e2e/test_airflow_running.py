@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,12 @@ def sync(airflow: RunningAirflow, dag: str, **conf: object) -> str:
     run = airflow.trigger(dag, **conf)
     assert airflow.wait_for_run(dag, run) == "success", airflow.states(dag, run)
     return run
+
+
+def link_of(deployment: Deployment, link: str, code: int = 0) -> dict[str, Any]:
+    """The link in `status`, which ends with `code`."""
+    links: dict[str, dict[str, Any]] = {one["name"]: one for one in deployment.tidemark("status", expect=(code,))["links"]}
+    return links[link]
 
 
 def all_loaded(deployment: Deployment, site: str) -> bool:
@@ -84,7 +91,11 @@ def test_a_task_killed_in_the_middle_is_continued(airflow: RunningAirflow, deplo
     time.sleep(2)  # of the nine that the bandwidth makes it take
     victim = running_pid()
     assert victim > 1, "else we would kill ourselves"
+    assert link_of(deployment, "plant2")["state"] == "running"
     os.kill(victim, signal.SIGKILL)
+    wait(lambda: link_of(deployment, "plant2")["state"] != "running", "the end of the worker", 10)
+    gone = link_of(deployment, "plant2")
+    assert gone["state"] == "interrupted" and "transfer_files, try 1 of 6: its process is gone" in gone["reason"]
     assert deployment.landed("plant2") == [], "no landing is whole yet"
     deployment.lines.clear()
     deployment.write()
@@ -109,11 +120,28 @@ def test_clear_failed_only_continues_once_the_cause_is_mended(
     said = airflow.log(PLANT2, run, "recover")
     assert sshd.host_key in said
     assert "Next: " in said
+    failed = link_of(deployment, "plant2", code=23)
+    assert failed["state"] == "failed" and "recover, try 1 of 6" in failed["reason"] and sshd.host_key in failed["reason"]
     deployment.stores["plant2"] = f'{reached}host_key = "{sshd.host_key}"'
     deployment.write()
     airflow.clear(PLANT2, run, only_failed=True)
     assert airflow.wait_for_run(PLANT2, run) == "success"
     assert deployment.landed("plant2") == deployment.sealed("plant2")
+    assert link_of(deployment, "plant2")["state"] in ("landed", "idle")
+
+
+def test_status_says_that_a_task_waits_for_its_next_try(airflow: RunningAirflow, deployment: Deployment) -> None:
+    deployment.stores["plant2"] = f'store = "sftp://nobody@127.0.0.1:1/data"\nhost_key = "SHA256:{"A" * 43}"'
+    deployment.write()
+    run = airflow.trigger(PLANT2)
+    wait(lambda: link_of(deployment, "plant2")["state"] == "retrying", "the first try's end", 60)
+    between = link_of(deployment, "plant2")
+    assert (between["try"], between["tries"]) == (1, 6) and between["next_try"] and "127.0.0.1" in between["reason"]
+    assert deployment.tidemark("why", "plant2")["state"] == "retrying"
+    deployment.stores.clear()
+    deployment.write()
+    assert airflow.wait_for_run(PLANT2, run) == "success"
+    assert link_of(deployment, "plant2")["state"] in ("landed", "idle")
 
 
 def test_a_finished_run_may_be_cleared_whole_or_in_any_task(airflow: RunningAirflow, deployment: Deployment) -> None:

@@ -18,8 +18,9 @@ from tidemark.progress import size
 def _status(call: Call) -> Answer:
     from tidemark.flows.prove import status
 
-    found = status(call.app).as_json()
-    return Answer(found, lambda screen: _show_status(screen, found))
+    report = status(call.app)
+    found = report.as_json()
+    return Answer(found, lambda screen: _show_status(screen, found), report.exit_code)
 
 
 def _show_status(screen: Screen, found: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from tidemark.flows.app import App
 from tidemark.flows.sync_loading import keep_up, load_soon, loaded_beside
 from tidemark.flows.sync_opening import open_lease, require_same_ends
 from tidemark.flows.sync_result import SyncResult, result_of, total, with_receiver
+from tidemark.flows.sync_standing import with_standing
 from tidemark.flows.sync_steps import STEPS, Counts, one_step, run_of, run_up_to_cleanup, whole_run
 from tidemark.ledger import run_rows
 from tidemark.ledger.leases import Leases
@@ -51,9 +52,10 @@ def run_sync(
             break
         results.append(ending())
     if options.no_load:
-        return total([*results, ending()])
+        return with_standing(app, settings, total([*results, ending()]))
     files = run_of(app, lease.holder).files
-    return with_receiver(app, settings, loaded_beside(app, settings, lambda: total([*results, ending()]), files, progress))
+    loaded = loaded_beside(app, settings, lambda: total([*results, ending()]), files, progress)
+    return with_standing(app, settings, with_receiver(app, settings, loaded))
 
 
 def end_unfinished(app: App, link: str, progress: Progress = silent) -> SyncResult | None:

@@ -16,6 +16,7 @@ from sqlalchemy.engine import Connection
 from tidemark.errors import PermanentError, UsageError
 from tidemark.flows.app import App
 from tidemark.ledger import events, link_rows, run_rows
+from tidemark.ledger.attempt_rows import forget_attempt
 from tidemark.ledger.leases import Lease, Leases, check_in
 from tidemark.settings import LinkSettings
 from tidemark.stores.landing import MANIFEST
@@ -53,6 +54,8 @@ def _write_run(connection: Connection, link: str, lease: Lease, external: str | 
         events.record(connection, "run.opened", link=link, run_id=run_id)
     if external is not None:
         run_rows.add_alias(connection, external, run_id)
+    else:
+        forget_attempt(connection, link)  # what a scheduler's task came to is past: this process goes on
 
 
 def _require_one_choice(options: Options) -> None:

@@ -22,7 +22,7 @@ from tidemark.ledger.migrations import migrate
 
 _ROWS = 5_000  # copied at once
 _OWN = ("tidemark_schema", "sqlite_sequence")  # each database keeps its own
-_PASSING = ("lease", "line_place")  # rows of who works, or died at it: they make no ledger
+_PASSING = ("lease", "line_place", "link_attempt")  # rows of who works, or died at it: they make no ledger
 
 
 def back_up(ledger: Ledger, target: Path) -> int:

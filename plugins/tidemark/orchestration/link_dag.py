@@ -9,13 +9,13 @@ from airflow.sdk import DAG, Param, task
 
 from tidemark.errors import UsageError
 from tidemark.orchestration import sync_tasks
+from tidemark.orchestration.attempts import LINK_DAG
 from tidemark.orchestration.dag_docs import link_doc
 from tidemark.orchestration.retry_policy import RETRIES, RETRY_DELAY, TidemarkRetryPolicy
 from tidemark.orchestration.schedules import landed_alias, link_schedule
 from tidemark.settings import LinkSettings, Settings
 
 log = logging.getLogger(__name__)
-PREFIX = "tidemark_sync__"
 
 
 def link_dags(settings: Settings) -> dict[str, DAG]:
@@ -40,7 +40,7 @@ def check_links(settings: Settings) -> None:
 def link_dag(link: LinkSettings) -> DAG:
     """`tidemark_sync__<link>`. Raises UsageError when its schedule or timezone means nothing."""
     dag = DAG(
-        dag_id=PREFIX + link.name,
+        dag_id=LINK_DAG + link.name,
         dag_display_name=f"sync {link.name}",
         description=f"Ships the sealed files of site {link.site} to receiver {link.receiver}, verified and once.",
         doc_md=link_doc(link),

@@ -27,10 +27,11 @@ def perform(act: Callable[[App], T]) -> T:
     """Run one step of a flow as an Airflow task. Raises AirflowSkipException when the link's window is over."""
     from airflow.sdk.exceptions import AirflowSkipException
 
+    from tidemark.orchestration.attempts import noted
     from tidemark.orchestration.retry_policy import advice, soon
 
     try:
-        with opened() as app:
+        with opened() as app, noted(app):
             return soon(lambda: act(app))
     except WindowOverError as over:
         raise AirflowSkipException(advice(over)) from over

@@ -13,7 +13,8 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from tidemark.ledger import sender_rows
-from tidemark.ledger.leases import Identity, expired
+from tidemark.ledger.attempt_rows import AttemptRow, attempts
+from tidemark.ledger.leases import Identity, expired, this_process
 from tidemark.ledger.progress_rows import progress_of
 from tidemark.ledger.proof_rows import Row, report
 from tidemark.proof.passed_over import passed_over
@@ -87,6 +88,7 @@ def link_facts(
     behind begins with `without` (left out by the link's own patterns) are no backlog."""
     counts = {(r["receiver"], r["site_id"]): r for r in report(connection, "site_counts")}
     facts = []
+    tried = attempts(connection)
     noted, unverified = progress_of(connection), sender_rows.count_unverified(connection)
     distrusted = Counter(one.link for one in sender_rows.held(connection))
     for r in report(connection, "link_status"):
@@ -102,6 +104,7 @@ def link_facts(
                 unlisted=skipped.unlisted,
                 passed_over=skipped.notes,
                 progress=noted.get(found.holder),
+                **_attempt(tried.get(found.link), alive),
             )
         )
     return facts
@@ -128,6 +131,7 @@ def _link_facts(
         guard=r["guard"] or "",
         guard_run=r["guard_run"] or "",
         holder=holder,
+        parked=not int(r["pid"] or 0),
         host=r["host"] or "",
         backlog_files=len(unsent),
         backlog_bytes=sum(int(u["size"]) for u in unsent),
@@ -146,6 +150,15 @@ def _link_facts(
         asking_run=(at_receiver.get("asking_landing") or "").rpartition("-")[0],
         late=tuple(sorted(json.loads(at_receiver["waits"]).items())) if at_receiver.get("waits") else (),
     )
+
+
+def _attempt(row: AttemptRow | None, alive: Callable[[Identity], bool]) -> dict[str, Any]:
+    """What a scheduler's newest try says, as `LinkFacts` has it."""
+    if row is None:
+        return {}
+    lives = alive(row.worker)
+    known = not lives or row.worker.host == this_process().host
+    return {"attempt": row.attempt, "attempted": row.noted, "worker": lives if known else None}
 
 
 def _holder(r: Row, alive: Callable[[Identity], bool], clock: float) -> str:

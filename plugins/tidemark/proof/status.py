@@ -4,10 +4,11 @@ not answer.
 | state | means |
 |---|---|
 | `new` | never ran |
-| `running` | a run holds the link now |
+| `running` | a process works on the link now, or its run is between two tasks of a scheduler |
 | `interrupted` | a run stopped without ending (killed, power); the next one goes on where it stopped |
+| `retrying` | a task of the run failed; its scheduler tries it again |
 | `window` | the link's window closed; the run goes on in the next one |
-| `failed` | the newest run ended with an error; it goes on next time |
+| `failed` | the newest run, or its scheduler's last try, ended with an error; it goes on next time |
 | `guard` | drops wait for the operator; transfers go on |
 | `gap` | the receiver misses a landing of the sequence, or cannot accept one |
 | `landed` | landed, and the receiver has not answered yet |
@@ -23,14 +24,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from tidemark.errors import WindowOverError
+from tidemark.errors import PartialError, WindowOverError
+from tidemark.ledger.attempt_rows import FAILED, RETRYING, WORKING, Try
 from tidemark.progress import Figures, said
 from tidemark.proof.unproved import not_verified
+
+RED = ("failed",)
+"""States that `status` does not end well with."""
+LOST_SECONDS = 60.0  # a worker elsewhere that took no lease, or lost it, for so long does not work
+OVERDUE_SECONDS = 900.0  # a try that is due for so long does not come: nobody schedules
 
 
 @dataclass(frozen=True)
 class LinkFacts:
-    """What the ledger says of a link; times in seconds since 1970. `holder` is '' where no living process has it."""
+    """What the ledger says of a link; times in seconds since 1970. `holder` is '' where nobody has it, or a dead process."""
 
     link: str
     site: str
@@ -47,7 +54,11 @@ class LinkFacts:
     guard: str = ""
     guard_run: str = ""
     holder: str = ""
+    parked: bool = False  # the holder is between two tasks of a scheduler: no process has it
     host: str = ""
+    attempt: Try | None = None  # of a scheduler's newest task; None where a command went on with the link since
+    attempted: float = 0.0  # when that was noted
+    worker: bool | None = None  # whether the attempt's process lives, None where that cannot be known from here
     backlog_files: int = 0
     backlog_bytes: int = 0
     oldest_unsent: float | None = None  # its mtime
@@ -92,6 +103,9 @@ class LinkStatus:
             "next": self.next,
             "last_run": f.run or None,
             "last_run_state": f.run_state or None,
+            "try": f.attempt.try_number if f.attempt else None,
+            "tries": f.attempt.tries if f.attempt else None,
+            "next_try": iso(f.attempt.next_try) if f.attempt and self.state == "retrying" else None,
             "last_run_started": iso(f.started),
             "last_run_ended": iso(f.ended),
             "last_success": iso(f.last_success),
@@ -185,8 +199,21 @@ class StatusReport:
     cluster: ClusterStatus | None = None
     lines: tuple[LineStatus, ...] = ()
 
+    @property
+    def exit_code(self) -> int:
+        """0, or that of PartialError while a link needs somebody."""
+        return PartialError.kind if self._red else 0
+
+    @property
+    def _red(self) -> list[LinkStatus]:
+        return [link for link in self.links if link.state in RED]
+
     def as_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {"links": [link.as_json() for link in self.links]}
+        if red := self._red:
+            first, more = red[0], f" (and {len(red) - 1} more)" if len(red) > 1 else ""
+            found["error"] = f"link {first.facts.link} is {first.state}: {first.reason}{more}"
+            found["hint"] = first.next
         if self.iotdb:
             found["iotdb"] = [{"state": one.state, **vars(one), "differs": list(one.differs)} for one in self.iotdb]
         if self.cluster is not None:
@@ -198,7 +225,7 @@ class StatusReport:
 
 def link_status(facts: LinkFacts, clock: float) -> LinkStatus:
     """Decide the state; `clock` is now, in seconds since 1970."""
-    state, reason, following = _state(facts)
+    state, reason, following = _at_work(facts, clock) or _at_rest(facts)
     lag = max(0.0, clock - facts.oldest_unsent) if facts.oldest_unsent is not None else 0.0
     return LinkStatus(facts, state, reason, following, lag)
 
@@ -223,15 +250,46 @@ def _progress(figures: Figures | None) -> dict[str, Any] | None:
     }
 
 
-def _state(f: LinkFacts) -> tuple[str, str, str]:
+def _at_work(f: LinkFacts, clock: float) -> tuple[str, str, str] | None:
+    """The state of a link that a process or a scheduler has, or that stopped in the middle; None where nobody has it.
+
+    A lease between two tasks says only that the run may go on: how the newest try ended is asked first.
+    """
     sync = f"./tidemark sync {f.link}"
-    if f.holder:
+    if f.holder and not f.parked:
         at = said(f.progress) if f.progress else f.step or "its start"
         return "running", f"run {f.holder} on {f.host}, at {at}", f"./tidemark why {f.holder}"
-    if not f.run:
-        return "new", "it never ran", sync
+    if f.attempt is not None and (found := _tried(f, f.attempt, clock)):
+        return found
+    if f.run_state == "running" and f.holder:
+        return "running", f"run {f.holder}, between two tasks, after {f.step}", f"./tidemark why {f.holder}"
     if f.run_state == "running":
         return "interrupted", f"run {f.run} stopped at {f.step} without ending", sync
+    return None
+
+
+def _tried(f: LinkFacts, attempt: Try, clock: float) -> tuple[str, str, str] | None:
+    """What the scheduler's newest try says, while no process holds the link's lease."""
+    sync, run = f"./tidemark sync {f.link}", f"run {f.run}, " if f.run_state in ("running", "failed") else ""
+    named = f"{run}task {attempt.task}, try {attempt.try_number} of {attempt.tries}"
+    if attempt.state == FAILED:
+        return "failed", f"{named}: {attempt.error}", attempt.hint or sync
+    if attempt.state == RETRYING and attempt.next_try is not None:
+        if clock - attempt.next_try > OVERDUE_SECONDS:
+            due = f"the next one was due at {iso(attempt.next_try)}: does the scheduler run?"
+            return "interrupted", f"{named} failed: {attempt.error}; {due}", sync
+        return "retrying", f"{named} failed: {attempt.error}; next try at {iso(attempt.next_try)}", attempt.hint or sync
+    if attempt.state == WORKING and (f.worker or (f.worker is None and clock - f.attempted < LOST_SECONDS)):
+        return "running", named, f"./tidemark why {f.link}"
+    if attempt.state == WORKING:
+        return "interrupted", f"{named}: its process is gone; its scheduler tries it again", sync
+    return None
+
+
+def _at_rest(f: LinkFacts) -> tuple[str, str, str]:
+    sync = f"./tidemark sync {f.link}"
+    if not f.run:
+        return "new", "it never ran", sync
     if f.run_state == "failed" and f.error_kind == WindowOverError.kind:
         return "window", f.error, f.hint or sync
     if f.run_state == "failed":

@@ -51,13 +51,35 @@ def quarantined(story: FileStory) -> Told | None:
     row = story.trouble("quarantine", ("held",))
     if row is None:
         return None
+    following, wait = _healing(story, row) or (
+        f"./tidemark quarantine release {row['id']}   or   ./tidemark quarantine drop {row['id']}",
+        "it stays out of the catalog; a newer generation of the file takes its place by itself",
+    )
     return Told(
         "in quarantine",
         row["reason"],
-        f"./tidemark quarantine release {row['id']}   or   ./tidemark quarantine drop {row['id']}",
-        "it stays out of the catalog; a newer generation of the file takes its place by itself",
+        following,
+        wait,
         evidence=(f"quarantine {row['id']} at {row['receiver']} since {when(row['at'])}, landing {row['landing']}",),
     )
+
+
+def _healing(story: FileStory, row: Row) -> tuple[str, str] | None:
+    """(next, if you wait) of a held file that its link brings again by itself, None where nobody does."""
+    link = story.link
+    if link is None or link["receiver"] != row["receiver"]:
+        return None
+    if link["state"] == "waiting":
+        following = f"nothing: the next run sends it again (./tidemark sync {link['link']} does it now)"
+        return following, "what the next run brings takes its place, and what is held goes"
+    if int(link["generation"]) > int(row["generation"]):
+        return "./tidemark load", "it was sent again; the load of that landing takes it, and what is held goes"
+    if link["state"] == "acked" and link["landing_state"] == "landed":
+        following = (
+            f"./tidemark sync {link['link']}: it reads this answer, and sends the file again where its bytes did not come"
+        )
+        return following, "the next run does it by itself; decide only if the file is held after it"
+    return None
 
 
 def given_up(story: FileStory) -> Told | None:

@@ -118,7 +118,7 @@ def waiting(story: FileStory) -> Told | None:
             "it is never sent under these patterns; that is what they are for",
         )
     status = story.status
-    blocked = status is not None and status.state in ("window", "failed", "interrupted", "running")
+    blocked = status is not None and status.state in ("window", "failed", "interrupted", "retrying", "running")
     return Told(
         "waiting to be sent" if not reason else "waiting to be sent again",
         reason or (f"the link is {status.state}: {status.reason}" if status and blocked else "no run has sent it yet"),

@@ -37,6 +37,7 @@ def explain_link(status: LinkStatus, skipped: Mapping[str, Skipped], events: tup
 _LINK_WAIT = {
     "new": "its schedule starts the first run",
     "running": "the run ends by itself",
+    "retrying": "its scheduler tries it again by itself",
     "interrupted": "the next scheduled run continues it, nothing is sent twice",
     "window": "it goes on when the window opens",
     "failed": "the next scheduled run continues it",
@@ -56,13 +57,10 @@ def explain_run(run: Row, items: Sequence[Row], status: LinkStatus | None, event
     held = sum(int(i["files"]) for i in items if i["state"] == "held")
     sync = f"./tidemark sync {run['link']}"
     state, cause, following, wait, final = "finished", "it did all it had to do", "", "", True
-    if run["state"] == "running" and status is not None and status.facts.holder == run["run_id"]:
-        state, cause, following = "running", f"it works at {run['step']} on {status.facts.host}", ""
-        wait, final = "it ends by itself", False
-    elif run["state"] == "running":
-        state, cause = "interrupted", f"its process stopped at {run['step']} without ending"
-        following, wait, final = sync, "the next run of the link continues it, nothing is sent twice", False
-    elif run["state"] == "failed":
+    if run["state"] in ("running", "failed") and status is not None and status.facts.run == run["run_id"]:
+        state, cause = status.state, status.reason  # of this second
+        following, wait, final = status.next if state != "running" else "", _LINK_WAIT[state], False
+    elif run["state"] != "finished":
         state, cause = "failed", run["error"] or "it ended with an error"
         following, wait, final = run["hint"] or sync, "the next run of the link continues it", False
     elif held and run["guard"] and run["guard_run"] == run["run_id"]:
@@ -157,7 +155,10 @@ def _held_back(c: Row) -> tuple[str, str, str, str] | None:
     return None
 
 
-_PRESSING = ("failed", "guard", "gap", "interrupted", "partial", "window", "landed", "pending", "new", "running", "idle")
+_PRESSING = (
+    *("failed", "guard", "gap", "interrupted", "retrying", "partial"),
+    *("window", "landed", "pending", "new", "running", "idle"),
+)
 
 
 def explain_device(

@@ -1,0 +1,69 @@
+"""The newest try of an orchestrator's task of a link: what `status` says between two tries, when no process holds a lease.
+
+A try at work is noted before its step begins and again when it ended; a worker that was killed leaves it `working`, and
+its identity says that it is gone. Decides nothing but words. Table: sql/0011_link_attempt.sql.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from tidemark.ledger.database import now
+from tidemark.ledger.processes import Identity
+
+WORKING, DONE, RETRYING, FAILED = "working", "done", "retrying", "failed"
+
+
+@dataclass(frozen=True)
+class Try:
+    """A try of a task. `next_try`: seconds since 1970, None where none follows."""
+
+    task: str
+    state: str
+    try_number: int
+    tries: int
+    next_try: float | None = None
+    error: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class AttemptRow:
+    """`attempt` as it was noted at `noted` (seconds since 1970) by the process `worker`."""
+
+    attempt: Try
+    worker: Identity
+    noted: float
+
+
+_TRY = tuple(f.name for f in fields(Try))
+_WORKER = tuple(f.name for f in fields(Identity))
+
+
+def put_attempt(connection: Connection, link: str, attempt: Try, worker: Identity) -> None:
+    """The newest try of the link replaces what was noted before."""
+    values = {"link": link, **asdict(attempt), **asdict(worker), "noted": now(connection)}
+    connection.execute(
+        sa.text(
+            f"INSERT INTO link_attempt ({', '.join(values)}) VALUES ({', '.join(':' + name for name in values)})"
+            f" ON CONFLICT (link) DO UPDATE SET {', '.join(f'{n} = excluded.{n}' for n in values if n != 'link')}"
+        ),
+        values,
+    )
+
+
+def forget_attempt(connection: Connection, link: str) -> None:
+    """No orchestrator's task speaks for the link any more: a command goes on with its run."""
+    connection.execute(sa.text("DELETE FROM link_attempt WHERE link = :link"), {"link": link})
+
+
+def attempts(connection: Connection) -> dict[str, AttemptRow]:
+    """{link: its newest try}."""
+    found = {}
+    for row in connection.execute(sa.text("SELECT * FROM link_attempt")).mappings():
+        attempt = Try(**{name: row[name] for name in _TRY})
+        found[row["link"]] = AttemptRow(attempt, Identity(**{name: row[name] for name in _WORKER}), row["noted"])
+    return found

@@ -1,0 +1,92 @@
+"""Note in Tidemark's own ledger how the tries of a link's tasks go, so that `status` needs no Airflow to tell the truth.
+
+Airflow knows it too, but `./tidemark status` may run where no Airflow is. A dry run is no try of the link's run.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tidemark.errors import GuardError, PartialError, TidemarkError, WindowOverError
+from tidemark.orchestration.retry_policy import RETRY_DELAY, TidemarkRetryPolicy
+
+if TYPE_CHECKING:
+    from tidemark.flows.app import App
+    from tidemark.ledger.attempt_rows import Try
+
+log = logging.getLogger(__name__)
+LINK_DAG = "tidemark_sync__"
+"""How the id of a link's DAG begins; its link's name follows."""
+
+
+@contextmanager
+def noted(app: App) -> Iterator[None]:
+    """Around one try of a task: it works, then it is done, will be tried again, or has failed."""
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    from tidemark.ledger.attempt_rows import DONE, WORKING, Try
+
+    found = _instance()
+    if found is None:
+        yield
+        return
+    link, instance = found
+    this = Try(instance.task_id, WORKING, instance.try_number, instance.max_tries + 1)
+    _note(app, link, this)
+    # CRASH WINDOW: the worker dies: its try stays `working`, its identity tells that nobody works; the next try replaces it.
+    try:
+        yield
+    except AirflowSkipException:
+        _note(app, link, replace(this, state=DONE))
+        raise
+    except BaseException as error:
+        _note(app, link, _ended(this, error))
+        raise
+    _note(app, link, replace(this, state=DONE))
+
+
+def _ended(this: Try, error: BaseException) -> Try:
+    """The try as Airflow will take it, by the answer that the policy gives Airflow."""
+    from airflow.sdk.definitions.retry_policy import RetryAction
+
+    from tidemark.ledger.attempt_rows import DONE, FAILED, RETRYING
+
+    if isinstance(error, (GuardError, PartialError, WindowOverError)):
+        return replace(this, state=DONE)  # a state of its own says what waits: for the operator, or the window
+    this = replace(this, state=FAILED, error=f"{type(error).__name__}: {error}")
+    if isinstance(error, TidemarkError):
+        this = replace(this, error=error.message, hint=error.hint)
+    decision = TidemarkRetryPolicy().evaluate(error, this.try_number, this.tries - 1)
+    if decision.action is RetryAction.FAIL or this.try_number >= this.tries:
+        return this
+    delay = decision.retry_delay or RETRY_DELAY
+    return replace(this, state=RETRYING, next_try=time.time() + delay.total_seconds())
+
+
+def _note(app: App, link: str, attempt: Try) -> None:
+    from tidemark.ledger.attempt_rows import put_attempt
+
+    try:
+        with app.ledger.write() as connection:
+            put_attempt(connection, link, attempt, app.identity)
+    except TidemarkError as trouble:
+        log.warning("the ledger did not take how this try goes: %s", trouble)
+
+
+def _instance() -> tuple[str, Any] | None:
+    """(link, task instance) of the task at work, None where it is no link's, or a dry run's."""
+    from airflow.sdk import get_current_context
+
+    try:
+        context = get_current_context()
+    except RuntimeError:  # the step is called outside of any task
+        return None
+    dag_id = context["ti"].dag_id
+    if not dag_id.startswith(LINK_DAG) or (context.get("params") or {}).get("dry_run"):
+        return None
+    return dag_id.removeprefix(LINK_DAG), context["ti"]

@@ -1,0 +1,121 @@
+"""`status` and `why` beside Airflow: what a failed, retrying or killed task of a link leaves is told at once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.execution_time.context import set_current_context
+
+from tests.dags.conftest import Centre
+from tests.dags.test_runs import Dag
+from tidemark.errors import PermanentError, UnreachableError
+from tidemark.flows.prove import status, why
+from tidemark.orchestration import sync_tasks
+
+pytestmark = pytest.mark.usefixtures("airflow_database")
+AWAY = 'store = "sftp://nobody@127.0.0.1:1/data"\nhost_key = "SHA256:' + "A" * 43 + '"'
+
+
+def as_task(name: str, act: Callable[[], Any], try_number: int = 1) -> Any:
+    """`act` as the task `name` of the link's DAG does it, with 6 tries."""
+    instance = SimpleNamespace(dag_id="tidemark_sync__plant1", task_id=name, try_number=try_number, max_tries=5)
+    with set_current_context({"ti": instance, "params": {}}):  # type: ignore[typeddict-item]
+        return act()
+
+
+def link_of(centre: Centre) -> dict[str, Any]:
+    app = centre.app()
+    try:
+        report = status(app)
+        said = report.as_json()["links"][0]
+        told = why(app, said["last_run"] or "plant1")
+        assert (told.state, told.cause) == (said["state"], said["reason"]) or told.final or told.kind == "link"
+        return {**said, "code": report.exit_code}
+    finally:
+        app.ledger.close()
+
+
+def away(centre: Centre) -> None:
+    centre.config.write_text(centre.config.read_text().replace('store = "plant1"', AWAY))
+
+
+def test_between_two_tries_and_after_the_last_one(centre: Centre) -> None:
+    dag = Dag()
+    run = as_task("recover", dag.recover)
+    as_task("select_files", lambda: sync_tasks.select_files("plant1", run, params={}))
+    between = link_of(centre)
+    assert between["state"] == "running" and "between two tasks, after select_files" in between["reason"]
+    away(centre)
+    for number in (1, 6):
+        with pytest.raises(UnreachableError):
+            as_task("sync_schema", lambda: sync_tasks.sync_schema(run), number)
+        said = link_of(centre)
+        assert (said["try"], said["tries"]) == (number, 6)
+        assert f"task sync_schema, try {number} of 6" in said["reason"]
+        if number == 1:
+            assert (said["state"], said["code"]) == ("retrying", 0) and said["next_try"]
+    assert (said["state"], said["code"], said["next_try"]) == ("failed", 23, None)
+    centre.write()
+    assert as_task("sync_schema", lambda: sync_tasks.sync_schema(run), 7) is not None
+    assert link_of(centre)["state"] == "running"
+    dag.whole()
+    assert link_of(centre)["code"] == 0
+
+
+def test_a_run_that_could_not_even_begin(centre: Centre) -> None:
+    Dag("manual__1").whole()
+    centre.config.write_text(centre.config.read_text().replace("5d0f6a1e", "6d0f6a1e"))  # the link is another site's
+    with pytest.raises(PermanentError):
+        as_task("recover", Dag("manual__2").recover)
+    said = link_of(centre)
+    assert (said["state"], said["code"]) == ("failed", 23) and "task recover, try 1 of 6" in said["reason"]
+    centre.write()
+    from tidemark.flows.sync_link import run_sync
+
+    app = centre.app()
+    assert run_sync(app, "plant1").exit_code == 0
+    app.ledger.close()
+    assert link_of(centre)["code"] == 0, "a command that went on with the link speaks for it"
+
+
+def test_a_defect_is_told_too(centre: Centre, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = as_task("recover", Dag().recover)
+    monkeypatch.setattr("tidemark.flows.sync_link.select_files", lambda *_: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        as_task("select_files", lambda: sync_tasks.select_files("plant1", run, params={}))
+    said = link_of(centre)
+    assert (said["state"], said["code"]) == ("failed", 23) and "ZeroDivisionError" in said["reason"]
+
+
+def _killed(run: str) -> None:
+    def die(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    sync_tasks.perform = lambda act: _perform(lambda app: (act, die()))  # type: ignore[assignment, misc]
+    from tidemark.orchestration.perform import perform as _perform
+
+    as_task("transfer_deletes", lambda: sync_tasks.transfer_deletes(run))
+
+
+def test_a_killed_worker_is_gone(centre: Centre) -> None:
+    run = as_task("recover", Dag().recover)
+    worker = multiprocessing.get_context("fork").Process(target=_killed, args=(run,))
+    worker.start()
+    worker.join()
+    assert worker.exitcode == -signal.SIGKILL
+    said = link_of(centre)
+    assert said["state"] == "interrupted" and "task transfer_deletes, try 1 of 6: its process is gone" in said["reason"]
+
+
+def test_a_dry_run_is_no_try(centre: Centre) -> None:
+    instance = SimpleNamespace(dag_id="tidemark_sync__plant1", task_id="select_files", try_number=1, max_tries=5)
+    away(centre)
+    with set_current_context({"ti": instance, "params": {"dry_run": True}}), pytest.raises(UnreachableError):  # type: ignore[typeddict-item]
+        sync_tasks.select_files("plant1", "", params={"dry_run": True})
+    assert link_of(centre)["state"] == "new"

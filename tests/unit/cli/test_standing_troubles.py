@@ -1,0 +1,75 @@
+"""What a receiver keeps out is told by every sync while it stands, and `why` advises nothing that a run does by itself."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tests.unit.cli.conftest import SETTINGS, Command
+
+TWIN = """
+[sites.plant2]
+id = "2b4e28ba-2fa1-41d2-883f-0016d3cca428"
+store = "site2"
+[links.plant2]
+site = "plant2"
+"""
+
+
+def test_refused_files_are_told_by_every_sync(tidemark: Command, deployment: Path) -> None:
+    shutil.copytree(deployment / "site", deployment / "site2")
+    (deployment / "tidemark.toml").write_text(SETTINGS + TWIN)
+    assert tidemark("sync", "plant1").code == 0
+    first = tidemark("sync", "plant2", "--json")
+    assert first.code == 21 and (refused := first.json["refused"]) > 1
+    for words in (("sync", "plant2"), ("sync", "plant2", "--no-load")):
+        again = tidemark(*words, "--json")
+        assert (again.code, again.json["refused"], again.json["files"]) == (21, refused, 0)
+        assert {one["path"] for one in again.json["troubles"]} == {one["path"] for one in first.json["troubles"]}
+        assert "belongs to" in again.json["error"] and "owners list" in again.json["hint"]
+    assert tidemark("sync", "plant1").code == 0  # the other link has nothing to do with it
+    for device in {one["device"] for one in tidemark("owners", "list", "--json").json["owners"]}:
+        tidemark("owners", "transfer", device, "--to", "plant2", "--yes")
+    assert tidemark("sync", "plant2", "--json").json["refused"] == 0
+    assert tidemark("sync", "plant2").code == 0
+
+
+def test_a_quarantined_file_that_comes_again_by_itself(tidemark: Command, deployment: Path) -> None:
+    assert tidemark("sync", "plant1", "--no-load").code == 0
+    place = sorted((deployment / "centre" / "landing").rglob("*.tsfile"))[0]
+    place.write_bytes(b"x" * 5)
+    path = str(place.relative_to(deployment / "centre")).split("/", 3)[3]
+    assert tidemark("load").code == 7
+    unread = tidemark("why", path, "--json").json
+    assert unread["state"] == "in quarantine"
+    assert unread["next"].startswith("./tidemark sync plant1") and "drop" not in unread["next"]
+    assert tidemark("sync", "plant1", "--no-load", "--json").code == 7  # it is held while nothing took its place
+    sent = tidemark("why", path, "--json").json
+    assert (sent["state"], sent["next"]) == ("in quarantine", "./tidemark load")
+    assert tidemark("sync", "plant1").code == 0
+    assert tidemark("why", path, "--json").json["state"] == "in the catalog"
+    assert tidemark("quarantine", "list", "--json").json["quarantine"] == []
+
+
+def test_a_quarantined_file_of_which_the_answer_is_read(tidemark: Command, deployment: Path) -> None:
+    assert tidemark("sync", "plant1", "--no-load").code == 0
+    place = sorted((deployment / "centre" / "landing").rglob("*.tsfile"))[0]
+    place.write_bytes(b"x" * 5)
+    path = str(place.relative_to(deployment / "centre")).split("/", 3)[3]
+    assert tidemark("sync", "plant1").code == 7
+    told = tidemark("why", path, "--json").json
+    assert told["next"].startswith("nothing: the next run sends it again") and "drop" not in told["next"]
+    assert tidemark("sync", "plant1").code == 0
+
+
+def test_a_file_that_is_broken_at_the_site_stands(tidemark: Command, deployment: Path) -> None:
+    broken = sorted((deployment / "site").rglob("*.tsfile"))[0]
+    broken.write_bytes(broken.read_bytes()[:-20])
+    for _ in range(3):
+        said = tidemark("sync", "plant1", "--json")
+        assert (said.code, said.json["quarantined"]) == (7, 1)
+    path = str(broken.relative_to(deployment / "site"))
+    assert "quarantine drop" in tidemark("why", path, "--json").json["next"]
+    (held,) = tidemark("quarantine", "list", "--json").json["quarantine"]
+    assert tidemark("quarantine", "drop", str(held["id"]), "--yes").code == 0
+    assert tidemark("sync", "plant1").code == 0
