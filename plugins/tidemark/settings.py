@@ -33,6 +33,7 @@ class ReceiverSettings:
     settle_days: int = 14  # merged files stand alone after this many days
     partition_interval_ms: int = 604_800_000  # of catalog and slots
     max_unloaded_landings: int = 8  # a sync waits (5) while more than this are not loaded
+    verify_days: int = 7  # a read digests what was not compared with its digest for so long; 0: whatever it reads
     bandwidth: float = 0.0  # bytes a second that its links and the moves of its slots share; 0: no limit. "100 MB/s"
 
 

@@ -18,9 +18,26 @@ from tidemark.cli.call import Call
 from tidemark.cli.parser import VERBS, parse, wants
 from tidemark.cli.screen import Screen
 from tidemark.cli.verb import Answer
-from tidemark.errors import DIFFERENCES_FOUND, NOTHING_TO_DO, PermanentError, RetryableError, TidemarkError
+from tidemark.errors import (
+    DIFFERENCES_FOUND,
+    NOTHING_TO_DO,
+    CorruptionError,
+    GuardError,
+    OwnershipError,
+    PartialError,
+    PermanentError,
+    RetryableError,
+    TidemarkError,
+)
 
-MEANING = {NOTHING_TO_DO: "nothing to do", DIFFERENCES_FOUND: "differences found"}
+MEANING = {  # of results that do not say it themselves
+    CorruptionError.kind: "something is damaged",
+    NOTHING_TO_DO: "nothing to do",
+    DIFFERENCES_FOUND: "differences found",
+    GuardError.kind: "drops wait for approval",
+    OwnershipError.kind: "a device belongs to another site",
+    PartialError.kind: "the rest was done; something was left out",
+}
 _LIMITS = {
     errno.EMFILE: "let it have more files open: ulimit -n",
     errno.ENFILE: "let this machine have more files open: sysctl fs.file-max",

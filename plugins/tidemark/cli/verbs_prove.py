@@ -171,6 +171,7 @@ def _read_arguments(parser: argparse.ArgumentParser) -> None:
     _span(parser)
     parser.add_argument("--device", default="**", metavar="GLOB", help='a device pattern such as "root.factory.*.d1"')
     parser.add_argument("--tall", action="store_true", help="a row a point, values as canonical text")
+    parser.add_argument("--verify", action="store_true", help="digest every file first, however lately that was done")
     parser.add_argument("--out", required=True, metavar="F", help="FILE.parquet or FILE.csv")
 
 
@@ -178,7 +179,7 @@ def _read(call: Call) -> Answer:
     from tidemark.flows.read_catalog import Query, read
 
     asked = call.arguments
-    query = Query(asked.site or "", asked.device, asked.since or "", asked.until or "", asked.tall)
+    query = Query(asked.site or "", asked.device, asked.since or "", asked.until or "", asked.tall, asked.verify)
     with progress.shown(call.screen) as beat:
         result = read(call.app, call.receiver, query, Path(asked.out).absolute(), beat)
     found = result.as_json()

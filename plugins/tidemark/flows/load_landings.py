@@ -29,8 +29,10 @@ from tidemark.flows.cluster_forward import make_visible
 from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.ledger_marks import catch_up_mark
 from tidemark.flows.load_result import LoadResult, Tally, Trouble
+from tidemark.flows.proved_files import note_proved
 from tidemark.flows.replay import Bench, replay_refused
 from tidemark.ledger import landing_rows
+from tidemark.ledger.catalog_rows import CatalogFile
 from tidemark.ledger.events import record, record_many
 from tidemark.ledger.landing_rows import LandingRow, SiteRow
 from tidemark.ledger.leases import Lease, Leases, check_in
@@ -64,6 +66,7 @@ class _Work:
     cluster: Cluster | None
     finished: Mapping[tuple[str, str], int]  # (site, landing) → its folder's mtime when nothing was left to be done there
     done: dict[tuple[str, str], int] = field(default_factory=dict)  # the same of those that this load finished
+    placed: list[CatalogFile] = field(default_factory=list)  # files that it placed as they were checked
     tally: Tally = field(default_factory=Tally)
 
 
@@ -195,6 +198,7 @@ def _take(work: _Work, one: _Landing, checked: Sequence[CheckedFile]) -> None:
     _record(work, one, admission, logs, strays)
     # CRASH WINDOW: recorded but not answered: the next load writes the receipt from the record.
     _finish(work, one.paper.folder, one.paper)
+    work.placed.extend(load.row for load in admission.loads)
 
 
 _UNNAMED = "it lies in the landing but its manifest does not name it"
@@ -246,7 +250,10 @@ def _finish(work: _Work, folder: Folder, paper: Paper | None) -> None:
 
 
 def _note_finished(work: _Work) -> None:
-    """Remember the folders that need not be opened again. Whoever dies before it opens them once more."""
+    """Remember the folders that need not be opened again, and the files that need not be digested before they are read.
+    Whoever dies before it does either once more."""
+    if work.placed:
+        note_proved(work.app, work.receiver.name, work.root, work.placed)
     if work.done:
         with work.app.ledger.write() as connection:
             check_in(connection, work.lease)

@@ -39,6 +39,7 @@ from tidemark.flows.merge_result import MergeResult, Tally
 from tidemark.ledger import catalog_rows, landing_rows, merge_rows, standing_rows
 from tidemark.ledger.leases import Lease, check_in
 from tidemark.ledger.merge_rows import Kept
+from tidemark.ledger.proof_rows import forget_file_checks
 from tidemark.load.merge_outputs import outputs_of
 from tidemark.load.merge_plan import Group, Plan, Unit, plan_merge, tasks_of
 from tidemark.load.merge_task import MergeOutcome, MergeTask
@@ -328,6 +329,10 @@ def _fail(work: _Work, group: Group, error: TidemarkError) -> None:
     they are read as they came, like others that cannot be merged. Anything else is tried again."""
     subject = error.subject or group.units[0].file.location
     work.tally.given_up.add(group.digest)
+    if isinstance(error, CorruptionError):
+        with work.app.ledger.write() as connection:  # whoever reads them looks for himself
+            places = [place for unit in group.units for place, _ in places_of(unit.file)]
+            forget_file_checks(connection, work.receiver.name, places)
     if isinstance(error, CorruptionError | TaskLimitError):
         _keep(work, group, subject, error.message)
     if not isinstance(error, TaskLimitError):

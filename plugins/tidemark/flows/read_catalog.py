@@ -6,6 +6,7 @@ loads and merges go on. Source: CONTRACT §1 `read`.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from tidemark.flows.app import App
 from tidemark.flows.cluster_feed import Feed, feeding, through
 from tidemark.flows.cluster_nodes import opened
 from tidemark.flows.point_files import PointFile, check_ending
+from tidemark.flows.proved_files import require_proved
 from tidemark.ledger import catalog_rows, landing_rows, owner_rows
 from tidemark.ledger.catalog_rows import CatalogDevice
 from tidemark.load.view import CatalogReader, Layer, SeenDevice, points, seen_devices
@@ -61,24 +63,33 @@ class Query:
     start: str = ""
     end: str = ""
     tall: bool = False
+    verify: bool = False  # every file is digested again, however lately that was done
 
 
 @dataclass(frozen=True)
 class ReadResult:
-    """`undecodable`: `device.measurement` or file → why it is not among the rows."""
+    """`undecodable`: `device.measurement` or file → why it is not among the rows; `verified`: files that were digested."""
 
     rows: int
     devices: int
     undecodable: Mapping[str, str]
+    verified: int = 0
 
     @property
     def exit_code(self) -> int:
         return PartialError.kind if self.undecodable else 0
 
     def as_json(self) -> dict[str, Any]:
+        told: dict[str, Any] = {}
+        if self.undecodable:
+            (what, why), *more = self.undecodable.items()
+            rest = f" (and {len(more)} more)" if more else ""
+            told = {"error": f"{what} was not read: {why}{rest}", "hint": f"./tidemark why {shlex.quote(_subject(what))}"}
         return {
             "ok": not self.undecodable,
+            **told,
             "rows": self.rows,
+            "verified": self.verified,
             "devices": self.devices,
             "undecodable": dict(self.undecodable),
         }
@@ -101,7 +112,8 @@ def read(app: App, receiver: ReceiverSettings, query: Query, out: Path, progress
     """Write what readers see to `out` (`.parquet` or `.csv`).
 
     Tall: CONTRACT §1. Wide: time, device, then every measurement by name, typed. What cannot be decoded is left out and
-    named in the result, whose exit code is 23 then. Raises UsageError, NotFoundError for a site nobody knows.
+    named in the result, whose exit code is 23 then. Raises UsageError, NotFoundError for a site nobody knows,
+    CorruptionError for a file that is not what was loaded; `out` is not written then.
     """
     check_ending(out)
     for bound in (query.start, query.end):
@@ -121,6 +133,8 @@ def read(app: App, receiver: ReceiverSettings, query: Query, out: Path, progress
     devices = [d for d in seen_devices(files, held, owners, widths) if matches(query.device, d.name)]
     if query.tall:  # a wide table has a column for every measurement, whenever it has points
         devices = _near(devices, held, bounds)
+    needed = (layer.file for device in devices for layer in device.layers)
+    verified = require_proved(app, receiver, root, needed, anew=query.verify, progress=progress)
     with opened(app, receiver) as cluster, feeding(cluster, root) as feed, CatalogReader(root, feed) as reader:
         shape = _Tall() if query.tall else _Wide.of(reader, devices, feed, progress)
         seen = 0
@@ -130,7 +144,7 @@ def read(app: App, receiver: ReceiverSettings, query: Query, out: Path, progress
                 shape.write(target, reader, device, bounds)
                 seen += target.rows > before
                 progress(Tick("read", done=number, total=len(devices)))
-        return ReadResult(target.rows, seen, dict(sorted(reader.unread.found.items())))
+        return ReadResult(target.rows, seen, dict(sorted(reader.unread.found.items())), verified)
 
 
 def _near(devices: Iterable[SeenDevice], held: Mapping[int, Iterable[CatalogDevice]], bounds: _Bounds) -> list[SeenDevice]:
@@ -212,6 +226,11 @@ class _Wide:
         places = np.searchsorted(at, times)
         present = (places < len(at)) & (at[np.minimum(places, len(at) - 1)] == times)
         return values.take(pa.array(places, mask=~present))
+
+
+def _subject(unread: str) -> str:
+    """What `why` explains of a series or file that was not read."""
+    return unread if "/" in unread else unread.rpartition(".")[0]
 
 
 def _shown(measurement: str) -> str:

@@ -85,7 +85,7 @@ KINDS: Mapping[str, str] = {
     "cluster.road": "Which way files go between nodes, told when it changes; path: receiver; detail: source, node, road.",
     "cluster.source_failed": "A node could not give a file, another was asked; detail: node, error.",
     # proof and care
-    "verify.difference": "verify found a difference; detail: what, expected, found.",
+    "verify.difference": "verify, or a read, found a difference; detail: what, expected, found.",
     "verify.repaired": "verify --repair marked a difference for sending or deriving again; detail: what.",
     "ledger.rebuilt": "This ledger was made anew from manifests, receipts and files; detail: counts.",
 }

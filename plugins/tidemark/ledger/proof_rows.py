@@ -46,12 +46,10 @@ class FileCheck:
     sha256: str
 
 
-def file_checks(connection: Connection, receiver: str) -> dict[str, FileCheck]:
-    """What is remembered, by location."""
-    found = connection.execute(
-        sa.text("SELECT location, size, ctime_ns, inode, sha256 FROM file_check WHERE receiver = :receiver"),
-        {"receiver": receiver},
-    )
+def file_checks(connection: Connection, receiver: str, since: float = 0.0) -> dict[str, FileCheck]:
+    """What is remembered of digests that were computed at `since` (seconds since 1970) or later, by location."""
+    sql = "SELECT location, size, ctime_ns, inode, sha256 FROM file_check WHERE receiver = :receiver AND checked >= :since"
+    found = connection.execute(sa.text(sql), {"receiver": receiver, "since": since})
     return {row.location: FileCheck(**row._mapping) for row in found}
 
 

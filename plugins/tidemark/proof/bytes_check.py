@@ -77,6 +77,15 @@ def _look(root: Path, record: Recorded, before: FileCheck | None) -> tuple[str, 
     return "", fresh
 
 
+def look_at(root: Path, location: str, sha256: str) -> FileCheck | None:
+    """The signs by which a file below `root` whose digest was just compared is known again; None where it is not there."""
+    try:
+        stat = (root / location).lstat()
+    except FileNotFoundError:
+        return None
+    return FileCheck(location, stat.st_size, stat.st_ctime_ns, stat.st_ino, sha256)
+
+
 def sha256_of(path: Path) -> str:
     """Hex digest of a local file."""
     with path.open("rb") as file:

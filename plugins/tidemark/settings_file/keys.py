@@ -60,6 +60,7 @@ def readers(root: Path) -> Mapping[str, Mapping[str, Reader]]:
             "settle_days": count,
             "partition_interval_ms": interval,
             "max_unloaded_landings": values.whole(1),
+            "verify_days": count,
             "bandwidth": values.bandwidth,
         },
         "sites": {

@@ -22,6 +22,7 @@ store = "var/centre"                       # a folder of this machine, file:///s
 settle_days = 14                           # after this many days merged files stand alone and their sources are reclaimed
 partition_interval_ms = 604800000          # time partitions of the catalog: a week
 max_unloaded_landings = 8                  # a sync waits while more landings than this are not loaded
+verify_days = 7                            # read digests files that were not compared for so long; 0: whatever it reads
 bandwidth = ""                             # "100 MB/s": shared by all its links and by slots that move; "" : no limit
 
 # ── where files come from: one table per site ────────────────────────────────────────────────────────────────────
