@@ -25,11 +25,11 @@ from tidemark.ledger.database import Ledger
 from tidemark.ledger.mark_rows import Mark
 from tidemark.settings import ReceiverSettings
 from tidemark.stores.protocol import Store
+from tidemark.tsfiles.receiver_folder import MARK_FILE
 
 if TYPE_CHECKING:
     from tidemark.flows.app import App
 
-MARK_FILE = "ledger_mark.json"
 _FORMAT = 1
 _LONGEST = 4096  # bytes of the file
 _EMPTY = "the ledger is empty, or another one: it knows nothing of what lies at"

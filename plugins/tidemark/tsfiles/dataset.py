@@ -18,6 +18,7 @@ from tidemark.tsfiles.dataset_paper import PAPER, read_paper
 from tidemark.tsfiles.footer import MAGIC
 from tidemark.tsfiles.mods import NO_DELETIONS, Deletions, parse_mods
 from tidemark.tsfiles.names import SUFFIX, parse_name, parse_place
+from tidemark.tsfiles.receiver_folder import refuse_data_file, refuse_receiver_folder
 from tidemark.tsfiles.sealed import MODS_SUFFIXES, SHORTEST
 
 Rank = tuple[int, int, int, int, int, int]
@@ -45,13 +46,16 @@ def find_files(paths: Sequence[str]) -> list[DataFile]:
     """The files of all `paths`, lowest rank first: where two hold one point the later wins.
 
     Rank is that of DESIGN §3 for files with IoTDB's names; any other file ranks below those, in the order given and by
-    name within a folder. Raises NotFoundError for a path that names nothing, UsageError for a remote one.
+    name within a folder. Raises NotFoundError for a path that names nothing, UsageError for a remote one, for a receiver's
+    folder and for a receiver's data files.
     """
     found: dict[str, DataFile] = {}
     for path in paths:
         local = local_path(path)
+        refuse_receiver_folder(local)
         for at in [local] if Path(local).exists() else sorted(glob.glob(local)) or [local]:  # noqa: PTH207
             for file in _files_of(at, len(found)):
+                refuse_data_file(file.path)
                 found.setdefault(file.path, file)
     if not found:
         raise NotFoundError(f"no TsFile at {', '.join(paths) or 'no path'}", subject=", ".join(paths))

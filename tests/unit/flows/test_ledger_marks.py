@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.commanded import Commanded
-from tidemark.flows.ledger_marks import MARK_FILE, judge
+from tidemark.flows.ledger_marks import judge
 from tidemark.ledger.mark_rows import Mark
+from tidemark.tsfiles.receiver_folder import MARK_FILE
 
 VERBS = (
     ("status",),
