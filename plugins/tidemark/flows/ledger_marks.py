@@ -153,4 +153,4 @@ def adopt_mark(connection: Connection, receiver: str, root: Path) -> None:
 
 def _holds(root: Path) -> bool:
     """Whether anything was loaded there: a data file, or an answered landing."""
-    return any(next(root.glob(pattern), None) is not None for pattern in ("data/*/*/*", "landing/*/*/receipt.json"))
+    return any(next(root.glob(pattern), None) is not None for pattern in ("data/*/*/*", "answered/*/*"))

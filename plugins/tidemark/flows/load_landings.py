@@ -17,12 +17,13 @@ from sqlalchemy.engine import Connection
 from tidemark.errors import (
     CorruptionError,
     LeaseLostError,
-    PermanentError,
+    PartialError,
     RetryableError,
     TaskLimitError,
     TidemarkError,
 )
 from tidemark.flows.admitting import CheckedFile, decide, examine_all, local_root, site_of
+from tidemark.flows.answers import catch_up_answers, keep_manifest, keep_receipt
 from tidemark.flows.app import App
 from tidemark.flows.cluster_catch_up import catch_up
 from tidemark.flows.cluster_forward import make_visible
@@ -39,13 +40,14 @@ from tidemark.ledger.leases import Lease, Leases, check_in
 from tidemark.load import schema
 from tidemark.load.admit import Admission, Origin
 from tidemark.load.landing_record import record_landing
-from tidemark.load.manifests import Folder, Paper, folder_mtime, landing_folders, read_paper
+from tidemark.load.manifests import Folder, Paper, landing_folders, read_paper
 from tidemark.load.place import put
 from tidemark.load.sequence import Arrival, judge
 from tidemark.load.tidy import clean_landing, sweep_waiting, unnamed_files
 from tidemark.progress import Progress, silent
 from tidemark.settings import ReceiverSettings
-from tidemark.stores.landing import RECEIPT, Manifest, Receipt, Resend
+from tidemark.stores.answered import altered, kept_manifest, landing_sign, read_landed, same_answer
+from tidemark.stores.landing import MANIFEST, RECEIPT, Manifest, Receipt, Resend
 from tidemark.stores.landing_papers import encode
 from tidemark.stores.protocol import Store
 
@@ -64,7 +66,7 @@ class _Work:
     progress: Progress
     rows: Mapping[tuple[str, str], LandingRow]  # (site, landing) → its row as the load began, of those not finished
     cluster: Cluster | None
-    finished: Mapping[tuple[str, str], int]  # (site, landing) → its folder's mtime when nothing was left to be done there
+    finished: Mapping[tuple[str, str], int]  # (site, landing) → its sign when nothing was left to be done there
     done: dict[tuple[str, str], int] = field(default_factory=dict)  # the same of those that this load finished
     placed: list[CatalogFile] = field(default_factory=list)  # files that it placed as they were checked
     tally: Tally = field(default_factory=Tally)
@@ -98,6 +100,7 @@ def load(
         app.receiver_store(receiver) as store,
         opened(app, receiver) as cluster,
     ):
+        catch_up_answers(app, receiver, root, store, lease)
         with app.ledger.read() as connection:
             rows = landing_rows.landings(connection, receiver.name, open_only=True)
             finished = landing_rows.finished_landings(connection, receiver.name)
@@ -150,8 +153,8 @@ def _load_site(work: _Work, site_id: str, folders: Sequence[Folder]) -> None:
     ready: list[Paper] = []
     for verdict in judge(arrivals, last_sequence, last_landing):
         paper = papers[verdict.arrival.landing]
-        if paper.folder.answered and verdict.state != "rejected":
-            raise _older_than(work, paper.folder)
+        if paper.folder.answered and verdict.state == "next":
+            _foreign(work, paper.folder, _NOT_OURS)
         if verdict.state == "next":
             ready.append(paper)
         elif verdict.state == "waiting":
@@ -191,6 +194,7 @@ def _take(work: _Work, one: _Landing, checked: Sequence[CheckedFile]) -> None:
     """Place a landing's files, record everything in one transaction, answer."""
     app, at = work.app, work.app.clock()
     admission = decide(app, one.origin, checked, at)
+    keep_manifest(work.root, work.store, one.paper.folder, one.paper.sha256)
     put(work.store, admission.placements)
     logs = schema.append_logs(app.ledger, work.store, work.root, one.origin, one.manifest)
     strays = unnamed_files(work.root, one.paper.folder, one.manifest)
@@ -213,7 +217,8 @@ def _record(work: _Work, one: _Landing, admission: Admission, logs: Sequence[sch
         recorded = record_landing(connection, origin, manifest, admission, logs, at)
         answers = recorded.answers
         again = tuple(Resend(a.path, a.generation, a.reason) for a in recorded.again)
-        receipt = Receipt(manifest.landing, manifest.sequence, one.paper.sha256, at, answers, recorded.pending, again)
+        sha256, pending, claimed = one.paper.sha256, recorded.pending, recorded.claimed
+        receipt = Receipt(manifest.landing, manifest.sequence, sha256, at, answers, pending, again, claimed)
         done = replace(one.row, state="loaded", loaded=at, receipt=encode(receipt).decode())
         landing_rows.put_landing(connection, done)
         place = {"site_id": origin.site_id, "landing": origin.landing}
@@ -232,21 +237,43 @@ def _finish(work: _Work, folder: Folder, paper: Paper | None) -> None:
     A folder that came again under the id of a loaded landing is answered the same way when its manifest is the same.
     """
     key = (folder.site_id, folder.landing)
-    if folder.answered and not folder.bulky:
-        work.done[key] = folder_mtime(work.root, *key)
-        return
     with work.app.ledger.read() as connection:
-        manifest_sha256, receipt = landing_rows.receipt_of(connection, work.receiver.name, folder.site_id, folder.landing)
+        manifest_sha256, receipt = landing_rows.receipt_of(connection, work.receiver.name, *key)
+    fresh = paper is not None
+    if fresh:
+        keep_receipt(work.store, *key, receipt)
+        # CRASH WINDOW: kept, and the sender is not told: the next load tells it.
     paper = paper or read_paper(work.root, folder)
     if paper.sha256 != manifest_sha256 or paper.manifest is None:
-        reason = f"landing {folder.landing} was loaded with another manifest; remove this folder if it is a stray copy"
+        reason = (
+            f"landing {folder.landing} was loaded with another manifest; remove this folder if it is a stray copy; else put "
+            f"the manifest back: cp {kept_manifest(*key)} {folder.path}/{MANIFEST}, below the receiver's folder"
+        )
         work.tally.reject(Trouble("landing", folder.landing, folder.path, reason, CorruptionError.kind))
         return
-    if not folder.answered:
+    told = read_landed(work.root, f"{folder.path}/{RECEIPT}")
+    if told != receipt.encode():
+        if folder.answered and not fresh and (told is None or not same_answer(told, receipt.encode())):
+            _foreign(work, folder, _CHANGED)
         work.store.publish(f"{folder.path}/{RECEIPT}", receipt.encode())
     # CRASH WINDOW: answered, bulky files still there: the next load removes them.
-    clean_landing(work.store, folder, paper.manifest)
-    work.done[key] = folder_mtime(work.root, *key)
+    if folder.bulky:
+        clean_landing(work.store, folder, paper.manifest)
+    sign = landing_sign(work.root, *key)
+    if not altered(work.root, *key, manifest_sha256):  # nobody wrote there meanwhile
+        work.done[key] = sign
+
+
+_NOT_OURS = "a receipt.json lies in it that this receiver did not write: it is no answer, and is not believed"
+_CHANGED = "its receipt.json was not the answer that this receiver gave: it was written again"
+
+
+def _foreign(work: _Work, folder: Folder, reason: str) -> None:
+    """Name a receipt that somebody else wrote; nothing else comes of it."""
+    work.tally.troubles.append(Trouble("receipt", folder.landing, f"{folder.path}/{RECEIPT}", reason, PartialError.kind))
+    with work.app.ledger.write() as connection:
+        check_in(connection, work.lease)
+        record(connection, "landing.foreign_receipt", site_id=folder.site_id, landing=folder.landing, reason=reason)
 
 
 def _note_finished(work: _Work) -> None:
@@ -301,16 +328,6 @@ def _row(work: _Work, paper: Paper, state: str, reason: str | None) -> LandingRo
         files=len(manifest.files) if manifest else 0,
         bytes=sum(p.size for f in manifest.files for p in (f.tsfile, f.resource, f.mods) if p) if manifest else 0,
         found=work.app.clock(),
-    )
-
-
-def _older_than(work: _Work, folder: Folder) -> PermanentError:
-    """The receiver answered this landing, and this ledger does not know: loading it again would find its bytes gone."""
-    return PermanentError(
-        f"landing {folder.landing} of site {folder.site_id} was answered, and the ledger does not know of it: the ledger is "
-        f"older than receiver {work.receiver.name}",
-        hint="./tidemark ledger rebuild --replace (docs/runbooks/ledger-lost.md); a stray receipt.json: remove it",
-        subject=folder.landing,
     )
 
 

@@ -13,7 +13,10 @@ from tidemark.stores.landing import Receipt
 
 @dataclass(frozen=True)
 class Trouble:
-    """Something that did not load. `what`: landing | refused | quarantined | schema | iotdb; `kind`: its exit code."""
+    """Something that did not load. `what`: landing | receipt | refused | quarantined | schema | iotdb.
+
+    `kind`: its exit code.
+    """
 
     what: str
     landing: str

@@ -1,8 +1,14 @@
-"""The papers at a receiver, read for a rebuilt ledger: manifests, receipts, decisions, settled merges, in their order."""
+"""The papers at a receiver, read for a rebuilt ledger: manifests, receipts, decisions, settled merges, in their order.
+
+Manifests and receipts are those that the receiver kept for itself (`stores.answered`). What lies in a landing may be
+anybody's: a manifest there counts where it is the one that was answered, a receipt there is no answer. At a receiver of
+before, where nothing was kept yet, it is *unproved*: believed as far as data files bear it out, and no device is given
+for it that anybody has.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -12,6 +18,7 @@ from tidemark.load.chronicle import Heard, Moment, chronicle
 from tidemark.load.manifests import Folder, Paper, landing_folders, read_paper
 from tidemark.load.recall import Traces
 from tidemark.stores import decided, settled
+from tidemark.stores.answered import altered, answered_landings, has_begun, kept_manifest, kept_receipt, read_landed
 from tidemark.stores.landing import RECEIPT, Receipt
 from tidemark.stores.landing_papers import decode_receipt
 from tidemark.stores.protocol import Store
@@ -27,6 +34,7 @@ class Books:
     root: Path
     moments: Sequence[Moment]
     folders: Mapping[tuple[str, str], Folder]
+    kept: Collection[tuple[str, str]]  # (site, landing) of which the receiver kept the answer itself
     files: Mapping[tuple[str, str], int]  # (site, landing) → files its manifest lists
     unanswered: Sequence[Folder]
     settled: Sequence[settled.SettledPaper]  # those too that do not count
@@ -34,9 +42,13 @@ class Books:
 
     def papers_of(self, heard: Heard) -> tuple[Paper, Receipt | None, str]:
         """The manifest, and the receipt decoded and as text (None and '' where there is none that can be read)."""
-        folder = self.folders[heard.site_id, heard.landing]
-        receipt, text = _receipt(self.root, folder)
-        return read_paper(self.root, folder), receipt, text
+        key = (heard.site_id, heard.landing)
+        receipt, text = _receipt(self.root, self.folders[key], key in self.kept) if heard.answered else (None, "")
+        return _manifest(self.root, self.folders[key], receipt if key in self.kept else None), receipt, text
+
+    def is_kept(self, heard: Heard) -> bool:
+        """Whether the answer is the receiver's own word."""
+        return (heard.site_id, heard.landing) in self.kept
 
     def weight(self, moment: Moment) -> int:
         """Files to describe, about."""
@@ -58,29 +70,55 @@ class Books:
 
 def read_books(root: Path, store: Store, traces: Traces) -> Books:
     troubles: list[str] = []
-    folders = {(folder.site_id, folder.landing): folder for folder in landing_folders(root)}
+    kept, begun = answered_landings(root), has_begun(root)
+    folders = {key: Folder(*key, answered=True, bulky=False) for key in sorted(kept)}
+    folders |= {(folder.site_id, folder.landing): folder for folder in landing_folders(root)}
     heard: list[Heard] = []
     files: dict[tuple[str, str], int] = {}
-    for key, folder in folders.items():
-        manifest = read_paper(root, folder).manifest
-        receipt, _ = _receipt(root, folder)
-        if folder.answered and receipt is None:
-            troubles.append(
-                f"{folder.path}/{RECEIPT} cannot be read: its landing counts as loaded, by the files that lie here"
-            )
-        sequence = manifest.sequence if manifest else receipt.sequence if receipt else 0
+    for key, folder in sorted(folders.items()):
+        receipt, _ = _receipt(root, folder, key in kept)
+        manifest = _manifest(root, folder, receipt if key in kept else None).manifest
+        if key in kept:
+            answered, told = True, _kept_troubles(root, folder, receipt)
+        elif begun and folder.answered:
+            answered, told = False, [f"{folder.path}/{RECEIPT} is not of this receiver: it is not believed"]
+        else:
+            answered = folder.answered and (receipt is None or receipt.landing == folder.landing)  # or that of another one
+            told = [f"{folder.path}/{RECEIPT} cannot be read: {_BY_FILES}"] if answered and receipt is None else []
+        troubles += told
+        sequence = manifest.sequence if manifest else receipt.sequence if receipt and answered else 0
         if not sequence:
             continue  # neither paper can be read; a load names it
         files[key] = len(manifest.files) if manifest else 0
-        mine = receipt is None or receipt.landing == folder.landing  # a stray copy of another landing's folder
-        loaded = receipt.loaded if receipt and mine else None
-        heard.append(Heard(folder.site_id, folder.landing, sequence, loaded, folder.answered and mine))
+        heard.append(Heard(*key, sequence, receipt.loaded if receipt and answered else None, answered))
     decisions = _read(store, traces.below(decided.FOLDER), decided.decode_decided, troubles)
     merges = list(_read(store, traces.below(settled.FOLDER), settled.decode_settled, troubles))
     moments, gaps = chronicle(heard, decisions, (paper for paper in merges if _counts(paper, traces)))
-    told = {(m.what.site_id, m.what.landing) for m in moments if isinstance(m.what, Heard)}
-    unanswered = [folder for key, folder in folders.items() if key not in told]
-    return Books(root, moments, folders, files, unanswered, merges, [*troubles, *gaps])
+    told_of = {(m.what.site_id, m.what.landing) for m in moments if isinstance(m.what, Heard)}
+    unanswered = [folder for key, folder in folders.items() if key not in told_of]
+    return Books(root, moments, folders, kept, files, unanswered, merges, [*troubles, *gaps])
+
+
+_BY_FILES = "its landing counts as loaded, by the files that lie here"
+
+
+def _kept_troubles(root: Path, folder: Folder, receipt: Receipt | None) -> list[str]:
+    """What is wrong with a landing's papers: with the receiver's own, and with those in the landing."""
+    if receipt is None:
+        return [f"{kept_receipt(folder.site_id, folder.landing)} cannot be read: {_BY_FILES}"]
+    return altered(root, folder.site_id, folder.landing, receipt.manifest_sha256)
+
+
+def _manifest(root: Path, folder: Folder, receipt: Receipt | None) -> Paper:
+    """The manifest that a kept `receipt` answers; without one, whatever lies in the landing."""
+    if receipt is None:
+        return read_paper(root, folder)
+    paper = read_paper(root, folder, kept_manifest(folder.site_id, folder.landing))
+    if paper.sha256 != receipt.manifest_sha256:  # gone, or damaged; or of before manifests were kept
+        paper = read_paper(root, folder)
+    if paper.sha256 == receipt.manifest_sha256:
+        return paper
+    return Paper(folder, receipt.manifest_sha256, None, "the manifest that was loaded is nowhere")
 
 
 def _counts(paper: settled.SettledPaper, traces: Traces) -> bool:
@@ -88,12 +126,11 @@ def _counts(paper: settled.SettledPaper, traces: Traces) -> bool:
     return any(source.location not in traces for source in paper.sources)
 
 
-def _receipt(root: Path, folder: Folder) -> tuple[Receipt | None, str]:
-    if not folder.answered:
-        return None, ""
-    data = (root / folder.path / RECEIPT).read_bytes()
+def _receipt(root: Path, folder: Folder, kept: bool) -> tuple[Receipt | None, str]:
+    path = kept_receipt(folder.site_id, folder.landing) if kept else f"{folder.path}/{RECEIPT}"
+    data = read_landed(root, path) if kept or folder.answered else None
     try:
-        return decode_receipt(data), data.decode()
+        return (decode_receipt(data), data.decode()) if data is not None else (None, "")
     except CorruptionError:
         return None, ""  # `read_books` names it
 

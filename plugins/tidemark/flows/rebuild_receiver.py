@@ -21,15 +21,16 @@ from tidemark.flows.rebuild_late import Late
 from tidemark.flows.rebuild_papers import Books, read_books
 from tidemark.flows.rebuild_replay import replay_decision, replay_settled
 from tidemark.flows.rebuild_result import Findings, Lost
-from tidemark.ledger import landing_rows
+from tidemark.ledger import landing_rows, owner_rows
 from tidemark.ledger.landing_rows import LandingRow, SiteRow
+from tidemark.ledger.owner_rows import OwnerRow
 from tidemark.load import schema
 from tidemark.load.admit import Origin
 from tidemark.load.check import KeptTask
 from tidemark.load.chronicle import Heard, Moment
 from tidemark.load.commit import known_before
 from tidemark.load.landing_record import record_landing
-from tidemark.load.recall import FOLDERS, Answered, Traces, recall
+from tidemark.load.recall import FOLDERS, Answered, Traces, borne_out, recall, without_claims
 from tidemark.progress import Progress, Tick
 from tidemark.settings import ReceiverSettings
 from tidemark.stores.landing import Answer, Manifest, Receipt
@@ -57,13 +58,14 @@ class _Work:
 
 @dataclass(frozen=True)
 class _Landed:
-    """An answered landing with what is known of each of its files."""
+    """An answered landing with what is known of each of its files. `kept`: its answer is the receiver's own word."""
 
     manifest: Manifest
     sha256: str
     receipt: Receipt
     text: str
     files: tuple[Answered, ...]
+    kept: bool
 
 
 def rebuild_receiver(app: App, receiver: ReceiverSettings, root: Path, findings: Findings, progress: Progress) -> None:
@@ -119,7 +121,7 @@ def _landed(work: _Work, heard: Heard, at: float) -> _Landed | None:
         location = work.traces.data_file(manifest.site_id, file, name) if name and file.tsfile else ""
         answer = told.get((file.path, file.generation), Answer(file.path, file.generation, "loaded"))
         files.append(Answered(file, answer, location))
-    return _Landed(manifest, paper.sha256, receipt, text, tuple(files))
+    return _Landed(manifest, paper.sha256, receipt, text, tuple(files), work.books.is_kept(heard))
 
 
 def _describe(work: _Work, moments: Sequence[Moment], landings: Sequence[_Landed]) -> dict[str, FileFacts]:
@@ -192,8 +194,13 @@ def _replay_landing(work: _Work, landed: _Landed, at: float) -> None:
         devices |= {device for path in paths for device, _, _ in extents.get(path, ())}
         known = known_before(connection, origin, manifest.files, devices)
         admission = recall(origin, landed.files, known, extents, work.traces, at)
+        claimed = landed.receipt.claimed if landed.kept else None
+        admission = borne_out(admission, known) if claimed is None else without_claims(admission)
         record_landing(connection, origin, manifest, admission, logs, at)
-        work.late.remember(origin, landed.files, admission, work.traces)
+        owners = [OwnerRow(device, manifest.site_id, at, manifest.landing) for device in claimed or ()]
+        owner_rows.put_owners(connection, receiver.name, owners)
+        if landed.kept:
+            work.late.remember(origin, landed.files, admission, work.traces)
         row = _row(work, manifest.landing, manifest.site_id, at)
         landing_rows.put_landing(
             connection,

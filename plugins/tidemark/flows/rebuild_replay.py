@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from sqlalchemy.engine import Connection
 
@@ -70,12 +70,20 @@ def replay_settled(
     if ids is None:
         return [*troubles, f"merged file {first.location}: its sources are not what its paper says; it is not read"], []
     merge_rows.settle(connection, ids, first.settled)
+    _own(connection, receiver.name, first, {d.device for paper in there for d in facts[paper.location].devices})
     for paper, one in zip(there, merged, strict=True):
         schema.write_observed(connection, one.file, facts[paper.location])
     tables = {(paper.database, table): tags for paper in there for table, tags in facts[paper.location].tables.items()}
     catalog_rows.widen_tables(connection, receiver.name, first.site_id, tables)
     gone = [(row.site_id, row.path) for row in sources if row.path and row.location not in traces]
     return troubles, gone if len(there) < len(papers) else []
+
+
+def _own(connection: Connection, receiver: str, paper: SettledPaper, devices: Collection[str]) -> None:
+    """Devices that nobody has, of a merged file whose sources are gone: they are its site's."""
+    taken = owner_rows.owners_of(connection, receiver, devices)
+    rows = [OwnerRow(d, paper.site_id, paper.merged, "") for d in sorted(devices) if d not in taken]
+    owner_rows.put_owners(connection, receiver, rows)
 
 
 def _sources(connection: Connection, receiver: str, paper: SettledPaper) -> list[CatalogFile]:

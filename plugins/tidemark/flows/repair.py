@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tidemark.errors import SourceVanishedError
 from tidemark.flows.app import App
@@ -19,6 +20,8 @@ from tidemark.ledger.proof_rows import forget_file_checks, report
 from tidemark.proof.bytes_check import Recorded
 from tidemark.proof.source_check import SourceChecked
 from tidemark.settings import ReceiverSettings
+from tidemark.stores.answered import kept_manifest, kept_receipt, read_landed
+from tidemark.stores.landing import MANIFEST, RECEIPT, landing_folder
 from tidemark.stores.protocol import Store
 
 _BLOCK = 4 << 20
@@ -59,6 +62,19 @@ class Repairs:
             merge_rows.judge_anew(connection, self._receiver.name, [damage.file_id])
             audit.record(connection, "verify repair", damage.path, fetched=damage.record.location)
         return "fetched again from the site"
+
+    def put_papers_back(self, root: Path, site_id: str, landing: str) -> str:
+        """Write a loaded landing's manifest and receipt again, as the receiver kept them; '' where it has not got them."""
+        kept = (kept_manifest(site_id, landing), kept_receipt(site_id, landing))
+        papers = [read_landed(root, path) for path in kept]
+        with self._app.receiver_store(self._receiver) as store:
+            for name, data in zip((MANIFEST, RECEIPT), papers, strict=True):
+                if data is not None:
+                    store.publish(f"{landing_folder(site_id, landing)}/{name}", data)
+        with self._app.ledger.write() as connection:
+            check_in(connection, self._lease)
+            audit.record(connection, "verify repair", landing, site=site_id, papers=sum(data is not None for data in papers))
+        return "" if None in papers else "written again as the receiver kept it"
 
     def send_again(self, link: str, paths: Sequence[str], why: str) -> str:
         """Mark paths, so that the link's next run sends each as a new generation."""

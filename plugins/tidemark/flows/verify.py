@@ -21,7 +21,7 @@ from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.cluster_verify import verify_nodes
 from tidemark.flows.known_sites import site_names, sites_of
 from tidemark.flows.repair import Damage, Repairs
-from tidemark.flows.verify_landings import lost_landings
+from tidemark.flows.verify_landings import changed_papers, lost_landings
 from tidemark.ledger import catalog_rows, events, owner_rows, sender_rows
 from tidemark.ledger.copy_rows import held_somewhere
 from tidemark.ledger.database import now
@@ -193,6 +193,8 @@ def _receiver_side(work: _Work, store: Store | None, source: SourceChecked | Non
         kept = [r for r in report(connection, "live_bytes", **place) if r["site_id"] == work.site.site_id]
         loaded = report(connection, "loaded_landings", **place, site=work.site.site_id)
         elsewhere = held_somewhere(connection, work.receiver.name)
+    for other in changed_papers(work.root, work.site, loaded, work.repairs):
+        _differ(work, other, other.repaired)
     damage = {d.record.location: d for d in (*_kept(kept, source), *_landed(work, loaded))}
     checked = check_files(work.root, [d.record for d in damage.values()], {}, elsewhere)
     with work.app.ledger.write() as connection:  # so that coverage knows what was found, however old the file looks

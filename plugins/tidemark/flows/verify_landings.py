@@ -1,4 +1,5 @@
-"""Landings that a link made, that its receiver has not answered, and that are not there any more.
+"""Landings whose papers are not what they were: those that a link made, that its receiver has not answered, and that are not
+there any more; and loaded ones in which somebody changed the manifest or the receipt.
 
 All later ones of the site wait for such a one for ever. Where nobody brings its folder back, its manifest is made again from
 the ledger. Its files are then missing in it like any that a disk lost: where the receiver is here, verify fetches them from
@@ -9,12 +10,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from tidemark.flows.app import App
+from tidemark.flows.repair import Repairs
 from tidemark.ledger import audit, events, run_rows
+from tidemark.ledger.proof_rows import Row
 from tidemark.ledger.run_rows import SentLanding
-from tidemark.proof.differences import MISSING, Difference
-from tidemark.proof.landed_check import LOST
+from tidemark.proof.differences import DAMAGED, MISSING, Difference
+from tidemark.proof.landed_check import LOST, altered_papers
+from tidemark.proof.site_coverage import Site
 from tidemark.settings import LinkSettings, SiteSettings
 from tidemark.stores.landing import MANIFEST, landing_folder
 from tidemark.stores.protocol import Store
@@ -39,6 +44,14 @@ def lost_landings(app: App, link: LinkSettings, repair: bool) -> Iterator[Differ
             if landing.landing in lost:
                 again = _made_again(app, link, landing, store) if repair else ""
                 yield Difference(MISSING, site.name, landing.landing, "landing", LOST, again)
+
+
+def changed_papers(root: Path, site: Site, loaded: Sequence[Row], repairs: Repairs | None) -> Iterator[Difference]:
+    """One for each paper in a loaded landing that is not what was loaded or answered; `repairs` puts it back from what the
+    receiver kept of it."""
+    for landing, what in list(altered_papers(root, site.site_id, loaded, trusting=False)):
+        again = repairs.put_papers_back(root, site.site_id, landing) if repairs else ""
+        yield Difference(DAMAGED, site.name, landing, "landing", what, again)
 
 
 def _waiting(app: App, link: LinkSettings) -> Sequence[SentLanding]:

@@ -52,6 +52,7 @@ KINDS: Mapping[str, str] = {
     "landing.gap": "A landing waits because one before it in the sequence is missing; detail: missing.",
     "landing.rejected": "A landing's manifest cannot be accepted; detail: reason.",
     "landing.loaded": "Everything in the landing has an answer and the receipt is written.",
+    "landing.foreign_receipt": "A receipt.json lay in a landing that this receiver did not write; it was not believed.",
     "landing.cleaned": "The landing's files were removed; manifest and receipt stay.",
     # a file at the receiver
     "file.loaded": "The catalog took the file; detail: generation, file_id.",

@@ -133,14 +133,14 @@ def landings(
 
 
 def finished_landings(connection: Connection, receiver: str) -> dict[tuple[str, str], int]:
-    """(site, landing) → its folder's mtime (ns) when nothing was left to be done in it."""
+    """(site, landing) → its sign (`stores.answered.landing_sign`) when nothing was left to be done in it."""
     sql = "SELECT site_id, landing, folder_mtime FROM landing WHERE receiver = :receiver AND folder_mtime <> 0"
     return {(r[0], r[1]): int(r[2]) for r in connection.execute(sa.text(sql), {"receiver": receiver})}
 
 
 def note_finished(connection: Connection, receiver: str, folders: Mapping[tuple[str, str], int]) -> None:
     """Remember landings as `finished_landings` gives them."""
-    rows = [{"receiver": receiver, "site": s, "landing": name, "mtime": at} for (s, name), at in folders.items()]
+    rows = [{"receiver": receiver, "site": s, "landing": name, "mtime": sign} for (s, name), sign in folders.items()]
     sql = "UPDATE landing SET folder_mtime = :mtime WHERE receiver = :receiver AND site_id = :site AND landing = :landing"
     write_rows(connection, sql, rows)
 
@@ -163,6 +163,12 @@ def receipt_of(connection: Connection, receiver: str, site_id: str, landing: str
     )
     row = connection.execute(query, {"receiver": receiver, "site": site_id, "landing": landing}).one_or_none()
     return ("", "") if row is None else (row[0], row[1])
+
+
+def put_receipt(connection: Connection, receiver: str, site_id: str, landing: str, text: str) -> None:
+    """The answer of a loaded landing, as it is to be told from now on."""
+    sql = "UPDATE landing SET receipt = :text WHERE receiver = :receiver AND site_id = :site AND landing = :landing"
+    connection.execute(sa.text(sql), {"text": text, "receiver": receiver, "site": site_id, "landing": landing})
 
 
 def take_inventory(connection: Connection, receiver: str, site_id: str, change: InventoryChange) -> None:

@@ -62,6 +62,12 @@ def all_owners(connection: Connection, receiver: str) -> list[OwnerRow]:
     return [OwnerRow(*row) for row in connection.execute(query, {"receiver": receiver})]
 
 
+def claimed_with(connection: Connection, receiver: str, site_id: str, landing: str) -> list[str]:
+    """Devices of a site that it owns since one of its landings, by name."""
+    sql = "SELECT device FROM owner WHERE receiver = :receiver AND site_id = :site AND landing = :landing ORDER BY device"
+    return [r[0] for r in connection.execute(sa.text(sql), {"receiver": receiver, "site": site_id, "landing": landing})]
+
+
 def put_owners(connection: Connection, receiver: str, rows: Iterable[OwnerRow]) -> None:
     """Claim devices, or hand them to another site."""
     values = [{**asdict(row), "receiver": receiver} for row in rows]

@@ -16,7 +16,7 @@ from tidemark.stores.settled import SettledPaper
 @dataclass(frozen=True)
 class Heard:
     """A landing as its manifest and its receipt name it. `loaded`: the receipt's time, None without a readable receipt;
-    `answered`: a receipt lies there, readable or not."""
+    `answered`: the receiver answered it, as far as anybody can tell."""
 
     site_id: str
     landing: str

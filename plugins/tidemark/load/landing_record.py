@@ -21,12 +21,13 @@ from tidemark.stores.landing import Answer, Manifest
 @dataclass(frozen=True)
 class Recorded:
     """`answers`, `pending` (path, reason) and what the site is asked for `again` go into the receipt; `clashes`: series that
-    got two types, a sentence each."""
+    got two types, a sentence each; `claimed`: devices that became the site's."""
 
     answers: tuple[Answer, ...]
     pending: tuple[tuple[str, str], ...]
     again: tuple[Again, ...]
     clashes: tuple[str, ...]
+    claimed: tuple[str, ...]
 
 
 def record_landing(
@@ -46,7 +47,8 @@ def record_landing(
     paths = vanished | {file.path for file in manifest.files}
     late = look_again(connection, origin.receiver, origin.site_id, paths, at)
     pending = {**dict(still_waiting(connection, origin)), **late.waits}
-    return Recorded(answers + schema.answers(logs), tuple(pending.items()), late.again, clashes)
+    claimed = tuple(sorted({device for load in admission.loads for device in load.claims}))
+    return Recorded(answers + schema.answers(logs), tuple(pending.items()), late.again, clashes, claimed)
 
 
 def _inventory(manifest: Manifest) -> InventoryChange:

@@ -10,22 +10,24 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 from tidemark.errors import CorruptionError, PermissionDeniedError
 from tidemark.load.check import plain_file
+from tidemark.stores.answered import landing_sign
 from tidemark.stores.landing import MANIFEST, RECEIPT, Manifest, landing_folder
 from tidemark.stores.landing_papers import decode_manifest
 
+_LONGEST_NAME = 200  # bytes of a landing's name: its papers are kept under it with something behind
 _LARGEST = 1 << 30  # bytes of a manifest: a million files take about 400 MB
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A landing folder with its manifest. `answered`: receipt.json is there; `bulky`: other files are there still."""
+    """A landing folder with its manifest. `answered`: a receipt.json is there, whoever wrote it; `bulky`: other files are
+    there still."""
 
     site_id: str
     landing: str
@@ -53,33 +55,27 @@ def landing_folders(
 ) -> Iterator[Folder]:
     """The landings below a receiver's root, of one site or of all, by name; symlinks and arriving folders passed over.
 
-    `finished`: (site, landing) → its folder's mtime (ns). While that is the same nobody has put anything in or taken
-    anything out, and the folder is passed over without being opened: answered landings stay for ever, as papers.
+    `finished`: (site, landing) → its sign. While that is the same nobody has touched it, and the folder is passed over
+    without being opened: answered landings stay for ever, as papers.
     """
     for site in _folders(root / "landing"):
         if site_id is not None and site != site_id:
             continue
-        for landing, mtime in _dated_folders(root / "landing" / site):
-            if finished.get((site, landing)) == mtime:
+        for landing in _folders(root / "landing" / site):
+            sign = finished.get((site, landing), 0)
+            if sign and sign == landing_sign(root, site, landing):
                 continue
             names = {entry.name: entry for entry in _entries(root / "landing" / site / landing)}
             if MANIFEST in names:
                 yield Folder(site, landing, RECEIPT in names, bool(names.keys() - {MANIFEST, RECEIPT}))
 
 
-def folder_mtime(root: Path, site_id: str, landing: str) -> int:
-    """When anything was last put into a landing's folder or taken out of it, ns since 1970; 0 where there is none."""
-    try:
-        return Path(root, landing_folder(site_id, landing)).stat().st_mtime_ns
-    except FileNotFoundError:
-        return 0
-
-
-def read_paper(root: Path, folder: Folder) -> Paper:
-    """Read and check one manifest; what is wrong stands in the answer, since other landings go on."""
+def read_paper(root: Path, folder: Folder, path: str = "") -> Paper:
+    """Read and check one manifest, or the one that is kept at `path` below the root; what is wrong stands in the answer,
+    since other landings go on."""
     sha256 = ""
     try:
-        place = plain_file(root / folder.path, MANIFEST)
+        place = plain_file(root, path or f"{folder.path}/{MANIFEST}")
         if place is None:
             raise CorruptionError("manifest.json went away while it was read")
         if place.stat().st_size > _LARGEST:
@@ -98,6 +94,8 @@ def check_sound(manifest: Manifest, folder: Folder) -> Manifest:
             f"the manifest is that of landing {manifest.landing} of site {manifest.site_id}, it lies in the folder of "
             f"landing {folder.landing} of site {folder.site_id}"
         )
+    if len(manifest.landing.encode()) > _LONGEST_NAME:
+        raise CorruptionError(f"landing {manifest.landing[:40]}…: its name is longer than {_LONGEST_NAME} bytes")
     if manifest.sequence < 1:
         raise CorruptionError(f"sequence {manifest.sequence}: landings count from 1")
     if manifest.time_unit not in ("ms", "us", "ns"):
@@ -130,16 +128,6 @@ def _check_file(manifest: Manifest, path: str) -> None:
 
 def _folders(place: Path) -> list[str]:
     return sorted(entry.name for entry in _entries(place) if entry.is_dir(follow_symlinks=False))
-
-
-def _dated_folders(place: Path) -> list[tuple[str, int]]:
-    """(name, mtime in ns) of the folders in `place`, by name."""
-    found = []
-    for entry in _entries(place):
-        if entry.is_dir(follow_symlinks=False):
-            with suppress(FileNotFoundError):  # somebody took it away just now
-                found.append((entry.name, entry.stat(follow_symlinks=False).st_mtime_ns))
-    return sorted(found)
 
 
 def _entries(place: Path) -> list[os.DirEntry[str]]:

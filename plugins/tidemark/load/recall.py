@@ -96,6 +96,21 @@ def recall(
     return made
 
 
+def without_claims(admission: Admission) -> Admission:
+    """The same, giving nobody a device: the receiver's own record says which were given."""
+    return replace(admission, loads=tuple(replace(load, claims=()) for load in admission.loads))
+
+
+def borne_out(admission: Admission, known: Known) -> Admission:
+    """The same, giving only devices that nobody has, and only for files whose bytes are among the data files: what a paper
+    says besides may be a lie."""
+    loads = []
+    for load in admission.loads:
+        held = load.claims if load.facts is not None else ()
+        loads.append(replace(load, claims=tuple(device for device in held if device not in known.owners)))
+    return replace(admission, loads=tuple(loads))
+
+
 def taken_later(origin: Origin, refusals: Iterable[Refusal], traces: Traces) -> Iterator[tuple[LandedFile, str]]:
     """Refused files that wait no more and whose bytes are among the data files: (file, where)."""
     for refusal in refusals:
@@ -170,7 +185,12 @@ def _gone(origin: Origin, file: LandedFile, known: Known, extent: Extent, at: fl
     name = parse_source_path(file.path, origin.data)
     if name is None or file.tsfile is None:
         return None
-    devices = tuple(CatalogDevice(device, start, end, 0) for device, start, end in extent if device != ANY_DEVICE)
+    mine = Owner(origin.site_id, at)
+    devices = tuple(
+        CatalogDevice(device, start, end, 0)
+        for device, start, end in extent
+        if device != ANY_DEVICE and known.owners.get(device, mine).site_id == origin.site_id
+    )
     first = name.partition * origin.site_interval_ms * UNITS_PER_MS[origin.time_unit]
     start = min((d.start for d in devices), default=first)
     end = max((d.end for d in devices), default=start)

@@ -1,12 +1,15 @@
-"""What lies in landings that no load has taken yet, as its manifests record it."""
+"""What lies in landings: in those that no load has taken yet, as their manifests record it; in those that are loaded, papers
+that are not what was loaded and answered."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from tidemark.errors import CorruptionError
+from tidemark.ledger.proof_rows import Row
 from tidemark.proof.bytes_check import Recorded
+from tidemark.stores.answered import altered, landing_sign
 from tidemark.stores.landing import MANIFEST, landed_path, landing_folder
 from tidemark.stores.landing_papers import decode_manifest
 
@@ -33,3 +36,13 @@ def landed_parts(root: Path, site_id: str, loaded: Collection[str]) -> list[tupl
                     record = Recorded(f"{folder}/{landed_path(part.path)}", part.size, part.sha256)
                     found.append((record, file.path, part.path))
     return found
+
+
+def altered_papers(root: Path, site_id: str, loaded: Sequence[Row], trusting: bool) -> Iterator[tuple[str, str]]:
+    """(landing, what is wrong) of `loaded` landings of a site whose papers somebody changed since. `loaded`: rows of
+    `loaded_landings`; `trusting`: a landing that nobody touched is not read."""
+    for row in loaded:
+        sign = int(row["folder_mtime"])
+        if not (trusting and sign and sign == landing_sign(root, site_id, row["landing"])):
+            for what in altered(root, site_id, row["landing"], row["manifest_sha256"]):
+                yield row["landing"], what

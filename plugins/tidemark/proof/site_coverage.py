@@ -16,10 +16,11 @@ from tidemark.ledger.run_rows import landings
 from tidemark.proof.coverage import SiteCoverage, claims, stretches, unplaced
 from tidemark.proof.days import day_of, parse_time
 from tidemark.proof.gather import catalog_view, expected_files, waiting_files
-from tidemark.proof.landed_check import LOST
+from tidemark.proof.landed_check import LOST, altered_papers
 from tidemark.proof.passed_over import passed_over
 from tidemark.proof.presence import CatalogView, Expected
 from tidemark.proof.unproved import not_verified
+from tidemark.stores.answered import kept_manifest
 from tidemark.stores.landing import MANIFEST, Manifest, landing_folder
 from tidemark.stores.landing_papers import decode_manifest
 
@@ -69,6 +70,8 @@ def cover_site(connection: Connection, scene: Scene, site: Site) -> SiteCoverage
     apart = {path: why for path, why in apart.items() if path in expected}
     for path in apart:
         del expected[path]
+    loaded = report(connection, "loaded_landings", receiver=scene.receiver, site=site.site_id)
+    gaps += [what for _, what in altered_papers(scene.root, site.site_id, loaded, trusting=True)]
     gaps += _missing_landings(connection, scene, site) or _lost_landings(connection, scene, site)
     skipped = passed_over(connection, site.link)
     gaps += [f"{path} {why}: nobody knows what is there" for path, why in skipped.unlisted]
@@ -141,9 +144,10 @@ def _set_apart(scene: Scene, site: Site, not_carried: Sequence[Expected]) -> dic
     told: dict[str, dict[str, str]] = {}
     for file in not_carried:
         if file.landing not in told:
+            kept = scene.root / kept_manifest(site.site_id, file.landing)
             paper = scene.root / landing_folder(site.site_id, file.landing) / MANIFEST
             try:
-                added = decode_manifest(paper.read_bytes()).added
+                added = decode_manifest((kept if kept.exists() else paper).read_bytes()).added
             except (CorruptionError, OSError):
                 added = ()  # without the paper the file counts as expected
             told[file.landing] = {entry.path: entry.reason for entry in added if entry.reason}

@@ -141,7 +141,8 @@ class Resend:
 
 @dataclass(frozen=True)
 class Receipt:
-    """The receiver's answer to a landing, one verdict a file."""
+    """The receiver's answer to a landing, one verdict a file. `claimed`: devices that became the site's with it; None in
+    receipts of before they were told."""
 
     landing: str
     sequence: int
@@ -150,6 +151,7 @@ class Receipt:
     answers: tuple[Answer, ...] = ()
     pending: tuple[tuple[str, str], ...] = field(default=())  # (path, reason) of what readers do not see yet: drops, changes
     resend: tuple[Resend, ...] = ()  # older receipts have no such key: none
+    claimed: tuple[str, ...] | None = None
 
 
 # Most paths there are, those in `.tidemark` too, found good at one look: no component is of dots alone.

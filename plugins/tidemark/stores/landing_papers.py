@@ -120,6 +120,7 @@ def decode_receipt(data: bytes) -> Receipt:
             resend=tuple(
                 Resend(_text(r["path"]), _whole(r["generation"]), _text(r.get("reason", ""))) for r in raw.get("resend", ())
             ),
+            claimed=None if raw.get("claimed") is None else tuple(map(_text, raw["claimed"])),
         )
     except _BAD as broken:
         raise CorruptionError(f"receipt is not readable: {type(broken).__name__} {broken}") from broken
