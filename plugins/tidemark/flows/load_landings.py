@@ -47,7 +47,7 @@ from tidemark.load.tidy import clean_landing, sweep_waiting, unnamed_files
 from tidemark.progress import Progress, silent
 from tidemark.settings import ReceiverSettings
 from tidemark.stores.answered import altered, kept_manifest, landing_sign, read_landed, same_answer
-from tidemark.stores.landing import MANIFEST, RECEIPT, Manifest, Receipt, Resend
+from tidemark.stores.landing import RECEIPT, Manifest, Receipt, Resend
 from tidemark.stores.landing_papers import encode
 from tidemark.stores.protocol import Store
 
@@ -245,10 +245,7 @@ def _finish(work: _Work, folder: Folder, paper: Paper | None) -> None:
         # CRASH WINDOW: kept, and the sender is not told: the next load tells it.
     paper = paper or read_paper(work.root, folder)
     if paper.sha256 != manifest_sha256 or paper.manifest is None:
-        reason = (
-            f"landing {folder.landing} was loaded with another manifest; remove this folder if it is a stray copy; else put "
-            f"the manifest back: cp {kept_manifest(*key)} {folder.path}/{MANIFEST}, below the receiver's folder"
-        )
+        reason = f"landing {folder.landing} was loaded with another manifest; {_PUT_BACK.format(kept_manifest(*key))}"
         work.tally.reject(Trouble("landing", folder.landing, folder.path, reason, CorruptionError.kind))
         return
     told = read_landed(work.root, f"{folder.path}/{RECEIPT}")
@@ -264,6 +261,7 @@ def _finish(work: _Work, folder: Folder, paper: Paper | None) -> None:
         work.done[key] = sign
 
 
+_PUT_BACK = "remove this folder if it is a stray copy, else copy {} back over its manifest.json"
 _NOT_OURS = "a receipt.json lies in it that this receiver did not write: it is no answer, and is not believed"
 _CHANGED = "its receipt.json was not the answer that this receiver gave: it was written again"
 
