@@ -2,6 +2,7 @@
 
     TidemarkError
     ├── UsageError            2   a command or a setting is wrong; names the key, the line and what is allowed
+    │   └── SettingsError         the settings, a line a problem
     ├── NotFoundError         3   the named link, site, file, run … does not exist
     ├── RetryableError        5   try again: the network, a busy database, a lease somebody else holds
     │   ├── UnreachableError      connect, handshake, stall, a server that drops or limits sessions
@@ -77,6 +78,10 @@ class UsageError(TidemarkError):
 
     kind = 2
     retry = Retry.OPERATOR
+
+
+class SettingsError(UsageError):
+    """What is wrong with the settings: a line for each problem, after one that counts them."""
 
 
 class NotFoundError(TidemarkError):

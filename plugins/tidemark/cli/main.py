@@ -27,8 +27,10 @@ from tidemark.errors import (
     PartialError,
     PermanentError,
     RetryableError,
+    SettingsError,
     TidemarkError,
 )
+from tidemark.visible import visible
 
 MEANING = {  # of results that do not say it themselves
     CorruptionError.kind: "something is damaged",
@@ -71,7 +73,8 @@ def main(words: Sequence[str] | None = None) -> int:
                 call.close()
     except TidemarkError as error:
         hint = error.hint or _next(call)
-        return _failed(screen, {**error.as_json(), "hint": hint}, hint)
+        lines = error.message.split("\n") if isinstance(error, SettingsError) else [error.message]
+        return _failed(screen, {**error.as_json(), "hint": hint}, hint, lines)
     except (KeyboardInterrupt, Stopped) as stop:
         code = stop.code if isinstance(stop, Stopped) else 130
         return _failed(screen, _failure(code, "stopped", "the same command goes on from there"), "")
@@ -112,8 +115,12 @@ def _shown(screen: Screen, answer: Answer) -> int:
     return answer.code
 
 
-def _failed(screen: Screen, answer: dict[str, Any], hint: str) -> int:
-    screen.fail(f"tidemark: {answer['error']}")
+def _failed(screen: Screen, answer: dict[str, Any], hint: str, lines: Sequence[str] = ()) -> int:
+    """`lines`: of the error, where it has more than one."""
+    first, *more = lines or [answer["error"]]
+    screen.fail(f"tidemark: {first}")
+    for line in more:
+        screen.fail(line)
     if hint:
         screen.fail(f"  next: {hint}")
     if screen.as_json:
@@ -166,12 +173,12 @@ def _unexpected(screen: Screen, call: Call | None, error: Exception) -> int:
 
 
 def _keep_traceback(call: Call | None) -> str:
-    text = traceback.format_exc()
+    text = "".join(visible(line) + "\n" for line in traceback.format_exc().rstrip("\n").split("\n"))
     folder = call.var if call else Path.cwd() / "var"
     path = folder / "errors" / f"{time.strftime('%Y%m%dT%H%M%S')}-{time.time_ns() % 10**9:09d}.txt"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{' '.join(sys.argv)}\n\n{text}")
+        path.write_text(f"{visible(' '.join(sys.argv))}\n\n{text}")
     except OSError:
         sys.stderr.write(text)  # no place to keep it: here is better than nowhere
         return "the lines above"

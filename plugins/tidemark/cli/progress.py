@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from tidemark.cli.screen import Screen
 from tidemark.progress import Pace, Progress, Tick, said
+from tidemark.visible import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -83,7 +84,7 @@ def _columns(link: str) -> list[ProgressColumn]:
             return self._column(task) if task.fields["of_bytes"] else ""
 
     return [
-        TextColumn(f"{link} {{task.description:<16}}" if link else "{task.description:<16}"),
+        TextColumn(f"{link} {{task.description:<16}}" if link else "{task.description:<16}", markup=False),
         BarColumn(bar_width=24),
         TextColumn("{task.fields[files]}"),
         OfBytes(DownloadColumn()),
@@ -114,7 +115,7 @@ def _bar(link: str) -> Iterator[Progress]:
             if tick.phase not in phases:
                 for earlier in list(phases):  # a run is ended in a thread of its own
                     over(earlier)
-                phases[tick.phase] = bars.add_task(tick.phase, total=None, files=files, of_bytes=of_bytes)
+                phases[tick.phase] = bars.add_task(visible(tick.phase), total=None, files=files, of_bytes=of_bytes)
             task, whole = phases[tick.phase], total or None
             bars.update(task, completed=done, total=whole, files=files, of_bytes=of_bytes, visible=True)
 

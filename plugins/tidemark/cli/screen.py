@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tidemark.visible import plain_json, visible
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -17,7 +19,9 @@ GAP = 2  # spaces between two columns
 
 
 class Screen:
-    """On a stdout of few letters (`LC_ALL`, `PYTHONIOENCODING`) others are escaped as on stderr: names of files have any."""
+    """The one door to a person's terminal: every text goes through `visible`, also into a pipe.
+
+    On a stdout of few letters (`LC_ALL`, `PYTHONIOENCODING`) others are escaped as on stderr: names of files have any."""
 
     def __init__(self, as_json: bool = False, quiet: bool = False) -> None:
         self.as_json = as_json
@@ -28,15 +32,15 @@ class Screen:
     def tell(self, text: str) -> None:
         """What happens: for people, on stderr, not with `--quiet`."""
         if not self.quiet:
-            print(text, file=sys.stderr, flush=True)
+            self.fail(text)
 
     def fail(self, text: str) -> None:
         """What went wrong: on stderr, also with `--quiet`."""
-        print(text, file=sys.stderr, flush=True)
+        print(visible(text), file=sys.stderr, flush=True)
 
     def line(self, text: str) -> None:
         """A line of the result."""
-        print(text)
+        print(visible(text))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str = "") -> None:
         """A compact table of the result. A column titled `…>` is set right. `empty`: said when there are no rows.
@@ -44,7 +48,7 @@ class Screen:
         On a terminal that it is too wide for, columns in which nothing stands are left out; where it is far too wide, each
         row is told in lines.
         """
-        shown = [[text(cell) for cell in row] for row in rows]
+        shown = [[visible(text(cell)) for cell in row] for row in rows]
         if not shown:
             if empty:
                 self.line(empty)
@@ -83,7 +87,7 @@ class Screen:
             told.encode(sys.stdout.encoding or "utf-8")
         except UnicodeEncodeError:
             told = json.dumps(answer, allow_nan=False, default=str)
-        print(told, flush=True)
+        print(plain_json(told), flush=True)
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

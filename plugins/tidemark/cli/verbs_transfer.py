@@ -58,7 +58,8 @@ def _show_plan(screen: Screen, plan: dict[str, Any]) -> None:
     ):
         found = plan.get(key) or []
         if found:
-            screen.line(f"\n{title} ({len(found):,})")
+            screen.line("")
+            screen.line(f"{title} ({len(found):,})")
         for item in found[:SHOWN]:
             screen.line("  " + _item(item))
         if len(found) > SHOWN:

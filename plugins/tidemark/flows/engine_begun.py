@@ -6,7 +6,6 @@ for whatever reason, is run again by whoever asks, as if it had not been begun; 
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 import time
@@ -16,8 +15,9 @@ from typing import Any
 
 from tidemark.flows.engine_children import run_in_children
 from tidemark.flows.engines import Limits, Outcome
+from tidemark.visible_log import VisibleLog
 
-log = logging.getLogger(__name__)
+log = VisibleLog(__name__)
 
 FRESH_SECONDS = 60.0  # so old an answer counts; the file that it is of lies where others can write
 

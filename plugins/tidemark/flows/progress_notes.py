@@ -6,7 +6,6 @@ nothing, and a ledger that does not take a note is no trouble of the run's.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -16,8 +15,9 @@ from tidemark.errors import TidemarkError
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.progress_rows import put_progress
 from tidemark.progress import Pace, Progress, Tick
+from tidemark.visible_log import VisibleLog
 
-log = logging.getLogger(__name__)
+log = VisibleLog(__name__)
 NOTE_SECONDS = 2.0
 
 

@@ -4,7 +4,6 @@ the room `sync`; here a run's row, its lease and its two stores are brought to i
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -26,8 +25,9 @@ from tidemark.sync import closing, deletes, schema, selection, sending
 from tidemark.sync.parts import PartLimits
 from tidemark.sync.seeding import Copies
 from tidemark.sync.work import Work
+from tidemark.visible_log import VisibleLog
 
-log = logging.getLogger(__name__)
+log = VisibleLog(__name__)
 Counts = Mapping[str, int]
 STEPS = ("recover", "select_files", "sync_schema", "transfer_deletes", "transfer_files", "finish", "cleanup")
 _ACTS: Mapping[str, Callable[[Work], Counts]] = {

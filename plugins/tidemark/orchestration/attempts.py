@@ -5,7 +5,6 @@ Airflow knows it too, but `./tidemark status` may run where no Airflow is. A dry
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from tidemark.errors import GuardError, PartialError, TidemarkError, WindowOverError
 from tidemark.orchestration.retry_policy import RETRY_DELAY, TidemarkRetryPolicy
+from tidemark.visible_log import VisibleLog
 
 if TYPE_CHECKING:
     from tidemark.flows.app import App
     from tidemark.ledger.attempt_rows import Try
 
-log = logging.getLogger(__name__)
+log = VisibleLog(__name__)
 LINK_DAG = "tidemark_sync__"
 """How the id of a link's DAG begins; its link's name follows."""
 

@@ -6,13 +6,13 @@ missing of it, and a task of an earlier epoch that wakes up finds nothing to do.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidemark.orchestration.perform import counts, perform
 from tidemark.orchestration.progress import shown
 from tidemark.orchestration.receiver_tasks import ENGINE, judged
+from tidemark.visible_log import VisibleLog
 
 if TYPE_CHECKING:
     from tidemark.cluster.migration_plan import Batch
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tidemark.flows.cluster_change import Wanted
     from tidemark.ledger.cluster_rows import ChangeRow
 
-log = logging.getLogger(__name__)
+log = VisibleLog(__name__)
 MOST_TASKS = 100  # mapped ones; more make Airflow's pages slow
 PLAN_LINES = 200
 

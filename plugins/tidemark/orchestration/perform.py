@@ -6,7 +6,6 @@ logged with the next command.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,11 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidemark.errors import TidemarkError, WindowOverError
 from tidemark.orchestration.standing_settings import standing
+from tidemark.visible import visible
+from tidemark.visible_log import VisibleLog
 
 if TYPE_CHECKING:
     from tidemark.flows.app import App
 
-log = logging.getLogger(__name__)
+log = VisibleLog(__name__)
 T = TypeVar("T")
 
 
@@ -37,6 +38,7 @@ def perform(act: Callable[[App], T]) -> T:
         raise AirflowSkipException(advice(over)) from over
     except TidemarkError as error:
         log.error("%s: %s", type(error).__name__, advice(error))
+        error.args = (visible(error.message),)  # Airflow logs it with the traceback
         raise
 
 

@@ -5,14 +5,14 @@ For display only (DESIGN §4): whether the store survives a clear depends on the
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from typing import Any
 
 from tidemark.progress import Pace, Progress, Tick, said
+from tidemark.visible_log import VisibleLog
 
-log = logging.getLogger(__name__)
+log = VisibleLog(__name__)
 EVERY_SECONDS = 5.0  # each showing is a request to the API server
 
 

@@ -6,7 +6,6 @@ Run again it finds only what is still open.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,8 +19,10 @@ from tidemark.errors import (
     TidemarkError,
 )
 from tidemark.orchestration.perform import counts, perform
+from tidemark.visible import visible
+from tidemark.visible_log import VisibleLog
 
-log = logging.getLogger(__name__)
+log = VisibleLog(__name__)
 _LEFT: tuple[type[TidemarkError], ...] = (RetryableError, CorruptionError, OwnershipError, GuardError, PartialError)
 _CLASSES = {error.kind: error for error in _LEFT}
 ENGINE = "spark"  # in DAGs; `[spark] engine` may say otherwise
@@ -94,7 +95,7 @@ def judged(exit_code: int, raw: Mapping[str, Any]) -> dict[str, Any]:
     if exit_code:
         from tidemark.orchestration.retry_policy import advice
 
-        error = _CLASSES.get(exit_code, PermanentError)(raw.get("error", ""), hint=raw.get("hint", ""))
+        error = _CLASSES.get(exit_code, PermanentError)(visible(raw.get("error", "")), hint=raw.get("hint", ""))
         log.error("%s", advice(error))
         raise error
     return counts(raw)

@@ -6,12 +6,12 @@ does what is still missing. `run` is the run's id, "" for a dry run: everything 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tidemark.orchestration.perform import counts, perform
 from tidemark.orchestration.progress import shown
+from tidemark.visible_log import VisibleLog
 
 if TYPE_CHECKING:
     from tidemark.flows.app import App
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tidemark.flows.sync_link import Options, SyncResult
     from tidemark.progress import Progress
 
-log = logging.getLogger(__name__)
+log = VisibleLog(__name__)
 PLAN_LINES = 1_000  # of a plan's paths in the log
 
 

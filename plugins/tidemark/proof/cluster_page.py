@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from html import escape
 from itertools import groupby
 
 from tidemark.progress import size
 from tidemark.proof.cluster_view import ClusterView, MovingView, NodeView, spans_text
-from tidemark.proof.page_style import STYLE
+from tidemark.proof.page_style import STYLE, escape
 
 _WIDE, _ROW, _TOP = 880, 26, 34
 _NAMES = 120  # pixels for a node's name and state

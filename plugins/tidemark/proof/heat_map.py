@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from html import escape
 from itertools import groupby
 
 from tidemark.proof.coverage import Coverage, SiteCoverage, Stretch
 from tidemark.proof.days import day_text
-from tidemark.proof.page_style import STYLE
+from tidemark.proof.page_style import STYLE, escape
 
 _COLUMNS = 420  # drawn at most; beyond, a column is a week, a month, a year …
 _STEPS = (1, 7, 28, 91, 364)

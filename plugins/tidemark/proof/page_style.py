@@ -1,4 +1,16 @@
-"""How our HTML pages look: one style for the coverage and the cluster, light and dark, on paper too."""
+"""How our HTML pages look: one style for the coverage and the cluster, light and dark, on paper too; and text in them."""
+
+from __future__ import annotations
+
+import html
+
+from tidemark.visible import visible
+
+
+def escape(text: str) -> str:
+    """Text as HTML that shows it, what nobody would see of it too."""
+    return html.escape(visible(text))
+
 
 STYLE = """
 :root { --ink: #1d2a33; --faint: #6b7a85; --line: #dfe5e9; --paper: #fff; --panel: #f6f8f9;

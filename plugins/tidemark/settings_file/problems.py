@@ -6,9 +6,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidemark.errors import UsageError
+from tidemark.errors import SettingsError
 from tidemark.settings_file.document import Document
 from tidemark.settings_file.keys import shown
+from tidemark.visible import visible
 
 _ABSENT = object()
 
@@ -28,9 +29,9 @@ class Problems:
         """One UsageError with all problems, in the order of the file."""
         if not self.found:
             return
-        lines = [f"{place}: {text}" for place, text in sorted(self.found, key=_order)]
+        lines = [visible(f"{place}: {text}") for place, text in sorted(self.found, key=_order)]
         head = "" if len(lines) == 1 else f"{len(lines)} problems in the settings:\n"
-        raise UsageError(
+        raise SettingsError(
             head + "\n".join(lines), hint=f"mend {self.document.label}, then ./tidemark doctor", subject=self.document.label
         )
 

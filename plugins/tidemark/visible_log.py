@@ -1,0 +1,22 @@
+"""What is written into logs, Airflow's among them: text for people, shown as everywhere else (`visible`)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import MutableMapping
+from typing import Any
+
+from tidemark.visible import visible
+
+
+class VisibleLog(logging.LoggerAdapter[logging.Logger]):
+    """A logger whose messages are shown by `visible`: their arguments are, what stands in the code is not."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(logging.getLogger(name), {})
+
+    def log(self, level: int, msg: object, *args: object, **named: Any) -> None:
+        super().log(level, msg, *(arg if isinstance(arg, int | float) else visible(str(arg)) for arg in args), **named)
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        return msg, kwargs

@@ -1,0 +1,154 @@
+"""Names that an edge made reach people with nothing in them that a terminal obeys, whichever verb prints them."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from tests.commanded import Commanded
+from tests.landing_maker import SITE_A, SITE_B, Sender
+from tests.small_files import sealed
+from tidemark.cli.main import main
+from tidemark.visible import plain_json, visible
+from tidemark.visible_log import VisibleLog
+
+CODE = Path(__file__).resolve().parents[3] / "plugins" / "tidemark"
+NASTY = "\x1b]0;owned\x07\x1b[2J\u202e\u200b\x9b\x7f\r"  # title, clear, turn round, nothing, C1, DEL, return
+DEVICE = f"root.sg.`d{NASTY}\nforged`"
+VERBS = (
+    ("load",),
+    ("status",),
+    ("coverage",),
+    ("verify",),
+    ("why", "root.sg.ordinary"),
+    ("why", DEVICE),
+    ("why", f"no such thing {NASTY}"),
+    ("owners", "list"),
+    ("quarantine", "list"),
+    ("plan", "plant1"),
+    ("sync", "plant1"),
+    ("merge",),
+    ("read", "--tall", "--out", "{folder}/out.csv"),
+    ("read", "--out", "{folder}/out.parquet", "--site", f"plant{NASTY}"),
+    ("doctor",),
+    ("coverage", "--html", "{folder}/coverage.html"),
+    ("owners", "transfer", DEVICE, "--to", "plant1", "--yes"),
+    ("ledger", "rebuild", "--replace", "--yes"),
+)
+
+
+def raw(text: str) -> set[str]:
+    """What of a text is not to be there: all that people cannot see, but ends of lines."""
+    return {letter for letter in text if visible(letter) != letter and letter != "\n"}
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commanded:
+    """Three sites: one of ours with a hostile file, one whose papers are hostile, one that is refused and quarantined."""
+    world = Commanded(tmp_path, monkeypatch)
+    world.seal(1, device=DEVICE)
+    odd = world.site / "data" / "sequence" / "root.sg" / "0" / "0" / f"{NASTY}.tsfile"
+    odd.write_bytes(b"TsFile")
+    assert world.sync().code in (0, 23)
+    hostile = Sender(world.root, SITE_A, name=f"plant{NASTY}\nforged: all is well")
+    place = f"data/sequence/root.{NASTY}/0/0/1-1-0-0.tsfile"
+    hostile.land({place: sealed({f"root.sg.`other{NASTY}`": {"s": [(1, 1)]}})})
+    hostile.land({"data/sequence/root.sg/0/0/2-2-0-0.tsfile": sealed({DEVICE: {"s": [(1, 1)]}})})
+    hostile.land({place.replace("1-1-", "3-3-"): {**sealed({"root.sg.d9": {"s": [(1, 1)]}}), "": b"no TsFile"}})
+    other = Sender(world.root, SITE_B, name="plant3")
+    other.land({}, change={"previous": f"20260101T000000-{NASTY}-1", "sequence": 7})
+    for name in (f"landing/{SITE_B}/20260101T000000-{NASTY}-1", f"landing/{NASTY}/x"):
+        (world.root / name).mkdir(parents=True)
+        (world.root / name / "manifest.json").write_text("{" + NASTY)
+    return world
+
+
+def said_by(world: Commanded, *words: str) -> tuple[str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        main(["--config", str(world.folder / "tidemark.toml"), *(w.replace("{folder}", str(world.folder)) for w in words)])
+    return out.getvalue(), err.getvalue()
+
+
+def test_no_verb_prints_what_nobody_sees(world: Commanded) -> None:
+    everything = ""
+    for words in VERBS:
+        out, err = said_by(world, *words)
+        assert not raw(out + err), words
+        assert "unexpected" not in err, (words, err)
+        assert not [line for line in (out + err).splitlines() if line.startswith("forged")], words
+        everything += out + err
+        out, err = said_by(world, *words, "--json")
+        assert not raw(out + err), words
+        json.loads(out.splitlines()[-1])
+    for shown in (r"\x1b]0;owned\x07", r"\u202e", r"\x9b", r"\u200b", r"\r", r"\nforged"):
+        assert shown in everything
+    page = (world.folder / "coverage.html").read_text(encoding="utf-8")
+    assert not raw(page)
+    assert r"\x1b]0;owned" in page
+
+
+def test_json_stays_exact(world: Commanded) -> None:
+    said_by(world, "load")
+    out, _ = said_by(world, "owners", "list", "--json")
+    assert DEVICE in {row["device"] for row in json.loads(out)["owners"]}
+    assert json.loads(plain_json(json.dumps([NASTY, "\U000e0041"], ensure_ascii=False))) == [NASTY, "\U000e0041"]
+
+
+def test_what_people_write_stays_as_it_is() -> None:
+    for text in ("Zürich 温度 — température", "a\u00a0b\u3000c", "│ ▒ ▏ → …", "e\u0301", "🌊", "", r"\x1b is told as it is"):
+        assert visible(text) == text
+    assert visible("a\tb\nc\u2028d\U000e0041\ud800") == r"a\tb\nc\u2028d\U000e0041\ud800"
+
+
+def test_tasks_log_it_too(caplog: pytest.LogCaptureFixture) -> None:
+    log = VisibleLog("tidemark.test")
+    with caplog.at_level(logging.INFO):
+        log.info("%s is %d of\n%.1f", NASTY, 1, 2.5)
+        log.error("held back: %s", {"path": NASTY})
+    assert not raw(caplog.text)
+    assert caplog.records[0].getMessage() == f"{visible(NASTY)} is 1 of\n2.5"
+
+
+PRINTERS = {  # who writes to a stream: the door, a bar and a last resort that go through `visible`, pipes between programs
+    "cli/screen.py",
+    "cli/progress.py",
+    "cli/main.py",
+    "stores/far_program.py",
+    "stores/far_forward.py",
+    "stores/far_sealing.py",
+    "orchestration/part_starter.py",
+    "cli/hand_over.py",
+    "flows/engine_worker.py",
+}
+ESCAPERS = {"proof/page_style.py"}
+LOGGERS = {  # whose messages name nothing of an edge's
+    "visible_log.py",
+    "orchestration/standing_settings.py",
+    "orchestration/link_dag.py",
+    "orchestration/warm_start.py",
+    "stores/ssh.py",
+}
+
+
+@pytest.mark.parametrize("path", sorted(CODE.rglob("*.py")), ids=lambda path: str(path.relative_to(CODE)))
+def test_nobody_goes_around_the_door(path: Path) -> None:
+    name, text = path.relative_to(CODE).as_posix(), path.read_text(encoding="utf-8")
+    nodes = list(ast.walk(ast.parse(text)))
+    calls = {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
+    used = {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)}
+    if name not in PRINTERS:
+        assert "print" not in calls
+        assert not used & {"sys.stdout", "sys.stderr"}
+        assert "Console" not in calls
+    if name not in ESCAPERS:
+        assert "from html import" not in text
+        assert "html.escape" not in used
+    if name not in LOGGERS:
+        assert "logging.getLogger" not in calls
