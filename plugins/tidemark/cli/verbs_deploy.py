@@ -24,6 +24,9 @@ def _up(call: Call) -> Answer:
     from tidemark.orchestration import deployment
 
     settings, asked = call.settings, call.arguments
+    if found := deployment.running_at(settings, asked.port):
+        call.screen.tell("it runs already")
+        return Answer(_json(found), lambda screen: _show(screen, found))
     if asked.detach:
         call.screen.tell("starting Airflow …")
         started = deployment.start(settings, asked.port)
@@ -46,6 +49,8 @@ def _down(call: Call) -> Answer:
     from tidemark.orchestration import deployment
 
     stopped = deployment.down(call.settings)
+    if stopped is None:
+        return Answer({"ui": "", "pid": 0}, lambda screen: screen.line("no Airflow of these settings is running"))
     return Answer(_json(stopped), lambda screen: screen.line(f"stopped {stopped.ui} (pid {stopped.pid})"))
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from tidemark.cli.call import ROOT, Call
 from tidemark.cli.hand_over import hand_over
 from tidemark.cli.screen import Screen
 from tidemark.cli.verb import Answer, Verb
-from tidemark.errors import NotFoundError, UsageError
+from tidemark.errors import NotFoundError
 from tidemark.settings_file import DEFAULT
 
 
@@ -24,21 +25,30 @@ def _init(call: Call) -> Answer:
     from tidemark.settings_file import load, template
 
     target = Path(call.arguments.dir) / DEFAULT
-    if target.exists():
-        raise UsageError(
-            f"{target} exists already; nothing was written", hint=f"edit it, then ./tidemark --config {target} doctor"
-        )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.open("x", encoding="utf-8") as file:
-        file.write(template.fresh())
-    load(target, {})
     option = "" if target == Path(DEFAULT) else f"--config {target} "
+    written = not target.exists()
+    if written:
+        _write_new(target, template.fresh())
+    load(target, {})  # one that is there already is read as any verb would read it: what is wrong in it is told
 
     def show(screen: Screen) -> None:
-        screen.line(str(target))
+        screen.line(str(target) if written else f"{target} is there already; nothing was written")
         screen.tell(f"  next: edit it (sites, receivers, links), then ./tidemark {option}doctor")
 
-    return Answer({"config": str(target)}, show)
+    return Answer({"config": str(target), **({} if written else {"written": False})}, show)
+
+
+def _write_new(target: Path, text: str) -> None:
+    """Whole or not at all; one that somebody else writes meanwhile stays."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        part.write_text(text, encoding="utf-8")
+        with suppress(FileExistsError):
+            target.hardlink_to(part)
+    finally:
+        # CRASH WINDOW: a file that begins with a dot and that nobody reads.
+        part.unlink(missing_ok=True)
 
 
 def _doctor(call: Call) -> Answer:

@@ -25,7 +25,15 @@ from tidemark.flows.cluster_phases import PhaseOne
 from tidemark.flows.cluster_plan import PlanReport, plan_change, planned
 from tidemark.flows.cluster_show import roads_of
 from tidemark.flows.cluster_stock import read_stock
-from tidemark.flows.cluster_wanted import Wanted, alone, joining_row, require_cluster, require_settings, words_of
+from tidemark.flows.cluster_wanted import (
+    Wanted,
+    alone,
+    done_before,
+    joining_row,
+    require_cluster,
+    require_settings,
+    words_of,
+)
 from tidemark.ledger import audit, cluster_rows, copy_rows, move_rows
 from tidemark.ledger.cluster_rows import ChangeRow
 from tidemark.ledger.database import now
@@ -57,9 +65,10 @@ class ChangeResult:
 
 
 def init(app: App, receiver: ReceiverSettings, progress: Progress = silent) -> ChangeResult:
-    """The first table, with the nodes of the settings; what the receiver has comes to them. Again, it goes on.
+    """The first table, with the nodes of the settings; what the receiver has comes to them. Again, it goes on, or has
+    nothing to do.
 
-    UsageError without `[cluster]`, with fewer nodes than copies, or where there is a table already that nothing moves to.
+    UsageError without `[cluster]`, with fewer nodes than copies, or where there is a table already, of other nodes.
     """
     settings = require_settings(app, receiver)
     rows = [joining_row(app, receiver, Wanted("add", name)) for name in sorted(app.settings.nodes)]
@@ -71,6 +80,9 @@ def init(app: App, receiver: ReceiverSettings, progress: Progress = silent) -> C
         balance_of(settings.balance, {}) if settings.balance == "compat" else balance_of("slots", {}),
     )
     wanted = Wanted("init")
+    if (done := done_before(app, receiver, wanted)) is not None:
+        migrate(app, receiver, progress)
+        return _result(app, receiver, done)
     with alone(app, receiver, str(wanted)) as lease, ExitStack() as held:
         change = _open_change(app, receiver, wanted, 0)
         if change.state == "planned":
@@ -98,22 +110,27 @@ def change(
     wait: bool = True,
     engine: str = "pool",
 ) -> ChangeResult:
-    """Do it, or go on with it; with `wait` until the data has moved, else until the new table is in force.
+    """Do it, or go on with it; with `wait` until the data has moved, else until the new table is in force. What was done
+    before, and stands, is not done again: that is its result.
 
-    UsageError for what cannot be (a node twice, an unknown one, too few left), RetryableError while another change is open
-    (named), UnreachableError for a joining node that is away, DiskFullError for one without room, NoQuorumError where too
-    few nodes took the new table. Nothing is in force after these. Once it is, what `migrate` raises.
+    UsageError for what cannot be (another node of a name, an unknown one, too few left), RetryableError while another
+    change is open (named), UnreachableError for a joining node that is away, DiskFullError for one without room,
+    NoQuorumError where too few nodes took the new table. Nothing is in force after these. Once it is, what `migrate` raises.
     """
     require_settings(app, receiver)
-    if wanted.request and _state(app, receiver, wanted.request) in ("done", "rolled_back"):
+    known = wanted.request and _state(app, receiver, wanted.request) in ("done", "rolled_back")
+    done = wanted.request if known else done_before(app, receiver, wanted)
+    if done is not None:
         if wait:
             migrate(app, receiver, progress, engine=engine)  # what went with it may lie there still
-        return _result(app, receiver, wanted.request)
+        return _result(app, receiver, done)
     with alone(app, receiver, str(wanted)) as lease, require_cluster(app, receiver) as cluster:
         change = _open_change(app, receiver, wanted, cluster.epoch)
         if change.state == "planned":
             joining = [joining_row(app, receiver, wanted)] if wanted.kind == "add" else []
             plan, stock = planned(app, cluster, wanted)
+            if wanted.kind == "rebalance" and not plan.slots and not plan.handed:
+                return ChangeResult(cluster.epoch, 0, 0, "done")
             for row in joining:
                 cluster.stores.add(row)
             phase = PhaseOne(
@@ -138,7 +155,8 @@ def change(
 def roll_back(app: App, receiver: ReceiverSettings) -> ChangeResult:
     """Undo the open change, whose table is not in force yet. Again, it changes nothing more.
 
-    NotFoundError where none is open; UsageError where the table is in force: the reverse is a change of its own then.
+    NotFoundError where none is open, and none was rolled back last; UsageError where the table is in force: the reverse is a
+    change of its own then.
     """
     require_settings(app, receiver)
     with alone(app, receiver, "roll back") as lease:
@@ -148,6 +166,9 @@ def roll_back(app: App, receiver: ReceiverSettings) -> ChangeResult:
             identity = cluster_rows.cluster_identity(connection, receiver.name)
             joining = {row.node for row in rows if row.state == "joining"}
             back = {name for name in joining if copy_rows.copies_at(connection, receiver.name, name)}  # left a while ago
+            newest = cluster_rows.changes(connection, receiver.name, 1)
+        if change is None and newest and newest[0].state == "rolled_back":
+            return ChangeResult(newest[0].from_epoch, 0, 0, "rolled_back")
         if change is None:
             raise NotFoundError(f"no change of the nodes of {receiver.name} is open", hint="./tidemark cluster show")
         if change.state != "planned":
@@ -176,8 +197,6 @@ def _open_change(app: App, receiver: ReceiverSettings, wanted: Wanted, epoch: in
     """The change as it stands, or a new one that is not written down yet."""
     with app.ledger.read() as connection:
         found = cluster_rows.open_change(connection, receiver.name)
-        if found is None and wanted.kind == "init" and cluster_rows.current_epoch(connection, receiver.name):
-            raise UsageError(f"{receiver.name} has its nodes already", hint="./tidemark cluster show", subject=receiver.name)
     if found is None:
         change_id = wanted.request or f"{wanted.kind}-{uuid.uuid4().hex[:12]}"
         return ChangeRow(change_id, receiver.name, wanted.kind, wanted.node, epoch, audit.who(), app.clock())
@@ -213,7 +232,8 @@ def _change_of(connection: Connection, receiver: str, change_id: str) -> ChangeR
 def _result(app: App, receiver: ReceiverSettings, change_id: str) -> ChangeResult:
     with app.ledger.read() as connection:
         change = _change_of(connection, receiver.name, change_id)
-        assert change is not None  # written down by this very call, or asked for by its id
+        if change is None:
+            return ChangeResult(cluster_rows.current_epoch(connection, receiver.name), 0, 0, "done")
         epoch = change.from_epoch + (change.state != "rolled_back")
         moves = move_rows.moves(connection, receiver.name, epoch) if change.state != "rolled_back" else []
         roads = roads_of(connection, receiver.name, epoch)

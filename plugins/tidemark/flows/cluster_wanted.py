@@ -15,6 +15,9 @@ from tidemark.ledger import cluster_rows
 from tidemark.ledger.cluster_rows import ChangeRow, NodeRow
 from tidemark.ledger.leases import Lease, Leases
 from tidemark.settings import ClusterSettings, ReceiverSettings
+from tidemark.stores.opening import without_password
+
+_MANY = 10_000  # changes that are looked at
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,39 @@ def alone(app: App, receiver: ReceiverSettings, what: str) -> Iterator[Lease]:
                 subject=busy.subject,
             ) from busy
         yield lease
+
+
+def done_before(app: App, receiver: ReceiverSettings, wanted: Wanted) -> str | None:
+    """The id of the change that did what is asked, which stands ("" where a rebuilt ledger does not know it); None where it
+    is still to be done.
+
+    UsageError for a node of that name elsewhere, and for `init` where there are other nodes than those of the settings.
+    """
+    with app.ledger.read() as connection:
+        if cluster_rows.open_change(connection, receiver.name) or not cluster_rows.current_epoch(connection, receiver.name):
+            return None
+        nodes = {row.node: row for row in cluster_rows.nodes(connection, receiver.name)}
+        changes = [row for row in cluster_rows.changes(connection, receiver.name, _MANY) if row.state == "done"]
+    node = nodes.get(wanted.node)
+    if wanted.kind == "init":
+        other = sorted(name for name in app.settings.nodes if name not in nodes or nodes[name].state == "left")
+        if other:
+            raise UsageError(
+                f"{receiver.name} has its nodes already, and {', '.join(other)} is none of them",
+                hint=f"./tidemark cluster add {other[0]}",
+                subject=receiver.name,
+            )
+    elif wanted.kind == "add" and node is not None and node.state == "serving":
+        asked = node_row(app, receiver, wanted.node, wanted.url) if wanted.url else node
+        if asked.store.rstrip("/") != node.store.rstrip("/"):
+            raise UsageError(
+                f"{node.node} is a node of the cluster already, at {without_password(node.store)}",
+                hint="give the new one another name; ./tidemark cluster show",
+                subject=node.node,
+            )
+    elif wanted.kind != "remove" or node is None or node.state != "left":
+        return None
+    return next((row.change_id for row in changes if (row.kind, row.node) == (wanted.kind, wanted.node)), "")
 
 
 def words_of(change: ChangeRow) -> str:

@@ -30,7 +30,7 @@ from tidemark.flows.rebuild_schemas import write_schemas
 from tidemark.ledger import audit, events, rebuild_rows
 from tidemark.ledger.backup import back_up, copy_rows, used_tables
 from tidemark.ledger.database import Ledger
-from tidemark.ledger.leases import Leases, expired, lease_clock, this_process
+from tidemark.ledger.leases import Leases, this_process
 from tidemark.ledger.migrations import migrate, schema_version
 from tidemark.load.place import folder_name
 from tidemark.progress import Progress, Tick, silent
@@ -94,13 +94,17 @@ def rebuild(
 ) -> RebuildResult:
     """A new ledger from manifests, receipts, decisions and files at every receiver of the settings.
 
-    Raises PermanentError where the ledger has rows (with `replace` they go, a copy is kept), LeaseHeldError while
-    somebody works with it or another rebuild runs, and whatever keeps a receiver from being read.
+    Where the ledger is as a rebuild has left it, it is looked at again, and stays. Raises PermanentError where it has other
+    rows (with `replace` they go, a copy is kept), LeaseHeldError while somebody works with it or another rebuild runs, and
+    whatever keeps a receiver from being read.
     """
     target = Ledger(settings.ledger.url, settings.root)
     try:
         migrate(target)
-        old = _make_way(settings, target, replace)
+        _require_idle(target)
+        with target.read() as connection:
+            stays = not replace and rebuild_rows.as_rebuilt(connection)
+        old = "" if stays else _make_way(settings, target, replace)
         with _workshop(settings, clock) as app:
             findings = Findings()
             _build(app, findings, progress)
@@ -108,7 +112,8 @@ def rebuild(
                 counts = rebuild_rows.counts(connection)
             # CRASH WINDOW: all is in the workshop's file, the ledger is as it was: the next rebuild begins anew.
             progress(Tick("write"))
-            copy_rows(app.ledger, target, replace)
+            if not stays:
+                copy_rows(app.ledger, target, replace)
         # CRASH WINDOW: the new ledger is ahead of its receivers' marks, which is no trouble: the next load writes them.
         _tell_receivers(target, settings)
     finally:
@@ -116,17 +121,17 @@ def rebuild(
     return RebuildResult(counts, findings, old)
 
 
-def _make_way(settings: Settings, target: Ledger, replace: bool) -> str:
-    """Nobody may be at work. Refuse a ledger that has rows, or keep a copy of it; the copy's path."""
-    with target.read() as connection:
-        clock = lease_clock(connection)
-    busy = [row for row in Leases(target, this_process()).rows() if not expired(row.expires, clock)]
-    if busy:
+def _require_idle(target: Ledger) -> None:
+    if busy := Leases(target, this_process()).busy():
         raise LeaseHeldError(
             f"{busy[0].name} is held by {busy[0].holder}: nobody may work with a ledger that is replaced",
             hint="./tidemark down, and wait for what runs",
             subject=busy[0].name,
         )
+
+
+def _make_way(settings: Settings, target: Ledger, replace: bool) -> str:
+    """Refuse a ledger that has rows, or keep a copy of it; the copy's path."""
     used = used_tables(target)
     if not used:
         return ""
@@ -185,7 +190,7 @@ def _build(app: App, findings: Findings, progress: Progress) -> None:
         rebuild_rows.put_fences(connection, names, int(app.clock()))
         counts = rebuild_rows.counts(connection)
         told = {**counts, "lost": len(findings.lost), "troubles": len(findings.troubles)}
-        events.record_many(connection, "ledger.rebuilt", [told])
+        events.record_many(connection, rebuild_rows.REBUILT, [told])
         audit.record(connection, "ledger rebuild", str(app.settings.path.name), **counts)
 
 

@@ -26,20 +26,21 @@ def listed(app: App, connection: Connection, receiver: ReceiverSettings) -> list
 def decide(app: App, receiver: ReceiverSettings, held_id: str, state: str) -> dict[str, Any]:
     """`released`: the link's next run sends it; `dropped`: none does, as long as its content is this one.
 
-    Raises NotFoundError where no link to this receiver holds it.
+    A decision that was made is not made again. Raises NotFoundError where no link to this receiver holds it.
     """
     with app.ledger.write() as connection:
         row = sender_rows.held_as(connection, int(held_id[1:]))
-        if row is None or row.state != HELD or not _goes_to(app, row, receiver):
-            state = f": it is {row.state}" if row is not None and row.state != HELD else ""
+        if row is None or row.state not in (HELD, state) or not _goes_to(app, row, receiver):
+            other = f": it is {row.state}" if row is not None and row.state != HELD else ""
             raise NotFoundError(
-                f"no link to {receiver.name} holds anything as {held_id}{state}",
+                f"no link to {receiver.name} holds anything as {held_id}{other}",
                 hint="./tidemark quarantine list",
                 subject=held_id,
             )
-        sender_rows.decide(connection, row.quarantine_id, state)
-        verb = "quarantine release" if state == "released" else "quarantine drop"
-        audit.record(connection, verb, row.path, id=row.name, link=row.link, reason=row.reason)
+        if row.state == HELD:
+            sender_rows.decide(connection, row.quarantine_id, state)
+            verb = "quarantine release" if state == "released" else "quarantine drop"
+            audit.record(connection, verb, row.path, id=row.name, link=row.link, reason=row.reason)
     told = {"id": row.name, "path": row.path, "outcome": state}
     return told | ({"next": f"./tidemark sync {row.link}"} if state == "released" else {})
 

@@ -65,12 +65,15 @@ def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engin
     its check (again): it stays held.
 
     OwnershipError when another site owns a device of it: it left the quarantine and is refused now. One that a link holds
-    (`s…`) is sent by the link's next run.
+    (`s…`) is sent by the link's next run. One that was released before is not released again.
     """
     if link_quarantine.is_one(held_id):
         return Decision(link_quarantine.decide(app, receiver, held_id, "released"))
-    row = _held(app, receiver, held_id)
+    row = _held(app, receiver, held_id, "released", "superseded")
     quarantine_id = row.quarantine_id
+    if row.state != "held":
+        _require_loaded(app, row)
+        return Decision({"id": quarantine_id, "path": row.path, "outcome": row.state})
     with _bench(app, receiver, engine) as bench:
         if not row.location:
             raise CorruptionError(
@@ -109,11 +112,16 @@ def _still_held(row: QuarantineRow, hold: Hold) -> TidemarkError:
 
 
 def quarantine_drop(app: App, receiver: ReceiverSettings, held_id: str) -> Decision:
-    """Give a held file up: its bytes are removed, its row stays. One that a link holds is not sent with this content."""
+    """Give a held file up: its bytes are removed, its row stays. One that a link holds is not sent with this content.
+
+    One that was given up before is not given up again.
+    """
     if link_quarantine.is_one(held_id):
         return Decision(link_quarantine.decide(app, receiver, held_id, "dropped"))
-    row = _held(app, receiver, held_id)
+    row = _held(app, receiver, held_id, "dropped")
     quarantine_id = row.quarantine_id
+    if row.state == "dropped":
+        return Decision({"id": quarantine_id, "path": row.path})
     with _bench(app, receiver) as bench:
         _put_paper(bench, GIVE_UP, row.path, site=row.site_id, generation=row.generation)
         with changing(app, receiver.name, bench.store) as connection:
@@ -191,14 +199,18 @@ def approve(app: App, run_id: str) -> Decision:
         run = run_rows.get_run(connection, run_id)
         link = link_rows.get_link(connection, run.link) if run else None
         if link is not None and link.guard_run == run_id:
-            link_rows.set_link(connection, link.link, approved_run=run_id)
-            audit.record(connection, "approve", run_id, link=link.link, guard=link.guard)
-            record(connection, "guard.approved", link=link.link, run_id=run_id, who=audit.who())
+            if link.approved_run != run_id:
+                link_rows.set_link(connection, link.link, approved_run=run_id)
+                audit.record(connection, "approve", run_id, link=link.link, guard=link.guard)
+                record(connection, "guard.approved", link=link.link, run_id=run_id, who=audit.who())
             return Decision({"run": run_id, "link": link.link, "approved": link.guard or ""})
     paths = [path for name in app.settings.receivers for path in _approve_at(app, app.receiver(name), run_id)]
     if paths:
         return Decision({"run": run_id, "approved": paths})
-    if run is None:
+    with app.ledger.read() as connection:
+        landings = [row for name in app.settings.receivers for row in landing_rows.landings(connection, name).values()]
+    known = any(row.run_id == run_id for row in landings)
+    if run is None and not known:
         raise NotFoundError(f"no run named {run_id!r} has drops that wait", hint="./tidemark status", subject=run_id)
     return Decision({"run": run_id, "approved": [], "note": "no drops of this run wait for approval"})
 
@@ -256,12 +268,23 @@ def _bench(app: App, receiver: ReceiverSettings, engine: str = "auto") -> Iterat
         yield Bench(app, receiver, root, store, lease, engine, cluster)
 
 
-def _held(app: App, receiver: ReceiverSettings, held_id: str) -> QuarantineRow:
+def _require_loaded(app: App, row: QuarantineRow) -> None:
+    """What was released before may have been refused then, and be refused still."""
+    with app.ledger.read() as connection:
+        refused = owner_rows.refusals(connection, row.receiver, site_id=row.site_id)
+    for one in refused:
+        if (one.path, one.generation) == (row.path, row.generation):
+            reason = f"{one.path}: {one.device} belongs to another site"
+            raise OwnershipError(reason, hint="./tidemark owners list", subject=row.path)
+
+
+def _held(app: App, receiver: ReceiverSettings, held_id: str, *done: str) -> QuarantineRow:
+    """The row; `done`: other states than held that it may be in."""
     row = None
     if held_id.isdecimal() and len(held_id) < 19:  # what a 64-bit key can be
         with app.ledger.read() as connection:
             row = trouble_rows.quarantine_of(connection, int(held_id))
-    if row is None or row.state != "held" or row.receiver != receiver.name:
+    if row is None or row.state not in ("held", *done) or row.receiver != receiver.name:
         state = f": it is {row.state}" if row is not None and row.state != "held" else ""
         raise NotFoundError(
             f"nothing is held in quarantine of {receiver.name} as {held_id}{state}",

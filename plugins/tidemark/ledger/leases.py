@@ -181,6 +181,12 @@ class Leases:
             found = connection.execute(sa.text("SELECT * FROM lease WHERE holder <> '' ORDER BY name"))
             return [_as_row(r) for r in found.mappings()]
 
+    def busy(self) -> list[LeaseRow]:
+        """Those that somebody new would not get: their holders live, or may come back."""
+        with self.ledger.read() as connection:
+            clock = self.clock(connection)
+        return [row for row in self.rows() if not may_take(row, "", self.identity, clock, self.alive)]
+
     @contextmanager
     def keep_alive(self, lease: Lease) -> Iterator[Lease]:
         """Renew from a daemon thread every third of the time to live, until the block ends.

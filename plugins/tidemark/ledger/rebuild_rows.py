@@ -11,6 +11,14 @@ from sqlalchemy.engine import Connection
 
 from tidemark.ledger.many_rows import write_rows
 
+REBUILT = "ledger.rebuilt"  # the event that a rebuild ends with
+
+
+def as_rebuilt(connection: Connection) -> bool:
+    """Whether nothing was recorded since a rebuild made this ledger."""
+    sql = "SELECT kind FROM event ORDER BY event_id DESC LIMIT 1"
+    return connection.execute(sa.text(sql)).scalar() == REBUILT
+
 
 class Place(NamedTuple):
     """A row of the catalog and where its bytes should be."""

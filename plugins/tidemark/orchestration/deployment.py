@@ -17,8 +17,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from urllib.parse import urlsplit
 
-from tidemark.errors import NotFoundError, UsageError
+from tidemark.errors import UsageError
 from tidemark.ledger.processes import Identity, is_alive, this_process
 from tidemark.orchestration import sessions
 from tidemark.orchestration.airflow_home import ADMIN, AirflowHome, Ports, environment, home_of, own_environment, prepare
@@ -86,9 +87,13 @@ def up(
 
 
 def start(settings: Settings, port: int = 8080, triggerer: bool = True) -> Deployment:
-    """Start Airflow detached from this process and return when it answers. Raises what `up` raises."""
+    """Start Airflow detached from this process and return when it answers; one that runs already is the result.
+
+    Raises what `up` raises, UsageError where it runs already on another port.
+    """
+    if found := running_at(settings, port):
+        return found
     home = home_of(settings)
-    _refuse_second(home)
     port = _free_port(port)
     first = prepare(home)
     command = [sys.executable, "-m", "tidemark.orchestration.deployment", str(port)]
@@ -117,13 +122,28 @@ def running(settings: Settings) -> Deployment | None:
     return _deployment(home, mark) if mark else None
 
 
-def down(settings: Settings) -> Deployment:
-    """Stop the running Airflow of these settings and wait until it is gone. Raises NotFoundError when none runs,
-    UsageError when it runs on another machine that shares this folder."""
+def running_at(settings: Settings, port: int) -> Deployment | None:
+    """`running`, once it answers, where `port` (0: any) is its port. UsageError where it has another one."""
+    home = home_of(settings)
+    deadline = time.monotonic() + START_SECONDS
+    while mark := _read_mark(home):
+        if port not in (0, urlsplit(mark.ui).port):
+            _refuse_second(home)
+        if mark.ready:
+            return _deployment(home, mark)
+        if time.monotonic() > deadline:
+            raise silent(home)
+        time.sleep(0.1)
+    return None
+
+
+def down(settings: Settings) -> Deployment | None:
+    """Stop the running Airflow of these settings and wait until it is gone; None where none runs. Raises UsageError when it
+    runs on another machine that shares this folder."""
     home = home_of(settings)
     mark = _read_mark(home)
     if mark is None:
-        raise NotFoundError("no Airflow of these settings is running", hint="./tidemark up", subject=str(home.folder))
+        return None
     if mark.owner.host != this_process().host:
         raise UsageError(f"this Airflow runs on {mark.owner.host}", hint="./tidemark down, there", subject=mark.owner.host)
     os.kill(mark.owner.pid, signal.SIGTERM)

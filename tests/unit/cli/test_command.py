@@ -205,10 +205,12 @@ def test_init_writes_settings_once(tidemark: Command, deployment: Path) -> None:
     assert said.json == {"config": "new/tidemark.toml", "ok": True}
     before = (deployment / "new" / "tidemark.toml").read_bytes()
     again = tidemark("init", "new", "--json")
-    assert again.code == 2
-    assert "exists already" in again.json["error"]
+    assert again.json == {**said.json, "written": False}
+    assert [place.name for place in (deployment / "new").iterdir()] == ["tidemark.toml"]
     assert (deployment / "new" / "tidemark.toml").read_bytes() == before
     assert tidemark("--config", "new/tidemark.toml", "status", "--json").code == 0
+    (deployment / "new" / "tidemark.toml").write_text("[links.x")
+    assert tidemark("init", "new", "--json").code == 2, "what is there cannot be read"
 
 
 def test_an_error_carries_its_kind_and_the_next_command(tidemark: Command, monkeypatch: pytest.MonkeyPatch) -> None:
