@@ -168,8 +168,21 @@ def _unexpected(screen: Screen, call: Call | None, error: Exception) -> int:
     """A fault of ours: a short message, the traceback in a file that can be sent along."""
     said = f"{type(error).__name__}: {error}".strip()
     where = _keep_traceback(call)
+    if damage := _damage(call):  # not ours then
+        return _failed(screen, damage.as_json(), damage.hint)
     hint = f"this is a fault in Tidemark; the whole story is in {where}"
     return _failed(screen, _failure(1, f"unexpected: {said}", hint), hint)
+
+
+def _damage(call: Call | None) -> CorruptionError | None:
+    """Whether the ledger of this invocation is damaged."""
+    settings = call.__dict__.get("settings") if call else None
+    if settings is None:
+        return None
+    from tidemark.ledger.database import Ledger
+    from tidemark.ledger.soundness import damage_of
+
+    return damage_of(Ledger(settings.ledger.url, settings.root))
 
 
 def _keep_traceback(call: Call | None) -> str:

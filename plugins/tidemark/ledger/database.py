@@ -115,6 +115,8 @@ def _keep_wal(connection: sqlite3.Connection) -> None:
 def _translated(url: str) -> Iterator[None]:
     try:
         yield
+    except UnicodeDecodeError as broken:  # the driver meets it in what SQLite says of a schema that a flipped bit changed
+        raise damaged(url, f"text that is no UTF-8: {broken}") from broken
     except (DBAPIError, sqlite3.Error) as broken:  # the driver's own from rows that are fetched past SQLAlchemy
         ours = _as_ours(broken, url)
         if ours is None:
@@ -134,13 +136,17 @@ def _as_ours(broken: DBAPIError | sqlite3.Error, url: str) -> TidemarkError | No
         case "denied":
             return PermissionDeniedError(f"the ledger cannot be written: {safe}: {text}", hint="./tidemark doctor")
         case "damaged":
-            return CorruptionError(
-                f"the ledger is damaged: {safe}: {text}",
-                hint="move it away and run ./tidemark ledger rebuild, or put a backup in its place",
-            )
+            return damaged(url, text)
         case "away":
             return RetryableError(f"the ledger does not answer: {safe}: {text}", hint="./tidemark doctor")
     return None
+
+
+def damaged(url: str, text: str) -> CorruptionError:
+    """The error of a ledger of which `text` tells that its file is damaged."""
+    safe = sa.make_url(url).render_as_string(hide_password=True)
+    hint = "move it away and run ./tidemark ledger rebuild, or put a backup in its place (docs/runbooks/ledger-lost.md)"
+    return CorruptionError(f"the ledger is damaged: {safe}: {text}", hint=hint, subject=safe)
 
 
 def _no_room(url: str) -> bool:
@@ -171,7 +177,10 @@ _SQLITE_TROUBLE = {
 def _trouble(broken: DBAPIError | sqlite3.Error) -> str:
     """What kind of trouble the driver met; '' for a mistake of ours."""
     if isinstance(broken, sqlite3.Error) or isinstance(broken.orig, sqlite3.Error):
-        code = getattr(getattr(broken, "orig", broken), "sqlite_errorcode", 0)
+        origin = getattr(broken, "orig", broken)
+        code = getattr(origin, "sqlite_errorcode", 0)
+        if str(origin).startswith("Could not decode to UTF-8"):  # the driver's own: it gives no code
+            return "damaged"
         return _SQLITE_TROUBLE.get(code & 0xFF, "")
     state = str(getattr(broken.orig, "sqlstate", None) or "")  # psycopg: PostgreSQL's five-character code
     if state == "53100":

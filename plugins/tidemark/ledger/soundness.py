@@ -1,0 +1,63 @@
+"""Is an SQLite ledger what was written? Asked when something went wrong that nothing in the code explains.
+
+A flipped bit of a page is a table that does not exist, a number that is text, JSON that ends early: whoever meets it cannot
+tell it from a fault of ours. Three looks tell it: SQLite's own, the schema against the migrations, and every JSON column.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from tidemark.errors import CorruptionError
+from tidemark.ledger.database import Ledger, damaged
+from tidemark.ledger.migrations import SERIAL, column_comments, known_migrations, statements
+
+_SCHEMA = (
+    "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' AND name <> 'tidemark_schema'"
+)
+
+
+def damage_of(ledger: Ledger) -> CorruptionError | None:
+    """What tells that the ledger's file is damaged; None where nothing does, or it is no SQLite file."""
+    place = ledger.engine.url.database
+    if not ledger.is_sqlite or not place or not Path(place).exists():
+        return None
+    try:
+        with closing(sqlite3.connect(f"file:{place}?mode=ro", uri=True, timeout=5)) as connection:
+            connection.text_factory = bytes  # whatever stands there
+            trouble = next(_troubles(connection), "")
+    except sqlite3.OperationalError:  # it cannot be asked now
+        return None
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as broken:
+        trouble = str(broken)
+    return damaged(ledger.url, trouble) if trouble else None
+
+
+def _troubles(connection: sqlite3.Connection) -> Iterator[str]:
+    yield from (
+        told.decode(errors="replace") for (told,) in connection.execute("PRAGMA integrity_check(1)") if told != b"ok"
+    )
+    found, meant = dict(connection.execute(_SCHEMA)), _meant()
+    yield from (
+        f"its schema has another {name.decode()} than its migrations made"
+        for name in meant
+        if found.get(name) != meant[name]
+    )
+    for migration in known_migrations():
+        for table, column, comment in column_comments(migration.sql):
+            if "JSON" in comment or column == "receipt":
+                broken = f"SELECT rowid FROM {table} WHERE {column} <> '' AND NOT json_valid({column}) LIMIT 1"
+                rows = connection.execute(broken)
+                yield from (f"{column} of row {row} of {table} is no JSON" for (row,) in rows)
+
+
+def _meant() -> dict[bytes, bytes]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.text_factory = bytes
+        for migration in known_migrations():
+            for statement in statements(migration.sql):
+                connection.execute(statement.replace("{serial}", SERIAL["sqlite"]))
+        return dict(connection.execute(_SCHEMA))
