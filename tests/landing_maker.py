@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -84,7 +85,7 @@ class Sender:
             deletes=self.deletes,
             files=landed,
             schema=tuple(logs),
-            **{"added": self._added(files or {}), **papers},
+            **{"added": self._added(files or {}), "listed": time.time(), **papers},
         )
         self.previous = landing
         write_manifest(folder, replace(manifest, **(change or {})))

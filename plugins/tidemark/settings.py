@@ -91,6 +91,7 @@ class LinkSettings:
     deletes: str = "keep"  # keep | apply
     delete_limit_files: int = 100
     delete_limit_share: float = 0.2
+    coverage_stale_hours: float = 0.0  # a last whole listing older than this is stale; 0: 24, or two intervals of `schedule`
 
 
 @dataclass(frozen=True)

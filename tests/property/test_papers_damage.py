@@ -53,6 +53,7 @@ MANIFEST = Manifest(
     removed=("d/4-4-0-0.tsfile",),
     inventory_count=1,
     left_out=(("d/5-5-0-0.tsfile", "gone"),),
+    listed=2.5,
 )
 RECEIPT = Receipt(
     "l", 1, DIGEST, 2.5, (Answer("d/1", 1, "refused", "", "root.a", "s"),), (("d/3", "waits"),), (Resend("d/9", 1, "x"),)

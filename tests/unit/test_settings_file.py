@@ -176,6 +176,8 @@ def test_a_wrong_environment_variable_is_named(written: Path) -> None:
         ("links.plant1", 'timezone = "Middle/Earth"', 'must be a time zone like "UTC" or "Europe/Berlin"'),
         ("links.plant1", 'deletes = "maybe"', 'must be one of "keep", "apply"'),
         ("links.plant1", "delete_limit_share = 20", "must be a share from 0.0 to 1.0"),
+        ("links.plant1", "coverage_stale_hours = -1", "must be hours from 0 to 87600"),
+        ("links.plant1", 'coverage_stale_hours = "soon"', "must be hours from 0 to 87600"),
         ("links.plant1", "include = []", "must not be an empty list"),
         ("links.plant1", "include = [1]", "must be a list of texts"),
         ("links.plant1", 'receiver = "centra"', 'no receiver of that name; did you mean "centre"?'),

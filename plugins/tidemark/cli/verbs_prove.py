@@ -11,7 +11,6 @@ from tidemark.cli.call import Call
 from tidemark.cli.screen import Screen
 from tidemark.cli.verb import Answer, Verb
 from tidemark.cli.verbs_transfer import SHOWN, receiver_argument
-from tidemark.errors import DIFFERENCES_FOUND
 from tidemark.progress import size
 
 
@@ -25,7 +24,7 @@ def _status(call: Call) -> Answer:
 
 def _show_status(screen: Screen, found: dict[str, Any]) -> None:
     links = found["links"]
-    columns = ["link", "state", "last run", "last success", "files>", "bytes>", "oldest unsent", "why"]
+    columns = ["link", "state", "last run", "last success", "files>", "bytes>", "oldest unsent", "as of", "why"]
     rows = [
         (
             link["name"],
@@ -35,6 +34,7 @@ def _show_status(screen: Screen, found: dict[str, Any]) -> None:
             link["backlog_files"],
             size(link["backlog_bytes"]),
             link["oldest_unsent"],
+            link["as_of"],
             link.get("reason"),
         )
         for link in links
@@ -96,13 +96,16 @@ def _coverage(call: Call) -> Answer:
         from tidemark.proof.heat_map import page
 
         Path(asked.html).write_text(page(report), encoding="utf-8")
-    code = 0 if report.complete else DIFFERENCES_FOUND
-    return Answer(found, lambda screen: _show_coverage(screen, found), code)
+    return Answer(found, lambda screen: _show_coverage(screen, found), report.exit_code)
 
 
 def _show_coverage(screen: Screen, found: dict[str, Any]) -> None:
-    complete = "complete" if found["complete"] else "NOT COMPLETE"
-    screen.line(f"{found['receiver']}: {complete}, {found['cells']:,} cells (device × day)")
+    complete = "complete" if found["complete"] else "NOT COMPLETE" if found["red"] else "STALE"
+    unknown = f", {found['unknown_cells']:,} unknown" if found["unknown_cells"] else ""
+    screen.line(f"{found['receiver']}: {complete}, {found['cells']:,} cells (device × day){unknown}")
+    for site in found["sites"]:
+        stale = ", STALE: nothing is known of it since" if site["stale"] else ""
+        screen.line(f"  {site['site']}: as of {site['as_of'] or 'no whole listing'}{stale}")
     red = found["red"]
     columns = ["site", "device", "day", "expected>", "present>", "why"]
     screen.table(columns, [[cell.get(key.rstrip(">")) for key in columns] for cell in red[:SHOWN]])
@@ -139,6 +142,12 @@ def _show_verify(screen: Screen, found: dict[str, Any]) -> None:
     for key, what in kinds:
         for item in (found.get(key) or [])[:SHOWN]:
             screen.line(f"  {what}: " + "  ".join(str(value) for value in item.values()))
+    if found["unsent_files"]:
+        late = sum(one["overdue"] for one in found["unsent"])
+        overdue = f", {late:,} of them longer ago than their link's schedule allows" if late else ""
+        screen.line(f"  {found['unsent_files']:,} files are sealed at their site and not sent{overdue}")
+    for one in found["unsent"][:SHOWN]:
+        screen.line(f"  not sent: {one['site']}  {one['path']}  {size(one['bytes'])}  sealed {one['sealed_at']}")
     if found["proved"]:
         screen.line(f"  {found['proved']:,} files are verified at the source now; when they were sent they were not")
     if found["not_verified_at_source"]:

@@ -326,6 +326,7 @@ def _row(work: _Work, paper: Paper, state: str, reason: str | None) -> LandingRo
         files=len(manifest.files) if manifest else 0,
         bytes=sum(p.size for f in manifest.files for p in (f.tsfile, f.resource, f.mods) if p) if manifest else 0,
         found=work.app.clock(),
+        listed=manifest.listed if manifest else None,
     )
 
 

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import NotFoundError, TidemarkError
@@ -17,16 +19,17 @@ from tidemark.ledger.leases import is_alive, lease_clock
 from tidemark.ledger.line_places import SharedLine
 from tidemark.ledger.proof_rows import file_checks, put_file_checks, report
 from tidemark.progress import Progress, silent
+from tidemark.proof.as_of import as_of, judged
 from tidemark.proof.bytes_check import Recorded, check_files
 from tidemark.proof.coverage import Coverage
 from tidemark.proof.differences import VerifyReport
 from tidemark.proof.explanation import Explanation
 from tidemark.proof.gather import link_facts
-from tidemark.proof.site_coverage import Scene, cover_site
+from tidemark.proof.site_coverage import Scene, Site, cover_site
 from tidemark.proof.status import ClusterStatus, LineStatus, LinkFacts, LinkStatus, StatusReport, link_status
 from tidemark.proof.subjects import Desk, bare_path, explain, nearest
 from tidemark.proof.why_unlisted import explain_unlisted
-from tidemark.settings import ReceiverSettings
+from tidemark.settings import LinkSettings, ReceiverSettings
 
 LEFT_OUT = "excluded by"
 """How the reason of a file begins that the link's own patterns leave behind."""
@@ -63,7 +66,16 @@ def _statuses(app: App, connection: Connection) -> tuple[LinkStatus, ...]:
     found = link_facts(connection, is_alive, lease_clock(connection), site_names(app, connection), LEFT_OUT)
     known = {facts.link for facts in found}
     found += [LinkFacts(x.name, x.site, x.receiver) for x in app.settings.links.values() if x.name not in known]
-    return tuple(link_status(facts, app.clock()) for facts in sorted(found, key=lambda f: f.link))
+    return tuple(link_status(_dated(app, connection, facts), app.clock()) for facts in sorted(found, key=lambda f: f.link))
+
+
+def _dated(app: App, connection: Connection, facts: LinkFacts) -> LinkFacts:
+    """With the date of the link's last whole listing; a link that never ran, or is not in the settings, has none."""
+    link = app.settings.links.get(facts.link)
+    if link is None or not facts.run:
+        return facts
+    rows = report(connection, "site_listings", receiver="", site="", link=link.name)
+    return replace(facts, as_of=judged(rows, link, app.clock()))
 
 
 def coverage(
@@ -80,11 +92,16 @@ def coverage(
         elsewhere = held_somewhere(connection, receiver.name)
     checked = check_files(root, recorded, remembered, elsewhere)  # takes a while: outside of any transaction
     with app.ledger.read() as connection:
-        scene = Scene(receiver.name, root, site_names(app, connection), checked.wrong, LEFT_OUT, since, until)
-        covered = tuple(cover_site(connection, scene, s) for s in wanted)
+        scene = Scene(receiver.name, root, site_names(app, connection), checked.wrong, LEFT_OUT, since, until, app.clock())
+        dates = {s: as_of(connection, receiver.name, s.site_id, _link_of(app, s), app.clock()) for s in wanted}
+        covered = tuple(cover_site(connection, scene, s, dates[s]) for s in wanted)
     with app.ledger.write() as connection:
         put_file_checks(connection, receiver.name, checked.fresh, now(connection))
     return Coverage(covered, receiver.name, app.clock())
+
+
+def _link_of(app: App, site: Site) -> LinkSettings | None:
+    return app.link(site.link) if site.link else None
 
 
 def verify(

@@ -179,6 +179,8 @@ def _write_runs(
         last_landing=newest[1],
         last_run=last.run_id if last else None,
         last_success=last.created if last else None,
+        listed=recalled.listed,
+        selected=recalled.listed,
     )
 
 

@@ -215,6 +215,7 @@ def _replay_landing(work: _Work, landed: _Landed, at: float) -> None:
                 bytes=sum(p.size for f in manifest.files for p in (f.tsfile, f.resource, f.mods) if p),
                 found=manifest.created,
                 receipt=landed.text,
+                listed=manifest.listed,
             ),
         )
 

@@ -22,6 +22,7 @@ from tidemark.flows.cluster_verify import verify_nodes
 from tidemark.flows.known_sites import site_names, sites_of
 from tidemark.flows.repair import Damage, Repairs
 from tidemark.flows.verify_landings import changed_papers, lost_landings
+from tidemark.flows.verify_unsent import add_unsent
 from tidemark.ledger import catalog_rows, events, owner_rows, sender_rows
 from tidemark.ledger.copy_rows import held_somewhere
 from tidemark.ledger.database import now
@@ -31,7 +32,7 @@ from tidemark.load.drops import SETTLED
 from tidemark.load.view import CatalogReader, seen_devices
 from tidemark.progress import Progress, Tick, silent
 from tidemark.proof.bytes_check import Recorded, check_files
-from tidemark.proof.differences import DAMAGED, MISSING, POINTS, Difference, VerifyReport
+from tidemark.proof.differences import DAMAGED, MISSING, POINTS, Difference, Unsent, VerifyReport
 from tidemark.proof.gather import catalog_view, expected_files
 from tidemark.proof.landed_check import landed_parts
 from tidemark.proof.points import compare
@@ -58,6 +59,7 @@ class _Tally:
     elsewhere: list[tuple[str, str]] = field(default_factory=list)
     proved: int = 0
     unverified: int = 0
+    unsent: list[Unsent] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,7 @@ def verify(
         elsewhere=tuple(tally.elsewhere),
         proved=tally.proved,
         unverified=tally.unverified,
+        unsent=tuple(tally.unsent),
     )
 
 
@@ -147,6 +150,7 @@ def _verify_site(work: _Work, deep: bool) -> None:
         with work.app.site_store(settings) as store:
             source = check_source(store, work.site.name, settings.data, acked)
             _source_side(work, source)
+            add_unsent(work.app, work.site, store, (work.tally.unsent, work.tally.unreachable))
             _proved(work, source)
             for lost in lost_landings(work.app, work.app.link(work.site.link), repair=work.repairs is not None):
                 _differ(work, lost, lost.repaired)  # its files are then looked for, and fetched where that can be

@@ -47,6 +47,7 @@ class LandingRow:
     found: float
     loaded: float | None = None
     receipt: str | None = None
+    listed: float | None = None  # see the column
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,8 @@ class LinkRow:
     guard: str | None
     guard_run: str | None
     approved_run: str | None
+    listed: float | None = None
+    selected: float | None = None
 
 
 class Seen(NamedTuple):
@@ -328,3 +330,20 @@ def _in_chunks(connection: Connection, sql: str, link: str, paths: Sequence[str]
     statement = sa.text(sql).bindparams(sa.bindparam("paths", expanding=True))
     for at in range(0, len(paths), _CHUNK):
         yield from connection.execute(statement, {"link": link, "paths": list(paths[at : at + _CHUNK])})
+
+
+def note_listed(connection: Connection, link: str, at: float) -> None:
+    """A whole listing that began then showed nothing new; one that is noted already and began later stays."""
+    sql = "UPDATE link SET listed = :at WHERE link = :link AND (listed IS NULL OR listed < :at)"
+    connection.execute(sa.text(sql), {"link": link, "at": at})
+
+
+def waiting_since(connection: Connection, link: str, paths: Sequence[str]) -> dict[str, float]:
+    """Of these paths those that a run met and that wait: {path: when this ledger noted it}."""
+    statement = sa.text("SELECT path, changed FROM file WHERE link = :link AND state = 'waiting' AND path IN :paths")
+    statement = statement.bindparams(sa.bindparam("paths", expanding=True))
+    found: dict[str, float] = {}
+    for start in range(0, len(paths), _CHUNK):
+        rows = connection.execute(statement, {"link": link, "paths": list(paths[start : start + _CHUNK])})
+        found |= {str(path): float(changed) for path, changed in rows}
+    return found

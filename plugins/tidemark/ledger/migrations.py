@@ -36,6 +36,7 @@ CREATE TABLE IF NOT EXISTS tidemark_schema (
 )"""
 _FILE = re.compile(r"(\d{4})_\w+\.sql")
 _CREATE = re.compile(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+) \(")
+_ADD = re.compile(r"ALTER TABLE (\w+) ADD COLUMN (\w+) [^-]*?(?:-- (.*))?$")
 _COLUMN = re.compile(r"    (?!PRIMARY|UNIQUE|CHECK|FOREIGN)(\w+) [^-]*?(?:-- (.*))?$")
 
 
@@ -97,11 +98,13 @@ def schema_version(ledger: Ledger) -> int:
 
 
 def column_comments(sql: str) -> Iterator[tuple[str, str, str]]:
-    """(table, column, comment) of every column that `sql` creates; the comment is '' where none is written."""
+    """(table, column, comment) of every column that `sql` creates or adds; the comment is '' where none is written."""
     table = ""
     for line in sql.splitlines():
         if match := _CREATE.match(line):
             table = match[1]
+        elif added := _ADD.match(line):
+            yield added[1], added[2], added[3] or ""
         elif table and (column := _COLUMN.match(line)):
             yield table, column[1], column[2] or ""
         elif line.startswith(")"):

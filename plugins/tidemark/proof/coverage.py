@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Any
 
+from tidemark.errors import DIFFERENCES_FOUND, PartialError
+from tidemark.proof.as_of import NEVER, AsOf, moment
 from tidemark.proof.days import day_of, day_text
 from tidemark.proof.presence import CatalogView, Expected, why_absent
 from tidemark.tsfiles.resource import ANY_DEVICE
@@ -33,7 +35,8 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Consecutive days of a device with the same files: `expected` of them, `present` of them readable."""
+    """Consecutive days of a device with the same files: `expected` of them, `present` of them readable. `unknown`: days
+    after the site's last whole listing, of which nothing says what else there is."""
 
     device: str
     first: int
@@ -41,6 +44,7 @@ class Stretch:
     expected: int
     present: int
     whys: tuple[str, ...]  # one a missing file, with its path
+    unknown: bool = False
 
     @property
     def days(self) -> int:
@@ -63,10 +67,19 @@ class SiteCoverage:
     stretches: tuple[Stretch, ...]
     gaps: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    as_of: AsOf = NEVER
 
     @property
     def cells(self) -> int:
-        return sum(s.days for s in self.stretches)
+        return sum(s.days for s in self.stretches if s.expected)
+
+    @property
+    def unknown_cells(self) -> int:
+        return sum(s.days for s in self.stretches if s.unknown and not s.red)
+
+    @property
+    def known_cells(self) -> int:
+        return sum(s.days for s in self.stretches if s.red or not s.unknown)
 
     @property
     def red_cells(self) -> int:
@@ -90,27 +103,67 @@ class Coverage:
         return sum(s.red_cells for s in self.sites)
 
     @property
+    def unknown_cells(self) -> int:
+        return sum(s.unknown_cells for s in self.sites)
+
+    @property
+    def stale(self) -> tuple[SiteCoverage, ...]:
+        """Sites whose last whole listing is too old to prove anything of today."""
+        return tuple(s for s in self.sites if s.as_of.stale)
+
+    @property
+    def lacking(self) -> bool:
+        """Whether something that is known to be at a site is not here."""
+        return bool(self.red_cells or any(s.gaps for s in self.sites))
+
+    @property
     def complete(self) -> bool:
-        return not self.red_cells and not any(s.gaps for s in self.sites)
+        return not self.lacking and not self.stale
+
+    @property
+    def exit_code(self) -> int:
+        """20 where something lacks; 23 where all is there that is known, and what is known of a site is stale; else 0."""
+        return DIFFERENCES_FOUND if self.lacking else PartialError.kind if self.stale else 0
 
     @property
     def share(self) -> float:
-        """Green cells of all, 0 to 1; below 1 also where a landing is missing and so the cells are not all known."""
-        total = self.cells + sum(len(s.gaps) for s in self.sites)
-        return 1.0 if total == 0 else (self.cells - self.red_cells) / total
+        """Green cells of those that are known, 0 to 1; below 1 also where a landing is missing, so not all are known."""
+        known = sum(s.known_cells for s in self.sites)
+        total = known + sum(len(s.gaps) for s in self.sites)
+        return float(not self.unknown_cells) if total == 0 else (known - self.red_cells) / total
 
     def as_json(self) -> dict[str, Any]:
         red = [r for site in self.sites for r in red_list(site)]
         return {
-            **self._told(red),
+            **(self._told(red) or self._told_stale()),
             "receiver": self.receiver,
             "cells": self.cells,
             "complete": self.complete,
             "share": math.floor(self.share * 1e6) / 1e6,  # never rounded up to 1
             "red_cells": self.red_cells,
+            "unknown_cells": self.unknown_cells,
+            "stale": [s.site for s in self.stale],
+            "sites": [
+                {
+                    "site": s.site,
+                    "as_of": None if s.as_of.at is None else moment(s.as_of.at),
+                    "stale": s.as_of.stale,
+                    "cells": s.cells,
+                    "red_cells": s.red_cells,
+                    "unknown_cells": s.unknown_cells,
+                }
+                for s in self.sites
+            ],
             "red": red[:RED_SHOWN],
             "notes": [f"{s.site}: {note}" for s in self.sites for note in s.notes],
         }
+
+    def _told_stale(self) -> dict[str, str]:
+        if not self.stale:
+            return {}
+        more = f" (and {len(self.stale) - 1} more)" if len(self.stale) > 1 else ""
+        first = self.stale[0]
+        return {"error": f"{first.site}: {first.as_of.text}{more}", "hint": f"./tidemark why {shlex.quote(first.site)}"}
 
     @staticmethod
     def _told(red: Sequence[dict[str, Any]]) -> dict[str, str]:
@@ -145,6 +198,33 @@ def stretches(found: Iterable[Claim], first: int | None = None, last: int | None
     cut = (_cut(c, first, last) for c in found)
     by_device = sorted((c for c in cut if c is not None), key=lambda c: (c.device, c.first, c.last, c.path))
     return tuple(s for device, group in groupby(by_device, key=lambda c: c.device) for s in _sweep(device, list(group)))
+
+
+def dated(found: Sequence[Stretch], known: int | None, until: int) -> tuple[Stretch, ...]:
+    """The stretches of a site, where `known` is the last day of which anything is known (None: of no day).
+
+    Days after it are unknown, those up to `until` for every device, whether or not a file tells of them.
+    """
+    if known is None:
+        return tuple(replace(one, unknown=True) for one in found)
+    first = known + 1
+    out: list[Stretch] = []
+    for device, group in groupby(found, key=lambda s: s.device):
+        tail = first
+        for one in group:
+            if one.first < first <= one.last:
+                out.append(replace(one, last=first - 1))
+            if one.last < first:
+                out.append(one)
+                continue
+            late = replace(one, first=max(one.first, first), unknown=True)
+            if tail < late.first and tail <= until:
+                out.append(Stretch(device, tail, min(late.first - 1, until), 0, 0, (), True))
+            out.append(late)
+            tail = late.last + 1
+        if tail <= until:
+            out.append(Stretch(device, tail, until, 0, 0, (), True))
+    return tuple(out)
 
 
 def red_list(site: SiteCoverage) -> Iterator[dict[str, Any]]:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tidemark.errors import DIFFERENCES_FOUND, PartialError, UnreachableError
+from tidemark.proof.as_of import moment
 
 DAMAGED = "damaged"  # bytes at the receiver are not what was recorded
 MISSING = "missing"  # acknowledged, and not in the catalog
@@ -25,6 +26,22 @@ class Difference:
     detail: str
     repaired: str = ""
     next: str = ""
+
+
+@dataclass(frozen=True)
+class Unsent:
+    """A file that is sealed at its site and was not sent. `bytes`: with its companions; `sealed_at`: since when it waits,
+    seconds since 1970; `overdue`: its link should have sent it."""
+
+    site: str
+    path: str
+    bytes: int
+    sealed_at: float
+    overdue: bool
+
+
+UNSENT_SHOWN = 10_000
+"""Unsent files listed one by one; `unsent_files` counts all."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +64,21 @@ class VerifyReport:
     elsewhere: tuple[tuple[str, str], ...] = ()
     proved: int = 0
     unverified: int = 0
+    unsent: tuple[Unsent, ...] = ()  # sealed at a site and not sent
 
     @property
     def exit_code(self) -> int:
-        """20 while a difference stands; 5 where a site was not verified; 23 where a file is held or was not read; else 0."""
+        """20 while a difference stands; 5 where a site was not verified; 23 where a file is held, was not
+        read, or should have been sent; else 0."""
         if any(not d.repaired for d in self.differences):
             return DIFFERENCES_FOUND
         if self.unreachable:
             return UnreachableError.kind
-        return PartialError.kind if self.held or self.not_read else 0
+        return PartialError.kind if self.held or self.not_read or self._overdue else 0
+
+    @property
+    def _overdue(self) -> list[Unsent]:
+        return [one for one in self.unsent if one.overdue]
 
     @property
     def told(self) -> dict[str, str]:
@@ -73,6 +96,10 @@ class VerifyReport:
                 more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
                 subject = shlex.quote(found[0][0].partition(" ")[0])
                 return {"error": f"{found[0][0]} is {what}: {found[0][1]}{more}", "hint": f"./tidemark why {subject}"}
+        if late := self._overdue:
+            more = f" (and {len(late) - 1} more)" if len(late) > 1 else ""
+            told = f"{late[0].site}: {late[0].path} is sealed since {moment(late[0].sealed_at)} and was not sent{more}"
+            return {"error": told, "hint": f"./tidemark why {shlex.quote(late[0].site)}"}
         return {}
 
     def as_json(self) -> dict[str, Any]:
@@ -91,5 +118,8 @@ class VerifyReport:
             "adopted": self.adopted,
             "unreachable": [{"site": site, "error": error} for site, error in self.unreachable],
             "not_read": [{"what": what, "reason": reason} for what, reason in self.not_read],
+            "unsent": [{**vars(one), "sealed_at": moment(one.sealed_at)} for one in self.unsent[:UNSENT_SHOWN]],
+            "unsent_files": len(self.unsent),
+            "unsent_bytes": sum(one.bytes for one in self.unsent),
             "elsewhere": [{"site": site, "reason": reason} for site, reason in self.elsewhere],
         }

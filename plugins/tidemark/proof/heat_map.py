@@ -1,7 +1,7 @@
 """The coverage as one HTML file: device × day, readable without a network, a script or a colour eye.
 
-Green is complete, amber with a stroke lacks some files, red with a stroke all; nothing is drawn where nothing is
-expected. Stretches without any
+Green is complete, amber with a stroke lacks some files, red with a stroke all; hollow with a dashed border is unknown: after
+the site's last whole listing. Nothing is drawn where nothing is expected. Stretches without any
 data are cut out of the axis (a mark shows where); a long axis is drawn in weeks or months. Consecutive cells of one
 kind are one rectangle, so a page of a thousand devices and a year stays small.
 """
@@ -46,6 +46,7 @@ class Bar:
     last: int
     expected: int
     present: int
+    unknown: bool = False
 
 
 def page(coverage: Coverage) -> str:
@@ -57,6 +58,7 @@ def page(coverage: Coverage) -> str:
         ("", f"{coverage.cells:,}", "device-days expected"),
         ("bad" if coverage.red_cells else "", f"{coverage.red_cells:,}", "missing or incomplete"),
         ("bad" if gaps else "", f"{gaps:,}", "gaps in what was told"),
+        ("unsure" if coverage.unknown_cells else "", f"{coverage.unknown_cells:,}", "unknown: after the last whole listing"),
     ]
     boxes = "".join(f'<div class="{kind}"><b>{number}</b>{text}</div>' for kind, number, text in totals)
     sites = "".join(_site(site) for site in coverage.sites) or "<p>No site has told anything yet.</p>"
@@ -77,6 +79,8 @@ _LEGEND = (
     "<path d='M2 12L12 2' class='stroke'/></svg>some files are missing</span>"
     "<span><svg width='14' height='14'><rect width='14' height='14' rx='2' class='bad'/>"
     "<path d='M2 12L12 2' class='stroke'/></svg>all are missing</span>"
+    "<span><svg width='14' height='14'><rect width='14' height='14' rx='2' class='unsure'/></svg>"
+    "unknown: after the site's last whole listing</span>"
     "<span><svg width='14' height='14'><path d='M7 0V14' class='cut'/></svg>days without data left out</span>"
     "<span>empty: nothing expected</span></div>"
 )
@@ -84,8 +88,10 @@ _LEGEND = (
 
 def _site(site: SiteCoverage) -> str:
     red = sum(1 for s in site.stretches if s.red)
-    share = 1.0 if not site.cells else 1.0 - site.red_cells / site.cells
-    head = f"<h2>{escape(site.site)} <span class='faint'>{_percent(share)} of {site.cells:,} device-days</span></h2>"
+    known = site.known_cells
+    share = 1.0 - site.red_cells / known if known else float(not site.unknown_cells)
+    date = f"<span class='{'late' if site.as_of.stale else 'faint'}'>{escape(site.as_of.text)}</span>"
+    head = f"<h2>{escape(site.site)} <span class='faint'>{_percent(share)} of {known:,} device-days</span> {date}</h2>"
     gaps = "".join(f"<div class='gap'>{escape(gap)}</div>" for gap in site.gaps)
     gaps += "".join(f"<p class='faint'>{escape(note)}</p>" for note in site.notes)
     if not site.stretches:
@@ -140,16 +146,16 @@ def axis_of(found: Sequence[Stretch]) -> Axis:
 
 def bars(found: Sequence[Stretch], axis: Axis) -> Iterator[Bar]:
     """The stretches of one device as bars; where a column holds several days, its worst one counts."""
-    worst: dict[int, tuple[int, int]] = {}
+    worst: dict[int, tuple[int, int, bool]] = {}
     for stretch in found:
         for column in axis.columns(stretch):
-            cell = (stretch.expected, stretch.present)
-            if column not in worst or cell[1] - cell[0] < worst[column][1] - worst[column][0]:
+            cell = (stretch.expected, stretch.present, stretch.unknown)
+            if column not in worst or _badness(cell) > _badness(worst[column]):
                 worst[column] = cell
     bar: Bar | None = None
     for column in sorted(worst):
         fresh = Bar(column, column, *worst[column])
-        if bar is not None and (bar.last + 1, bar.expected, bar.present) == (column, fresh.expected, fresh.present):
+        if bar is not None and bar == replace(fresh, first=bar.first, last=column - 1):
             bar = replace(bar, last=column)
             continue
         if bar is not None:
@@ -157,6 +163,12 @@ def bars(found: Sequence[Stretch], axis: Axis) -> Iterator[Bar]:
         bar = fresh
     if bar is not None:
         yield bar
+
+
+def _badness(cell: tuple[int, int, bool]) -> tuple[int, bool]:
+    """More is worse: files that lack before what is unknown."""
+    expected, present, unknown = cell
+    return expected - present, unknown
 
 
 def _spans(found: Sequence[Stretch], step: int) -> list[tuple[int, int]]:
@@ -175,10 +187,12 @@ def _rect(device: str, bar: Bar, y: int, axis: Axis) -> str:
     first, last = day_text(bar.first * axis.step), day_text((bar.last + 1) * axis.step - 1)
     days = first if first == last else f"{first} … {last}"
     files = f"{bar.present} of {bar.expected} file{'s' if bar.expected != 1 else ''}"
+    if bar.unknown:
+        files = f"{files}, and nobody knows what else" if bar.expected else "unknown: after the last whole listing"
     title = f"<title>{escape(device)}\n{days}\n{files}</title>"
     box = f"x='{x}' y='{y + 2}' width='{right - x - 2}' height='{_ROW - 4}' rx='2'"
     if bar.present == bar.expected:
-        return f"<rect {box} class='ok'>{title}</rect>"
+        return f"<rect {box} class='{'unsure' if bar.unknown else 'ok'}'>{title}</rect>"
     lefts = [axis.place[c] for c in range(bar.first, bar.last + 1)]
     strokes = "".join(f"M{left + 2} {y + _ROW - 4}L{left + _CELL - 4} {y + 4}" for left in lefts)
     kind = "some" if bar.present else "bad"

@@ -38,6 +38,7 @@ svg text { fill: var(--ink); font: 11px ui-monospace, "DejaVu Sans Mono", Menlo,
 svg .tick { fill: var(--faint); font: 11px system-ui, "Segoe UI", Roboto, "Noto Sans", sans-serif }
 svg .rule { stroke: var(--line) } svg .cut { stroke: var(--faint); stroke-dasharray: 2 2 }
 svg .ok { fill: var(--ok) } svg .some { fill: var(--some) } svg .bad { fill: var(--bad) }
+svg .unsure { fill: var(--paper); stroke: var(--faint); stroke-dasharray: 3 2 } .late { color: var(--bad); font-size: 14px }
 svg .stroke { stroke: var(--paper); stroke-width: 2 }
 svg .rows rect:hover { stroke: var(--ink); stroke-width: 1.5 }
 table { border-collapse: collapse; width: 100%; margin-top: 12px }

@@ -13,7 +13,8 @@ from tidemark.ledger import sender_rows
 from tidemark.ledger.link_rows import get_link
 from tidemark.ledger.proof_rows import report
 from tidemark.ledger.run_rows import landings
-from tidemark.proof.coverage import SiteCoverage, claims, stretches, unplaced
+from tidemark.proof.as_of import AsOf
+from tidemark.proof.coverage import SiteCoverage, claims, dated, stretches, unplaced
 from tidemark.proof.days import day_of, parse_time
 from tidemark.proof.gather import catalog_view, expected_files, waiting_files
 from tidemark.proof.landed_check import LOST, altered_papers
@@ -46,10 +47,12 @@ class Scene:
     left_out: str = "excluded by"  # how the reason begins that a link's patterns give
     since: str | None = None
     until: str | None = None
+    clock: float = 0.0  # now
 
 
-def cover_site(connection: Connection, scene: Scene, site: Site) -> SiteCoverage:
-    """Decide every cell of one site. Raises UsageError where `since` or `until` is no time."""
+def cover_site(connection: Connection, scene: Scene, site: Site, known: AsOf) -> SiteCoverage:
+    """Decide every cell of one site, of which `known` says until when it was listed. Raises UsageError where `since` or
+    `until` is no time."""
     expected = {e.path: e for e in expected_files(connection, scene.receiver, site.site_id)}
     view = catalog_view(connection, scene.receiver, site.site_id, scene.broken, scene.names)
     trouble = dict(view.trouble)
@@ -83,7 +86,9 @@ def cover_site(connection: Connection, scene: Scene, site: Site) -> SiteCoverage
     notes = (*_notes(apart, view, scene, _never_ran(connection, site)), *skipped.notes)
     unverified = sender_rows.count_unverified(connection).get(site.link, 0)
     notes += (not_verified(unverified, site.name),) if unverified else ()
-    return SiteCoverage(site.name, stretches(found, first, last), tuple(gaps), notes)
+    today = day_of(int(scene.clock * 1000), "ms")
+    shown = dated(stretches(found, first, last), known.last_day, today if last is None else min(today, last))
+    return SiteCoverage(site.name, shown, tuple(gaps), notes, known)
 
 
 def _notes(apart: Mapping[str, str], view: CatalogView, scene: Scene, never_ran: str) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ not answer.
 | `landed` | landed, and the receiver has not answered yet |
 | `partial` | files are refused or in quarantine; all else is done |
 | `pending` | all came, and a settled file holds a change back until its other sources have come again |
+| `stale` | the site's last whole listing is too old: nobody knows what it has sealed since |
 | `idle` | nothing to do but wait for the schedule |
 """
 
@@ -27,9 +28,10 @@ from typing import Any
 from tidemark.errors import PartialError, WindowOverError
 from tidemark.ledger.attempt_rows import FAILED, RETRYING, WORKING, Try
 from tidemark.progress import Figures, said
+from tidemark.proof.as_of import NEVER, AsOf
 from tidemark.proof.unproved import not_verified
 
-RED = ("failed",)
+RED = ("failed", "stale")
 """States that `status` does not end well with."""
 LOST_SECONDS = 60.0  # a worker elsewhere that took no lease, or lost it, for so long does not work
 OVERDUE_SECONDS = 900.0  # a try that is due for so long does not come: nobody schedules
@@ -58,6 +60,7 @@ class LinkFacts:
     host: str = ""
     attempt: Try | None = None  # of a scheduler's newest task; None where a command went on with the link since
     attempted: float = 0.0  # when that was noted
+    as_of: AsOf = NEVER  # the site's last whole listing by this link
     worker: bool | None = None  # whether the attempt's process lives, None where that cannot be known from here
     backlog_files: int = 0
     backlog_bytes: int = 0
@@ -106,6 +109,8 @@ class LinkStatus:
             "try": f.attempt.try_number if f.attempt else None,
             "tries": f.attempt.tries if f.attempt else None,
             "next_try": iso(f.attempt.next_try) if f.attempt and self.state == "retrying" else None,
+            "as_of": iso(f.as_of.at),
+            "stale": f.as_of.stale,
             "last_run_started": iso(f.started),
             "last_run_ended": iso(f.ended),
             "last_success": iso(f.last_success),
@@ -206,13 +211,14 @@ class StatusReport:
 
     @property
     def _red(self) -> list[LinkStatus]:
-        return [link for link in self.links if link.state in RED]
+        return [link for link in self.links if link.state in RED or (link.facts.as_of.stale and link.state != "running")]
 
     def as_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {"links": [link.as_json() for link in self.links]}
         if red := self._red:
             first, more = red[0], f" (and {len(red) - 1} more)" if len(red) > 1 else ""
-            found["error"] = f"link {first.facts.link} is {first.state}: {first.reason}{more}"
+            why = first.reason if first.state in RED else f"{first.facts.as_of.text} ({first.state})"
+            found["error"] = f"link {first.facts.link} is {first.state}: {why}{more}"
             found["hint"] = first.next
         if self.iotdb:
             found["iotdb"] = [{"state": one.state, **vars(one), "differs": list(one.differs)} for one in self.iotdb]
@@ -310,6 +316,8 @@ def _at_rest(f: LinkFacts) -> tuple[str, str, str]:
         return "landed", f"{max(f.unanswered, f.unloaded)} landings are not loaded yet", "./tidemark load"
     if f.late:
         return "pending", _named(f.late), sync
+    if f.as_of.stale:
+        return "stale", f"site {f.site}: {f.as_of.text}", sync
     return "idle", "", ""
 
 

@@ -21,6 +21,8 @@ def explain_link(status: LinkStatus, skipped: Mapping[str, Skipped], events: tup
         evidence.append(f"{f.backlog_files} files ({f.backlog_bytes} bytes) wait, the oldest is {f.oldest_path}")
     if f.pending_drops:
         evidence.append(f"{f.pending_drops} drops are pending at {f.receiver}")
+    if f.run:
+        evidence.append(f"what the site has is known {f.as_of.text}")
     evidence.append(f"newest run {f.run or 'none'} ({f.run_state or 'never ran'}), last success {when(f.last_success)}")
     return Explanation(
         subject=f.link,
@@ -45,6 +47,7 @@ _LINK_WAIT = {
     "gap": "later landings wait; nothing is lost",
     "partial": "everything else goes on",
     "landed": "the load takes it by its own clock",
+    "stale": "its schedule starts the next run; until one has listed the site, nothing is proved of it since",
     "pending": "the next runs send what is asked for; then it is read",
     "idle": "its schedule starts the next run",
 }
@@ -157,7 +160,7 @@ def _held_back(c: Row) -> tuple[str, str, str, str] | None:
 
 _PRESSING = (
     *("failed", "guard", "gap", "interrupted", "retrying", "partial"),
-    *("window", "landed", "pending", "new", "running", "idle"),
+    *("stale", "window", "landed", "pending", "new", "running", "idle"),
 )
 
 

@@ -93,6 +93,7 @@ def readers(root: Path) -> Mapping[str, Mapping[str, Reader]]:
             "deletes": values.one_of("keep", "apply"),
             "delete_limit_files": count,
             "delete_limit_share": values.share,
+            "coverage_stale_hours": values.hours,
         },
         "cluster": {
             "receiver": values.text,

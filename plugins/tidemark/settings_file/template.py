@@ -59,6 +59,7 @@ exclude = []
 deletes = "keep"                           # files that vanished at the site stay in the catalog; "apply" removes them
 delete_limit_files = 100                   # with "apply": more drops than this in a run wait for ./tidemark approve
 delete_limit_share = 0.2                   # as does a larger share of the known files
+coverage_stale_hours = 0                   # a site last listed whole longer ago is stale; 0: 24, or two intervals
 
 [spark]
 master = "local[*]"                        # or spark://host:7077, yarn, k8s://…

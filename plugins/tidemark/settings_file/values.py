@@ -71,6 +71,16 @@ def share(value: Any) -> float:
     return number
 
 
+def hours(value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1.0
+    if isinstance(value, bool) or not 0.0 <= number <= 87_600.0:
+        raise ValueError("must be hours from 0 to 87600")
+    return number
+
+
 def bandwidth(value: Any) -> float:
     """Bytes a second of "20 MB/s", "160 Mbit/s", "1.5 MiB/s"; 0.0, no limit, of ""."""
     if value == "":

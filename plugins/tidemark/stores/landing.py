@@ -109,6 +109,7 @@ class Manifest:
     removed: tuple[str, ...] = ()
     inventory_count: int = 0  # sealed files the site has after this change
     left_out: tuple[tuple[str, str], ...] = ()  # (path, reason) of selected files that did not make it
+    listed: float | None = None  # when the whole listing began that the inventory is by, None where it was not whole
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,8 @@ def encode(paper: Manifest | Receipt) -> bytes:
     """The paper's bytes: JSON without spaces, keys in their order here, so that equal papers have equal digests."""
     number = MANIFEST_FORMAT if isinstance(paper, Manifest) else RECEIPT_FORMAT
     # `vars` of each part, where `asdict` would copy every extent of every file first
-    return json.dumps({"format": number, **vars(paper)}, ensure_ascii=False, separators=(",", ":"), default=vars).encode()
+    said = {name: value for name, value in vars(paper).items() if name != "listed" or value is not None}
+    return json.dumps({"format": number, **said}, ensure_ascii=False, separators=(",", ":"), default=vars).encode()
 
 
 def decode_manifest(data: bytes) -> Manifest:
@@ -84,6 +85,7 @@ def decode_manifest(data: bytes) -> Manifest:
             ),
             removed=tuple(map(_text, raw["removed"])),
             left_out=tuple((_text(p), _text(r)) for p, r in raw["left_out"]),
+            listed=None if raw.get("listed") is None else _moment(raw["listed"]),
         )
     except _BAD as broken:
         raise CorruptionError(f"manifest is not readable: {type(broken).__name__} {broken}") from broken

@@ -65,6 +65,7 @@ class Selection:
     skipped: Mapping[str, str] = field(default_factory=dict)
     guard: str = ""  # why drops are held
     approved: bool = False  # drops go that the operator let go
+    whole: bool = True  # the listing showed all of the site
 
     @property
     def tells_something(self) -> bool:

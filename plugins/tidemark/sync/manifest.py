@@ -27,12 +27,14 @@ from tidemark.stores.landing import InventoryEntry, LandedFile, LandedSchema, Ma
 
 @dataclass(frozen=True)
 class Inventory:
-    """The run's inventory change as recorded at selection. `approved`: it lets go drops that the operator approved."""
+    """The run's inventory change as recorded at selection. `approved`: it lets go drops that the operator approved;
+    `listed`: when the whole listing began that it is by, None where that was not whole."""
 
     added: tuple[InventoryEntry, ...] = ()
     removed: tuple[str, ...] = ()
     count: int = 0
     approved: bool = False
+    listed: float | None = None
 
     @property
     def changes(self) -> bool:
@@ -46,7 +48,7 @@ def read_inventory(text: str) -> Inventory:
         InventoryEntry(e["path"], e["size"], e["mtime"], tuple((d, a, b) for d, a, b in e["extent"]), e["reason"])
         for e in raw["added"]
     )
-    return Inventory(added, tuple(raw["removed"]), raw["count"], raw["approved"])
+    return Inventory(added, tuple(raw["removed"]), raw["count"], raw["approved"], raw.get("listed"))
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ def compose(landing: SentLanding, contents: Contents, link: LinkSettings, site: 
         removed=contents.inventory.removed,
         inventory_count=contents.inventory.count,
         left_out=tuple(sorted((i.path, i.reason or "") for i in contents.failed if i.state in (FAILED, VANISHED))),
+        listed=contents.inventory.listed,
     )
 
 

@@ -61,9 +61,11 @@ class Recalled:
     runs: dict[str, RunStory] = field(default_factory=dict)
     landings: list[SentLanding] = field(default_factory=list)
     receipts: dict[str, tuple[Receipt, str]] = field(default_factory=dict)  # by landing
+    listed: float | None = None  # when the newest whole listing began that a manifest tells of
 
     def take(self, manifest: Manifest, sha256: str, receipt: tuple[Receipt, str] | None, folder: str) -> None:
         """The next manifest of the sequence; `receipt`: decoded and as text, `folder`: the landing's."""
+        self.listed = manifest.listed or self.listed
         for entry in manifest.added:
             self._tell(Seen(entry.path, entry.size, entry.mtime, 0, entry.reason or None), entry.extent)
         for file in manifest.files:

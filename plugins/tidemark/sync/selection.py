@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 from tidemark.errors import CorruptionError, NotFoundError, RetryableError, UnreachableError
 from tidemark.ledger import events, link_rows, run_rows, sender_rows
 from tidemark.ledger.run_rows import DROP, HELD, PINNED, PLANNED, SUPERSEDE
+from tidemark.stores.disk_rows import UNLISTED
 from tidemark.stores.listing import entries_in, folders_of, glance, told
 from tidemark.stores.protocol import Listing, Range, Tier
 from tidemark.sync import snapshot
@@ -36,9 +37,12 @@ def select_files(work: Work, options: Options) -> Mapping[str, int]:
     with work.ledger.read() as connection:
         run = run_rows.get_run(connection, work.run_id)
     if run is None or run.inventory is None:
+        began = work.clock()
         selection, pinned = _pinned(work, options)
+        narrowed = options.send_all_again and (options.only_paths or options.exactly is not None)  # the rest is not recorded
+        listed = began if selection.whole and not narrowed else None
         with work.recording() as connection:
-            _record(connection, work, selection, pinned)
+            _record(connection, work, selection, (pinned, listed))
     with work.ledger.read() as connection:
         counted = run_rows.count_items(connection, work.run_id)
     return {action: sum(n for (a, _), n in counted.items() if a == action) for action in {a for a, _ in counted}}
@@ -69,7 +73,14 @@ def look(site: Site, options: Options) -> Selection:
         unreadable=unreadable,
         gone_lately=gone_lately,
     )
-    return choose(facts, site.link, site.site.data, options)
+    return replace(choose(facts, site.link, site.site.data, options), whole=_whole(listing, found, odd))
+
+
+def _whole(listing: Listing, found: Changes, odd: Sequence[tuple[str, str]]) -> bool:
+    """Whether the listing showed all that the site has: no folder that nobody could list, none away with files we know."""
+    away = tuple(f"{folder.rstrip('/')}/" for folder in listing.missing)
+    unlisted = any(why.startswith(UNLISTED) for _, why in odd)
+    return not unlisted and not any(row.path.startswith(away) for row in found.vanished)
 
 
 def _pinned(work: Work, options: Options) -> tuple[Selection, frozenset[str]]:
@@ -234,8 +245,9 @@ def _approved(connection: Connection, link: str) -> frozenset[str]:
     return frozenset(i.path for i in run_rows.items(connection, row.approved_run, HELD) if i.action == DROP)
 
 
-def _record(connection: Connection, work: Work, selection: Selection, pinned: frozenset[str]) -> None:
-    link, run_id = work.link.name, work.run_id
+def _record(connection: Connection, work: Work, selection: Selection, made: tuple[frozenset[str], float | None]) -> None:
+    """`made`: the linked TsFiles, and when the listing began, None where it was not whole."""
+    link, run_id, (pinned, listed) = work.link.name, work.run_id, made
     items = [
         i if i.action in (DROP, SUPERSEDE) else i._replace(state=PINNED if i.path in pinned else PLANNED)
         for i in selection.items
@@ -260,7 +272,10 @@ def _record(connection: Connection, work: Work, selection: Selection, pinned: fr
         "removed": selection.removed,
         "count": link_rows.count_live(connection, link) - told,
         "approved": selection.approved,
+        "listed": listed,
     }
+    if listed is not None:
+        link_rows.set_link(connection, link, listed=listed, selected=listed)
     held = sum(i.state == HELD for i in items)
     run_rows.set_run(connection, run_id, inventory=json.dumps(inventory, ensure_ascii=False), pending=held)
     _set_guard(connection, work, selection, held)

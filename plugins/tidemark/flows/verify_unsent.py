@@ -1,0 +1,74 @@
+"""What is sealed at a site and was not sent, told by `verify`, which goes there in any case.
+
+What is to be sent is decided by the door of every run and plan (`sync.selection.look`). Since when a file waits is told by
+this machine's clock where that can be: a site's clock may be off by days or years.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidemark.errors import NotFoundError, RetryableError, UnreachableError
+from tidemark.flows.app import App
+from tidemark.ledger import link_rows
+from tidemark.ledger.run_rows import MODS, SEND, item_bytes
+from tidemark.proof.as_of import overdue
+from tidemark.proof.differences import Unsent
+from tidemark.proof.site_coverage import Site
+from tidemark.stores.protocol import Store
+from tidemark.sync import work as looking
+from tidemark.sync.choice import Selection
+from tidemark.sync.selection import look
+from tidemark.sync.work import Options
+
+
+def add_unsent(app: App, site: Site, store: Store, told: tuple[list[Unsent], list[tuple[str, str]]]) -> None:
+    """Add what is not sent, or why nobody can say that, to what was `told` so far: (unsent, not verified)."""
+    unsent, unverified = told
+    try:
+        unsent += unsent_files(app, site, store)
+    except UnreachableError:
+        raise
+    except (NotFoundError, RetryableError) as error:
+        unverified.append((site.name, error.message))
+
+
+def unsent_files(app: App, site: Site, store: Store) -> list[Unsent]:
+    """The files that the next run of the site's link would send, by path. A listing that shows nothing new is the site's
+    newest whole one, and noted so. Raises what looking at a site raises."""
+    link = app.link(site.link)
+    began = app.clock()
+    selection = look(looking.Site(app.ledger, link, app.site(link.site), store), Options())
+    sending = [item for item in selection.items if item.action in (SEND, MODS)]
+    with app.ledger.read() as connection:
+        known = link_rows.get_link(connection, link.name)
+        since = link_rows.waiting_since(connection, link.name, [item.path for item in sending])
+    selected = known.selected if known else None
+    found = []
+    for item in sending:
+        mtime = float(item.mods_mtime if item.action == MODS else item.mtime)
+        sealed = sealed_at(mtime, since.get(item.path), selected, began)
+        found.append(Unsent(site.name, item.path, item_bytes(item), sealed, overdue(link, sealed, began)))
+    if known is not None and _nothing_new(selection):
+        with app.ledger.write() as connection:
+            link_rows.note_listed(connection, link.name, began)
+    return sorted(found, key=lambda one: one.path)
+
+
+def sealed_at(mtime: float, waiting: float | None, selected: float | None, clock: float) -> float:
+    """Since when a file waits to be sent, seconds since 1970. Pure.
+
+    `waiting`: when a run met it and did not bring it; `selected`: when the newest run's whole listing began, which did not
+    show it as it is: it was sealed after that, whatever time (`mtime`) the site's clock gave it. One that lies ahead says
+    nothing.
+    """
+    if waiting is not None:
+        return min(waiting, clock)
+    floor = selected or 0.0
+    return mtime if floor <= mtime <= clock else floor
+
+
+def _nothing_new(selection: Selection) -> bool:
+    """Whether the ledger knew of everything that the listing showed."""
+    news: Sequence[object] = (*selection.items, *selection.seen, *selection.added, *selection.removed, *selection.forgotten)
+    return selection.whole and not news

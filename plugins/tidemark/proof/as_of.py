@@ -1,0 +1,94 @@
+"""Until when what a site has is known, and what that is worth today.
+
+A listing proves what a site had when it began, and nothing of the time after. Its time is that of the machine that listed
+it. A time that lies ahead of who reads it proves nothing: a clock was wrong, and nobody knows by how much.
+Source: docs/decisions/0019-a-proof-has-a-date.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+from sqlalchemy.engine import Connection
+
+from tidemark.ledger.proof_rows import Row, report
+from tidemark.proof.days import day_of
+from tidemark.settings import LinkSettings
+
+AHEAD_SECONDS = 300.0
+"""Clocks of two machines may differ by so much; a time further ahead is not believed."""
+LATE_SECONDS = 900.0
+"""A run that its schedule starts may take so long until what was sealed has come."""
+DAY_SECONDS = 86_400.0
+
+
+@dataclass(frozen=True)
+class AsOf:
+    """`at`: when the last whole listing of the site began, seconds since 1970; None where there was none that can be
+    believed. `stale`: it is older than the site's proofs may be."""
+
+    at: float | None
+    stale: bool
+
+    @property
+    def last_day(self) -> int | None:
+        """The last day (UTC, days since 1970) of which anything is known."""
+        return None if self.at is None else day_of(int(self.at * 1000), "ms")
+
+    @property
+    def text(self) -> str:
+        told = "no whole listing of it is known" if self.at is None else f"as of {moment(self.at)}"
+        return f"{told}, which is stale: nothing is known of it since" if self.stale else told
+
+
+NEVER = AsOf(None, False)
+"""Of a site that nobody was to list yet."""
+
+
+def moment(at: float) -> str:
+    """Seconds since 1970 for people, in UTC."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def as_of(connection: Connection, receiver: str, site_id: str, link: LinkSettings | None, clock: float) -> AsOf:
+    """Of a site at a receiver, by this ledger's link and by what its loaded manifests told. `clock`: now."""
+    rows = report(connection, "site_listings", receiver=receiver, site=site_id, link=link.name if link else "")
+    return judged(rows, link, clock)
+
+
+def judged(rows: Sequence[Row], link: LinkSettings | None, clock: float) -> AsOf:
+    """From (listed, known) pairs: when the listing began by who listed, when this end knew of it. Pure."""
+    believed = [r["listed"] for r in rows if r["listed"] <= min(r["known"] or clock, clock) + AHEAD_SECONDS]
+    at = min(max(believed), clock) if believed else None
+    return AsOf(at, at is None or clock - at > stale_seconds(link, clock))
+
+
+def stale_seconds(link: LinkSettings | None, clock: float) -> float:
+    """How old a site's last whole listing may be: what the link says, else a day, or two intervals of a longer schedule."""
+    if link is not None and link.coverage_stale_hours:
+        return link.coverage_stale_hours * 3600
+    if link is None or not link.schedule:
+        return DAY_SECONDS
+    return max(DAY_SECONDS, 2 * interval_seconds(link, clock))
+
+
+def interval_seconds(link: LinkSettings, at: float) -> float:
+    """The link's schedule around `at`: from the tick before it to the next one; a day where it is run by hand."""
+    if not link.schedule:
+        return DAY_SECONDS
+    from croniter import croniter
+
+    try:
+        ticks = croniter(link.schedule, datetime.fromtimestamp(at, ZoneInfo(link.timezone)))
+        after = ticks.get_next(float)
+        return float(after - ticks.get_prev(float))
+    except (ValueError, KeyError, OSError, OverflowError):  # one that Airflow refuses too: `doctor` names it
+        return DAY_SECONDS
+
+
+def overdue(link: LinkSettings, sealed: float, clock: float) -> bool:
+    """Whether what was sealed then should have been sent: an interval of the schedule and LATE_SECONDS ago."""
+    return clock - sealed > interval_seconds(link, sealed) + LATE_SECONDS
