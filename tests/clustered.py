@@ -126,6 +126,6 @@ def everything_is_held(centre: Clustered, table: PartitionTable | None = None) -
     assert copies == {piece.location: set(deliveries.wanting(table, piece)) for piece in pieces}
     for piece in pieces:
         for node in copies[piece.location]:
-            assert sha256_of(centre.node(node) / piece.location) == piece.sha256
+            assert sha256_of(centre.node(node), piece.location) == piece.sha256
     for node in table.ring.names:
         assert centre.at(node) == sorted(at for at, nodes in copies.items() if node in nodes)

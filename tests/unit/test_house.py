@@ -16,6 +16,24 @@ CODE = ("plugins", "spark_jobs", "dags", "demo", "bench", "tests")
 LONGEST = 350
 LONGEST_TEST = 500
 NAMELESS = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers", "tools", "stuff"}
+ROOMS_OF_UNTRUSTED_FILES = ("load", "proof", "flows", "cluster", "sync", "tsfiles")
+OPENS_ITSELF = {
+    "flows/adopt": "a folder that the operator names",
+    "flows/engine_children": "/proc",
+    "flows/far_tasks": "files in a scratch folder of its own",
+    "flows/java": "a program that it wrote",
+    "flows/ledger_care": "its own lock",
+    "flows/load_iotdb": "a password file that the operator names",
+    "flows/spark_engine": "tasks and results in a folder of its own",
+    "flows/spark_session": "its own log",
+    "proof/site_points": "writes copies into a scratch folder of its own",
+    "tsfiles/dataset": "a folder that the user names",
+    "tsfiles/dataset_commit": "a folder that the user names",
+    "tsfiles/dataset_paper": "a folder that the user names",
+    "tsfiles/filebytes": "the other door: a file that the user names, which must be a regular one",
+    "tsfiles/writer": "writes",
+}
+"""Modules that may open files past `untrusted_files`, and what they open."""
 
 
 def modules(*folders: str) -> list[Path]:
@@ -94,6 +112,38 @@ def test_airflow_does_not_import_our_package_as_plugins() -> None:
     assert done.returncode == 0, done.stderr
     seen = [Path(line) for line in done.stdout.splitlines() if line.endswith(".py")]
     assert not [path for path in seen if (ROOT / "plugins" / "tidemark") in path.parents]
+
+
+@pytest.mark.parametrize(
+    "path",
+    modules(*(f"plugins/tidemark/{room}" for room in ROOMS_OF_UNTRUSTED_FILES), "spark_jobs"),
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_what_others_may_write_is_opened_by_one_door(path: Path) -> None:
+    """A FIFO, a link or a terabyte may lie in every place of a landing, the catalog, a node or a site."""
+    name = str(path.relative_to(path.parents[1]).with_suffix(""))
+    found = [ast.unparse(call) for call in _openings(ast.parse(path.read_text(encoding="utf-8")))]
+    if name in OPENS_ITSELF:
+        assert found, "it opens nothing any more: take it out of the list"
+    else:
+        assert not found, "open it by tidemark.untrusted_files"
+
+
+_READS = {"read_bytes", "read_text", "fromfile", "memmap", "mmap"}
+
+
+def _openings(tree: ast.AST) -> Iterator[ast.Call]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _opens(node.func):
+            yield node
+
+
+def _opens(called: ast.expr) -> bool:
+    if isinstance(called, ast.Name):
+        return called.id == "open"
+    if isinstance(called, ast.Attribute):
+        return called.attr in _READS or (called.attr == "open" and ast.unparse(called.value) != "Cluster")
+    return False
 
 
 def test_no_text_names_a_place_that_only_one_machine_has() -> None:

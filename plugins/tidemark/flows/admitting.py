@@ -87,7 +87,7 @@ def examine_soon(app: App, root: Path, folder: str, files: Iterable[LandedFile],
 
 def _task(root: Path, folder: str, file: LandedFile, data: Sequence[str]) -> ExamineTask:
     name = parse_source_path(file.path, data)
-    return ExamineTask(f"{root}/{folder}", file, name.database if name else "")
+    return ExamineTask(str(root), file, name.database if name else "", folder)
 
 
 def decide(app: App, origin: Origin, checked: Sequence[CheckedFile], at: float) -> Admission:

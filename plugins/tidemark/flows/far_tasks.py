@@ -38,12 +38,12 @@ class FarTask:
 def run_far(far: FarTask) -> Examined | MergeOutcome:
     """Fetch, run, bring back. Raises as the task does, and as the store does."""
     task = far.task
-    root = task.root if isinstance(task, MergeTask) else task.folder
+    root = task.root if isinstance(task, MergeTask) else f"{task.folder}/{task.below}".rstrip("/")
     address = replace(far.files, url=far.files.url.removesuffix("/") + root)
     with tempfile.TemporaryDirectory(prefix="tidemark-far-") as folder, closing(open_store(address)) as store:
         if isinstance(task, ExamineTask):
             _fetch(store, [landed_path(part.path) for part in parts(task.file)], Path(folder))
-            return examine(replace(task, folder=folder))
+            return examine(replace(task, folder=folder, below=""))
         _fetch(store, _needed(task), Path(folder))
         outcome = run_merge_task(replace(task, root=folder))
         _bring(store, [(one.location, one.sha256) for one in outcome.staged], Path(folder))

@@ -9,8 +9,6 @@ docs/formats/ledger-mark.md.
 from __future__ import annotations
 
 import json
-import os
-import stat
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -19,19 +17,19 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.engine import Connection
 
-from tidemark.errors import CorruptionError, PermanentError, PermissionDeniedError
+from tidemark.errors import CorruptionError, PermanentError
 from tidemark.ledger import mark_rows
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.mark_rows import Mark
 from tidemark.settings import ReceiverSettings
 from tidemark.stores.protocol import Store
 from tidemark.tsfiles.receiver_folder import MARK_FILE
+from tidemark.untrusted_files import MOST_SMALL, UntrustedFile
 
 if TYPE_CHECKING:
     from tidemark.flows.app import App
 
 _FORMAT = 1
-_LONGEST = 4096  # bytes of the file
 _EMPTY = "the ledger is empty, or another one: it knows nothing of what lies at"
 _HINT = "./tidemark ledger rebuild --replace (docs/runbooks/ledger-lost.md)"
 
@@ -86,28 +84,18 @@ def judge(ours: Mark | None, told: Mark | None, *, known: bool, used: bool) -> s
 
 def read_mark(root: Path) -> Mark | None:
     """The mark of a receiver's folder; None where there is none. Raises CorruptionError for a file that is no mark."""
-    place = root / MARK_FILE
+    place = UntrustedFile(str(root), MARK_FILE)
     try:
-        file = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as refused:
-        raise PermissionDeniedError(
-            f"{place} cannot be read: {refused.strerror}", hint="./tidemark doctor", subject=str(place)
-        ) from refused
-    try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise ValueError("it is no regular file")
-        raw = json.loads(os.read(file, _LONGEST))
+        raw = json.loads(place.read(MOST_SMALL))
         return Mark(str(uuid.UUID(raw["mark"])), int(raw["changes"]))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError) as broken:
+    except FileNotFoundError:
+        return None
+    except (CorruptionError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError) as broken:
         raise CorruptionError(
             f"{place} cannot be read: {broken}: nobody can tell whether the ledger is the receiver's",
             hint=_HINT,
             subject=str(place),
         ) from broken
-    finally:
-        os.close(file)
 
 
 def write_mark(ledger: Ledger, receiver: str, store: Store) -> None:

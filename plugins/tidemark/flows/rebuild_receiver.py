@@ -39,6 +39,7 @@ from tidemark.stores.listing import all_files
 from tidemark.stores.protocol import Store
 from tidemark.tsfiles.names import parse_source_path
 from tidemark.tsfiles.statistics import FileFacts
+from tidemark.untrusted_files import UntrustedFile
 
 _BATCH_FILES = 512  # files described in one go: starting processes costs more than a file
 
@@ -136,7 +137,7 @@ def _describe(work: _Work, moments: Sequence[Moment], landings: Sequence[_Landed
         if isinstance(moment.what, tuple):
             wanted |= {p.location: p.database for p in moment.what if work.traces.sizes.get(p.location) == p.size}
     places = sorted(wanted)
-    tasks = [KeptTask(str(work.root / place), wanted[place]) for place in places]
+    tasks = [KeptTask(UntrustedFile(str(work.root), place), wanted[place]) for place in places]
     facts: dict[str, FileFacts] = {}
     for outcome in _engine().run("describe_kept", tasks) if tasks else ():
         place = places[outcome.index]

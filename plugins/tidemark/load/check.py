@@ -8,26 +8,33 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from dataclasses import dataclass, replace
+from io import FileIO
 from pathlib import Path
 from typing import Literal
 
-from tidemark.errors import CorruptionError, PermissionDeniedError, RetryableError, TidemarkError
+from tidemark.errors import CorruptionError, RetryableError, TidemarkError
 from tidemark.stores.landing import LandedFile, Part, landed_path
 from tidemark.tsfiles.mods import parse_mods
 from tidemark.tsfiles.statistics import FileFacts, inspect
+from tidemark.untrusted_files import MOST_MODS, UntrustedFile
 
 _BLOCK = 1 << 18  # read into one place over and over, which stays in the cache of a core
 
 
 @dataclass(frozen=True)
 class ExamineTask:
-    """`folder`: absolute folder with the landed files under their source paths; `database`: from the source path."""
+    """`folder`: absolute and trusted, the receiver's; `below`: the folder in it with the landed files under their source
+    paths; `database`: from the source path."""
 
     folder: str
     file: LandedFile
     database: str
+    below: str = ""
+
+    def place(self, part: Part) -> UntrustedFile:
+        """Where a part lies."""
+        return landed_file(Path(self.folder), self.below, part)
 
     @property
     def subject(self) -> str:
@@ -56,7 +63,7 @@ def examine(task: ExamineTask) -> Examined:
     file = task.file
     try:
         for part in parts(file):
-            check_part(Path(task.folder), part)
+            check_part(task.place(part), part)
     except CorruptionError as broken:
         return replace(_troubled(task, broken.message, broken.kind), differs=True)
     except OSError as broken:
@@ -66,14 +73,14 @@ def examine(task: ExamineTask) -> Examined:
 
 @dataclass(frozen=True)
 class KeptTask:
-    """A data file of the catalog. `place`: absolute; `database`: that of its devices."""
+    """A data file of the catalog. `database`: that of its devices."""
 
-    place: str
+    place: UntrustedFile
     database: str
 
     @property
     def subject(self) -> str:
-        return self.place
+        return str(self.place)
 
 
 def describe_kept(task: KeptTask) -> FileFacts:
@@ -81,7 +88,7 @@ def describe_kept(task: KeptTask) -> FileFacts:
     try:
         return inspect(task.place, task.database)
     except OSError as broken:
-        raise RetryableError(f"cannot read {task.place}: {broken}", subject=task.place) from broken
+        raise RetryableError(f"cannot read {task.place}: {broken}", subject=task.subject) from broken
     except (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, RecursionError) as broken:
         raise CorruptionError(f"{task.place} cannot be read: {type(broken).__name__}: {broken}") from broken
 
@@ -91,12 +98,11 @@ def _describe(task: ExamineTask) -> Examined:
     file = task.file
     try:
         if file.mods:
-            place = Path(task.folder, landed_path(file.mods.path))
-            parse_mods(place.read_bytes(), mods_form(file.mods.path), file.mods.path)
+            data = task.place(file.mods).read(MOST_MODS)
+            parse_mods(data, mods_form(file.mods.path), file.mods.path)
         if file.tsfile is None:
             return Examined(file.path, file.generation)
-        place = Path(task.folder, landed_path(file.tsfile.path))
-        return Examined(file.path, file.generation, inspect(place, task.database))
+        return Examined(file.path, file.generation, inspect(task.place(file.tsfile), task.database))
     except TidemarkError as broken:
         if not isinstance(broken, CorruptionError):
             raise
@@ -111,20 +117,21 @@ def _describe(task: ExamineTask) -> Examined:
 def _by_source_path(task: ExamineTask, message: str) -> str:
     """The message without the folder where its file was read: it goes to the quarantine from there."""
     for part in parts(task.file):
-        message = message.replace(str(Path(task.folder, landed_path(part.path))), part.path)
+        message = message.replace(str(task.place(part)), part.path)
     return message
 
 
 def _troubled(task: ExamineTask, trouble: str, kind: int) -> Examined:
-    came = any(_is_plain(Path(task.folder), landed_path(part.path)) for part in parts(task.file))
+    came = any(_is_there(task.place(part)) for part in parts(task.file))
     return Examined(task.file.path, task.file.generation, trouble=trouble, kind=kind, came=came)
 
 
-def _is_plain(folder: Path, relative: str) -> bool:
+def _is_there(place: UntrustedFile) -> bool:
     try:
-        return plain_file(folder, relative) is not None
-    except CorruptionError:
+        place.opened().close()
+    except (CorruptionError, OSError):
         return False  # a symlink or a folder: examined already, and what it is stands in the trouble
+    return True
 
 
 def parts(file: LandedFile) -> list[Part]:
@@ -137,15 +144,23 @@ def mods_form(path: str) -> Literal["mods", "mods2"]:
     return "mods2" if path.endswith(".mods2") else "mods"
 
 
-def check_part(folder: Path, part: Part) -> None:
+def landed_file(root: Path, folder: str, part: Part) -> UntrustedFile:
+    """Where a part of a landing in `folder`, relative to the receiver's `root`, lies."""
+    return UntrustedFile(str(root), f"{folder}/{landed_path(part.path)}" if folder else landed_path(part.path))
+
+
+def check_part(place: UntrustedFile, part: Part) -> None:
     """Size and digest of one landed file; CorruptionError says how they differ."""
-    place = plain_file(folder, landed_path(part.path))
-    if place is None:
-        raise CorruptionError(f"missing: the manifest names {part.path}, it is not in the landing", subject=part.path)
-    size = place.stat().st_size
-    if size != part.size:
-        raise CorruptionError(f"{part.path} has {size} bytes, the manifest says {part.size}", subject=part.path)
-    digest = sha256_of(place)
+    try:
+        with place.opened() as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != part.size:
+                raise CorruptionError(f"{part.path} has {size} bytes, the manifest says {part.size}", subject=part.path)
+            digest = _digest_of(file)
+    except FileNotFoundError as gone:
+        raise CorruptionError(
+            f"missing: the manifest names {part.path}, it is not in the landing", subject=part.path
+        ) from gone
     if digest != part.sha256:
         raise CorruptionError(
             f"{part.path} has SHA-256 {digest[:16]}…, the manifest says {part.sha256[:16]}…: its bytes changed on the way",
@@ -153,32 +168,15 @@ def check_part(folder: Path, part: Part) -> None:
         )
 
 
-def plain_file(folder: Path, relative: str) -> Path | None:
-    """The regular file at `relative` below `folder`, None where there is none; CorruptionError when a symlink is on the way.
-
-    Links are never followed: a landing comes from elsewhere and may not point out of itself.
-    """
-    place = str(folder)
-    names = relative.split("/")
-    for position, name in enumerate(names):
-        place = f"{place}/{name}"
-        try:
-            mode = os.lstat(place).st_mode
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except PermissionError as refused:
-            raise PermissionDeniedError(f"cannot look at {place}: {refused}", subject=place) from refused
-        if stat.S_ISLNK(mode):
-            raise CorruptionError(f"{relative} is or lies below a symlink; links are not followed", subject=relative)
-        if position == len(names) - 1 and not stat.S_ISREG(mode):
-            raise CorruptionError(f"{relative} is not a regular file", subject=relative)
-    return Path(place)
+def sha256_of(place: UntrustedFile) -> str:
+    """Hex digest; raises as opening it."""
+    with place.opened() as file:
+        return _digest_of(file)
 
 
-def sha256_of(place: Path) -> str:
+def _digest_of(file: FileIO) -> str:
     digest = hashlib.sha256()
-    with place.open("rb", buffering=0) as opened:
-        block = memoryview(bytearray(min(_BLOCK, os.fstat(opened.fileno()).st_size + 1)))
-        while count := opened.readinto(block):
-            digest.update(block[:count])
+    block = memoryview(bytearray(min(_BLOCK, os.fstat(file.fileno()).st_size + 1)))
+    while count := file.readinto(block):
+        digest.update(block[:count])
     return digest.hexdigest()

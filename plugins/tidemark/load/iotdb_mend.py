@@ -24,6 +24,7 @@ from tidemark.load.view import CatalogReader, SeenDevice
 from tidemark.tsfiles.column import Column, overlay
 from tidemark.tsfiles.devices import table_segments
 from tidemark.tsfiles.reader import TsFile
+from tidemark.untrusted_files import UntrustedFile
 
 
 @dataclass
@@ -134,7 +135,7 @@ class Mender:
     def _opened(self, device: str) -> TsFile:
         """The highest file that holds a device."""
         layer = self.seen[device].layers[-1]
-        return TsFile(self.root / layer.file.location, layer.file.database)
+        return TsFile(UntrustedFile(str(self.root), layer.file.location), layer.file.database)
 
     def _delete(self, file: CatalogFile, devices: Sequence[CatalogDevice], found: Mapping[str, Difference]) -> int:
         """Take away what the server has too much and `file` brought; the file's bytes say what it brought."""
@@ -142,7 +143,7 @@ class Mender:
         if not much:
             return 0
         try:
-            brought = TsFile(self.root / file.location, file.database)
+            brought = TsFile(UntrustedFile(str(self.root), file.location), file.database)
         except (NotFoundError, FileNotFoundError, CorruptionError):
             return 0  # counted all the same: `differs` says what is too much
         spans = {d.device: Span(d.start, d.end) for d in devices}

@@ -18,6 +18,7 @@ from tidemark.stores.protocol import Store
 from tidemark.tsfiles.column import Column
 from tidemark.tsfiles.devices import is_table, table_segments
 from tidemark.tsfiles.writer import TsFileWriter, device_order, tree_segments
+from tidemark.untrusted_files import UntrustedFile
 
 _BLOCK = 4 << 20
 FOLDER = "staging/iotdb"
@@ -28,7 +29,7 @@ def sound(root: Path, file: CatalogFile) -> None:
     wanted = [(file.location, file.sha256)] + ([(file.mods_location, file.mods_sha256)] if file.mods_location else [])
     for location, digest in wanted:
         try:
-            found = sha256_of(root / location)
+            found = sha256_of(UntrustedFile(str(root), location))
         except FileNotFoundError:
             hint = "./tidemark verify --repair"
             raise SourceVanishedError(f"{location} is gone from the receiver", hint=hint, subject=file.path) from None

@@ -15,13 +15,12 @@ from pathlib import Path
 from types import MappingProxyType
 
 from tidemark.errors import CorruptionError, PermissionDeniedError
-from tidemark.load.check import plain_file
 from tidemark.stores.answered import landing_sign
 from tidemark.stores.landing import MANIFEST, RECEIPT, Manifest, landing_folder
 from tidemark.stores.landing_papers import decode_manifest
+from tidemark.untrusted_files import MOST_PAPER, UntrustedFile
 
 _LONGEST_NAME = 200  # bytes of a landing's name: its papers are kept under it with something behind
-_LARGEST = 1 << 30  # bytes of a manifest: a million files take about 400 MB
 
 
 @dataclass(frozen=True)
@@ -75,14 +74,11 @@ def read_paper(root: Path, folder: Folder, path: str = "") -> Paper:
     since other landings go on."""
     sha256 = ""
     try:
-        place = plain_file(root, path or f"{folder.path}/{MANIFEST}")
-        if place is None:
-            raise CorruptionError("manifest.json went away while it was read")
-        if place.stat().st_size > _LARGEST:
-            raise CorruptionError(f"manifest.json has {place.stat().st_size} bytes, more than any site's files take")
-        data = place.read_bytes()
+        data = UntrustedFile(str(root), path or f"{folder.path}/{MANIFEST}").read(MOST_PAPER)
         sha256 = hashlib.sha256(data).hexdigest()
         return Paper(folder, sha256, check_sound(decode_manifest(data), folder))
+    except FileNotFoundError:
+        return Paper(folder, sha256, None, "manifest.json went away while it was read")
     except (CorruptionError, PermissionDeniedError) as broken:
         return Paper(folder, sha256, None, broken.message)
 

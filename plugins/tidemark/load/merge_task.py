@@ -27,6 +27,7 @@ from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.tally import tally
 from tidemark.tsfiles.writer import TsFileWriter, device_order, tree_segments
 from tidemark.tsfiles.writer_pages import aligned_chunks, mark_chunk, row_times, series_chunks
+from tidemark.untrusted_files import MOST_MODS, UntrustedFile
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ def _proving(task: MergeTask) -> Iterator[Future[None]]:
 
 def _prove(task: MergeTask) -> None:
     for location, sha256 in task.prove:
-        found = sha256_of(Path(task.root, location))
+        found = sha256_of(UntrustedFile(task.root, location))
         if found != sha256:
             raise CorruptionError(
                 f"{location} is not what was loaded: its SHA-256 is {found}, not {sha256}",
@@ -164,10 +165,10 @@ def _prove(task: MergeTask) -> None:
 
 
 def _open(task: MergeTask, source: TaskSource, opened: ExitStack) -> Source:
-    file = opened.enter_context(TsFile(Path(task.root, source.location), task.database))
+    file = opened.enter_context(TsFile(UntrustedFile(task.root, source.location), task.database))
     deletions: Deletions = NO_DELETIONS
     if source.mods_location:
-        data = Path(task.root, source.mods_location).read_bytes()
+        data = UntrustedFile(task.root, source.mods_location).read(MOST_MODS)
         deletions = parse_mods(data, mods_form(source.mods_location), source.mods_location)
     return Source(file, deletions)
 
@@ -250,7 +251,7 @@ def _put(output: _Output, merge: DeviceMerge, part: Part) -> None:
 def _finish(task: MergeTask, partition: int, output: _Output) -> Staged:
     """Close the output and compare what its own statistics say with what was meant."""
     output.writer.close()
-    facts = tally(Path(task.root, output.location), task.database)
+    facts = tally(UntrustedFile(task.root, output.location), task.database)
     counts = output.counts
     if facts.points != counts.points_out or facts.points != output.writer.points or not counts.balanced:
         raise CorruptionError(

@@ -20,7 +20,7 @@ from tidemark.ledger.database import Ledger
 from tidemark.ledger.events import record_many
 from tidemark.ledger.schema_rows import ReceivedLog, SeriesRow
 from tidemark.load.admit import Load, Origin
-from tidemark.load.check import check_part
+from tidemark.load.check import check_part, landed_file
 from tidemark.load.place import schema_location
 from tidemark.stores.landing import Answer, LandedSchema, Manifest, landed_path
 from tidemark.stores.protocol import Store
@@ -237,7 +237,7 @@ def _append(store: Store, root: Path, origin: Origin, kept: KeptLog, part: Lande
         missing = f"bytes {log.position} to {part.start} of schema log {part.path} have not come"
         return replace(kept, trouble=missing)
     try:
-        check_part(root / origin.folder, part.part)
+        check_part(landed_file(root, origin.folder, part.part), part.part)
     except CorruptionError as broken:
         return replace(kept, trouble=f"schema log {part.path}: {broken.message}")
     location = schema_location(origin.site_id, part.path, part.epoch)

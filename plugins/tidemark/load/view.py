@@ -25,6 +25,7 @@ from tidemark.tsfiles.column import Column, overlay
 from tidemark.tsfiles.devices import pad, split_nodes, unquote
 from tidemark.tsfiles.mods import NO_DELETIONS, Deletions, parse_mods
 from tidemark.tsfiles.reader import TsFile
+from tidemark.untrusted_files import MOST_MODS, UntrustedFile
 
 _OPEN_FILES = 64
 _MOST_OPEN_FILES = 512  # where one device lies in so many: each is asked for each of its measurements
@@ -188,13 +189,14 @@ class CatalogReader:
 
 def _open(root: Path, file: CatalogFile) -> tuple[TsFile, Deletions]:
     deletions = _deletions(root, file)
-    return TsFile(root / file.location, file.database), deletions
+    return TsFile(UntrustedFile(str(root), file.location), file.database), deletions
 
 
 def _deletions(root: Path, file: CatalogFile) -> Deletions:
     if not file.mods_location:
         return NO_DELETIONS
-    return parse_mods((root / file.mods_location).read_bytes(), mods_form(file.mods_location), file.mods_location)
+    data = UntrustedFile(str(root), file.mods_location).read(MOST_MODS)
+    return parse_mods(data, mods_form(file.mods_location), file.mods_location)
 
 
 def points(columns: Sequence[Column]) -> Points:

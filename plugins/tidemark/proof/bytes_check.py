@@ -7,13 +7,14 @@ reads every byte and renews what is remembered.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidemark.errors import CorruptionError, PermissionDeniedError
 from tidemark.ledger.proof_rows import FileCheck
+from tidemark.untrusted_files import UntrustedFile
 
 _THREADS = 2  # hashing leaves the interpreter alone; more than two only fight for the disk
 
@@ -66,12 +67,14 @@ def _look(root: Path, record: Recorded, before: FileCheck | None) -> tuple[str, 
         if before is not None and (before.size, before.ctime_ns, before.inode) == seen:
             digest, fresh = before.sha256, None
         else:
-            digest = sha256_of(path)
+            digest = sha256_of(root, record.location)
             fresh = FileCheck(record.location, *seen, digest)
     except FileNotFoundError:
         return f"{record.location} is missing", None
     except OSError as broken:
         return f"{record.location} cannot be read: {broken.strerror}", None
+    except (CorruptionError, PermissionDeniedError) as refused:  # somebody put something else in its place
+        return refused.message, None
     if digest != record.sha256:
         return f"{record.location} has digest {digest[:12]}…, {record.sha256[:12]}… was recorded", fresh
     return "", fresh
@@ -86,7 +89,6 @@ def look_at(root: Path, location: str, sha256: str) -> FileCheck | None:
     return FileCheck(location, stat.st_size, stat.st_ctime_ns, stat.st_ino, sha256)
 
 
-def sha256_of(path: Path) -> str:
-    """Hex digest of a local file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def sha256_of(root: Path, location: str) -> str:
+    """Hex digest of a file below `root`; raises as opening it."""
+    return UntrustedFile(str(root), location).sha256()

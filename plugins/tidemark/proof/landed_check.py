@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from tidemark.errors import CorruptionError
+from tidemark.errors import CorruptionError, PermissionDeniedError
 from tidemark.ledger.proof_rows import Row
 from tidemark.proof.bytes_check import Recorded
 from tidemark.stores.answered import altered, landing_sign
-from tidemark.stores.landing import MANIFEST, landed_path, landing_folder
-from tidemark.stores.landing_papers import decode_manifest
+from tidemark.stores.landed_manifests import landings_of, read_manifest
+from tidemark.stores.landing import landed_path, landing_folder
 
 LOST = "it was whole, is not loaded, and is not at the receiver any more: the later ones of the site wait for it"
 
@@ -22,14 +22,14 @@ def landed_parts(root: Path, site_id: str, loaded: Collection[str]) -> list[tupl
     A manifest that cannot be read is passed over: the load rejects and names it.
     """
     found = []
-    for paper in sorted((root / "landing" / site_id).glob(f"*/{MANIFEST}")):
-        if paper.parent.name in loaded:
+    for landing, path in landings_of(root, site_id):
+        if landing in loaded:
             continue
         try:
-            manifest = decode_manifest(paper.read_bytes())
-        except (CorruptionError, OSError):
+            manifest = read_manifest(root, path)
+        except (CorruptionError, PermissionDeniedError, OSError):
             continue
-        folder = landing_folder(site_id, paper.parent.name)
+        folder = landing_folder(site_id, landing)
         for file in manifest.files:
             for part in (file.tsfile, file.resource, file.mods):
                 if part is not None:

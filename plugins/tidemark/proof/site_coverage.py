@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sqlalchemy.engine import Connection
 
-from tidemark.errors import CorruptionError
+from tidemark.errors import CorruptionError, PermissionDeniedError
 from tidemark.ledger import sender_rows
 from tidemark.ledger.link_rows import get_link
 from tidemark.ledger.proof_rows import report
@@ -22,8 +22,8 @@ from tidemark.proof.passed_over import passed_over
 from tidemark.proof.presence import CatalogView, Expected
 from tidemark.proof.unproved import not_verified
 from tidemark.stores.answered import kept_manifest
+from tidemark.stores.landed_manifests import landings_of, read_manifest
 from tidemark.stores.landing import MANIFEST, Manifest, landing_folder
-from tidemark.stores.landing_papers import decode_manifest
 
 
 @dataclass(frozen=True)
@@ -149,11 +149,11 @@ def _set_apart(scene: Scene, site: Site, not_carried: Sequence[Expected]) -> dic
     told: dict[str, dict[str, str]] = {}
     for file in not_carried:
         if file.landing not in told:
-            kept = scene.root / kept_manifest(site.site_id, file.landing)
-            paper = scene.root / landing_folder(site.site_id, file.landing) / MANIFEST
+            kept = kept_manifest(site.site_id, file.landing)
+            paper = f"{landing_folder(site.site_id, file.landing)}/{MANIFEST}"
             try:
-                added = decode_manifest((kept if kept.exists() else paper).read_bytes()).added
-            except (CorruptionError, OSError):
+                added = read_manifest(scene.root, kept if (scene.root / kept).exists() else paper).added
+            except (CorruptionError, PermissionDeniedError, OSError):
                 added = ()  # without the paper the file counts as expected
             told[file.landing] = {entry.path: entry.reason for entry in added if entry.reason}
     return {file.path: told[file.landing][file.path] for file in not_carried if file.path in told[file.landing]}
@@ -170,13 +170,13 @@ def _not_loaded(connection: Connection, scene: Scene, site: Site, gaps: list[str
     rejected = [r for r in report(connection, "unloaded_landings", **place) if r["state"] == "rejected"]
     decided = {r["landing"] for r in (*loaded, *rejected)}
     found = []
-    for paper in sorted((scene.root / "landing" / site.site_id).glob(f"*/{MANIFEST}")):
-        if paper.parent.name in decided:
+    for landing, path in landings_of(scene.root, site.site_id):
+        if landing in decided:
             continue
         try:
-            found.append(decode_manifest(paper.read_bytes()))
-        except (CorruptionError, OSError) as broken:
-            gaps.append(f"the manifest of landing {paper.parent.name} cannot be read: {broken}")
+            found.append(read_manifest(scene.root, path))
+        except (CorruptionError, PermissionDeniedError, OSError) as broken:
+            gaps.append(f"the manifest of landing {landing} cannot be read: {broken}")
     yield from sorted((m for m in found if m.sequence > newest), key=lambda m: (m.sequence, m.landing))
 
 

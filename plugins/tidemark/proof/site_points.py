@@ -18,6 +18,7 @@ from tidemark.tsfiles.column import Column
 from tidemark.tsfiles.mods import NO_DELETIONS, Deletions, parse_mods
 from tidemark.tsfiles.names import rank
 from tidemark.tsfiles.reader import TsFile
+from tidemark.untrusted_files import MOST_MODS, UntrustedFile
 
 _OPEN_FILES = 32
 _BLOCK = 4 << 20
@@ -88,12 +89,14 @@ class SitePoints:
     def _deletions(self, file: SourceFile) -> Deletions:
         if not file.mods_size:
             return NO_DELETIONS
+        if file.mods_size > MOST_MODS:
+            raise CorruptionError(f"{file.mods_path} has {file.mods_size} bytes of deletions; at most {MOST_MODS} are read")
         form: Literal["mods", "mods2"] = "mods2" if file.mods_path.endswith(".mods2") else "mods"
         return parse_mods(self._store.read(file.mods_path, 0, file.mods_size), form, file.mods_path)
 
-    def _fetched(self, path: str, size: int) -> Path:
+    def _fetched(self, path: str, size: int) -> Path | UntrustedFile:
         if self._local is not None:
-            return self._local / path
+            return UntrustedFile(str(self._local), path)
         copy = self._scratch / path.lstrip("/")
         if not copy.exists():
             copy.parent.mkdir(parents=True, exist_ok=True)

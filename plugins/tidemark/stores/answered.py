@@ -15,14 +15,14 @@ import stat
 from dataclasses import replace
 from pathlib import Path
 
-from tidemark.errors import CorruptionError
+from tidemark.errors import CorruptionError, PermissionDeniedError
 from tidemark.stores.landing import MANIFEST, RECEIPT, Receipt, landing_folder
 from tidemark.stores.landing_papers import decode_receipt
+from tidemark.untrusted_files import MOST_PAPER, MOST_SMALL, UntrustedFile
 
 FOLDER = "answered"
 BEGUN = f"{FOLDER}/format.json"
 ANSWERED_FORMAT = 1
-_LARGEST = 1 << 30  # bytes of a paper
 _MANIFEST, _RECEIPT = ".manifest.json", ".receipt.json"
 
 
@@ -43,7 +43,7 @@ def encode_begun() -> bytes:
 def has_begun(root: Path) -> bool:
     """Whether all answers of this receiver are kept. CorruptionError for those of a newer Tidemark."""
     try:
-        raw = json.loads((root / BEGUN).read_bytes())
+        raw = json.loads(UntrustedFile(str(root), BEGUN).read(MOST_SMALL))
         newest = int(raw["format"])
     except FileNotFoundError:
         return False
@@ -114,11 +114,8 @@ def altered(root: Path, site_id: str, landing: str, manifest_sha256: str) -> lis
 
 
 def read_landed(root: Path, path: str) -> bytes | None:
-    """A paper; None where there is no regular file of at most 1 GiB. No symlink is followed."""
+    """A paper; None where there is no regular file, or one that is too large for a paper. No symlink is followed."""
     try:
-        handle = os.open(root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+        return UntrustedFile(str(root), path).read(MOST_PAPER)
+    except (OSError, CorruptionError, PermissionDeniedError):
         return None
-    with os.fdopen(handle, "rb") as opened:
-        info = os.fstat(handle)
-        return opened.read(info.st_size) if stat.S_ISREG(info.st_mode) and info.st_size <= _LARGEST else None

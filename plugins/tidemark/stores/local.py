@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from tidemark.collector import without_collector
-from tidemark.errors import SourceVanishedError
+from tidemark.errors import CorruptionError, SourceVanishedError
 from tidemark.stores import durable
 from tidemark.stores.disk import Disk
 from tidemark.stores.disk_rows import pack_rows
@@ -13,6 +13,7 @@ from tidemark.stores.landing import check_path
 from tidemark.stores.listing import Frame, PackedEntries
 from tidemark.stores.protocol import Entry, Listing, Range, StoreProperties, Tier
 from tidemark.stores.translation import Where, translated
+from tidemark.untrusted_files import MOST_PAPER
 
 
 class LocalStore:
@@ -128,9 +129,17 @@ class LocalStore:
     def _read(self, path: str, offset: int, length: int | None) -> bytes | None:
         try:
             with translated(self._where, check_path(path)):
+                if (length is None or length > MOST_PAPER) and (found := self._disk.stat(path)):
+                    self._check_size(path, found[0] - offset)
                 return self._disk.read(path, offset, length)
         except SourceVanishedError:
             return None
+
+    def _check_size(self, path: str, size: int) -> None:
+        """Who reads a file as one has its bytes in memory."""
+        if size > MOST_PAPER:
+            text = f"{self._where.name(path)} has {size} bytes, more than the {MOST_PAPER} that are read at once"
+            raise CorruptionError(text, hint="look at who wrote it; ./tidemark why", subject=path)
 
 
 def check_folder(folder: str) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from types import TracebackType
 
 from tidemark.errors import NotFoundError
 from tidemark.tsfiles.wire import corrupt
+from tidemark.untrusted_files import UntrustedFile
 
 _WHOLE = 4 << 20  # bytes that are cheaper read at once than in the many small pieces of an index
 _TAIL = 1 << 20  # of an index that stays in memory while its file is open: a merge has many open at once
@@ -16,13 +18,14 @@ _TAIL = 1 << 20  # of an index that stays in memory while its file is open: a me
 class FileBytes:
     """A local file opened for reading at any position; a context manager. `size` is its length when it was opened.
 
+    A `path` is one that the user named, links and all; what others may have put there comes as an UntrustedFile.
     `all_of_it`: the caller will look at every part, so a file that is not large is read at once.
     """
 
-    def __init__(self, path: Path | str, all_of_it: bool = False) -> None:
+    def __init__(self, path: Path | str | UntrustedFile, all_of_it: bool = False) -> None:
         self.path = str(path)
         try:
-            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            self._descriptor = path.handle() if isinstance(path, UntrustedFile) else _opened(self.path)
         except FileNotFoundError as error:
             raise NotFoundError(f"{self.path}: no such file", subject=self.path) from error
         self.size = os.fstat(self._descriptor).st_size
@@ -67,3 +70,12 @@ class FileBytes:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _opened(path: str) -> int:
+    """NONBLOCK: a FIFO must not hang us."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise corrupt(path, "it is no regular file")

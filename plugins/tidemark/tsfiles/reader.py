@@ -24,6 +24,7 @@ from tidemark.tsfiles.pages import ChunkReader, Span, Times
 from tidemark.tsfiles.series import ChunkPlace, Series, Statistics, parse_series, twice
 from tidemark.tsfiles.whole_devices import CopiedDevice, Terms, WholeDevice, copied_device, whole_device
 from tidemark.tsfiles.wire import corrupt
+from tidemark.untrusted_files import UntrustedFile
 
 
 @dataclass(slots=True)
@@ -47,7 +48,7 @@ class TsFile:
     CorruptionError (what and where), UnsupportedError (device, measurement, encoding), NotFoundError.
     """
 
-    def __init__(self, path: Path | str, database: str = "") -> None:
+    def __init__(self, path: Path | str | UntrustedFile, database: str = "") -> None:
         self._file = FileBytes(path)
         try:
             metadata = read_footer(self._file)

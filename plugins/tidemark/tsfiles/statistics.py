@@ -18,6 +18,7 @@ from tidemark.tsfiles.index import Segments
 from tidemark.tsfiles.series import Series, Statistics, twice
 from tidemark.tsfiles.structure import Place, check_places, place_of, walk_devices
 from tidemark.tsfiles.wire import corrupt
+from tidemark.untrusted_files import UntrustedFile
 
 _DENSEST = 1 << 16
 """Points that a byte of a chunk stands for, at most. A million equal values at a constant pace, packed as well as any
@@ -81,7 +82,7 @@ class _Gathered:
     series: dict[str, SeriesFacts] = field(default_factory=dict)
 
 
-def describe(path: Path | str, database: str = "") -> FileFacts:
+def describe(path: Path | str | UntrustedFile, database: str = "") -> FileFacts:
     """The facts of a TsFile; `database` completes the names of table-model devices.
 
     Raises as `check_structure`. Intervals of an aligned device are those of its time column. A device whose series hold
@@ -91,7 +92,7 @@ def describe(path: Path | str, database: str = "") -> FileFacts:
         return _describe(file, database, [])
 
 
-def inspect(path: Path | str, database: str = "") -> FileFacts:
+def inspect(path: Path | str | UntrustedFile, database: str = "") -> FileFacts:
     """`check_structure` and `describe` in one walk: the facts of a TsFile that is whole. Raises as both do."""
     with FileBytes(path, all_of_it=True) as file:
         chunks: list[Place] = []

@@ -18,12 +18,13 @@ from tidemark.tsfiles.footer import HEAD_LENGTH, FileMetadata, read_footer
 from tidemark.tsfiles.index import IndexWalk, Segments, device_name
 from tidemark.tsfiles.series import Series, parse_series
 from tidemark.tsfiles.wire import Cursor, corrupt
+from tidemark.untrusted_files import UntrustedFile
 
 _GROUP, _PLANS, _PLANS_LENGTH = 0, 4, 16  # marks between chunks: a device follows; two plan indexes follow
 _LONGEST_GAP = 1 << 16
 
 
-def check_structure(path: Path | str) -> int:
+def check_structure(path: Path | str | UntrustedFile) -> int:
     """The version byte (3 or 4) of a TsFile that is whole.
 
     Raises CorruptionError naming what is wrong and where, UnsupportedError for a sound file that Tidemark does not read

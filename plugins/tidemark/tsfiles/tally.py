@@ -14,6 +14,7 @@ from tidemark.tsfiles.footer import read_footer
 from tidemark.tsfiles.series import parse_series
 from tidemark.tsfiles.structure import walk_entries
 from tidemark.tsfiles.wire import Cursor
+from tidemark.untrusted_files import UntrustedFile
 
 _Extent = tuple[int, int, int]  # points, first and last time
 
@@ -30,7 +31,7 @@ class Tally:
         return sum(points for *_, points in self.devices)
 
 
-def tally(path: Path | str, database: str = "") -> Tally:
+def tally(path: Path | str | UntrustedFile, database: str = "") -> Tally:
     """The tally of a TsFile, equal to what `statistics.describe` says of it; raises as that does of the index.
 
     Intervals of an aligned device are those of its time column. A device without points is left out.

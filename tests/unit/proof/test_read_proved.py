@@ -70,9 +70,9 @@ def digested(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     before = bytes_check.sha256_of
 
-    def counting(path: Path) -> str:
-        names.append(path.name)
-        return before(path)
+    def counting(root: Path, location: str) -> str:
+        names.append(Path(location).name)
+        return before(root, location)
 
     monkeypatch.setattr(bytes_check, "sha256_of", counting)
     return names

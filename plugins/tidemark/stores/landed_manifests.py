@@ -1,0 +1,44 @@
+"""Which landings lie at a receiver, and their manifests: whoever fills a landing may put anything there under any name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tidemark.errors import PermissionDeniedError
+from tidemark.stores.landing import MANIFEST, Manifest, landing_folder
+from tidemark.stores.landing_papers import decode_manifest
+from tidemark.untrusted_files import MOST_PAPER, UntrustedFile
+
+
+def read_manifest(root: Path, path: str) -> Manifest:
+    """The manifest at `path` below `root`. Raises CorruptionError, FileNotFoundError, PermissionDeniedError."""
+    return decode_manifest(UntrustedFile(str(root), path).read(MOST_PAPER))
+
+
+def landings_of(root: Path, site_id: str) -> list[tuple[str, str]]:
+    """(landing, path of its manifest below `root`) of a site's whole landings, by name."""
+    site = root / "landing" / site_id
+    if site.is_symlink():
+        return []
+    names = folder_names(site)[0]
+    paths = [(name, f"{landing_folder(site_id, name)}/{MANIFEST}") for name in names]
+    return [(name, path) for name, path in paths if os.path.lexists(root / path)]
+
+
+def folder_names(place: Path) -> tuple[list[str], list[str]]:
+    """The folders in `place` by name, symlinks passed over, and those whose name is not UTF-8, readably."""
+    try:
+        with os.scandir(place) as entries:
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except (FileNotFoundError, NotADirectoryError):
+        return [], []
+    except PermissionError as refused:
+        raise PermissionDeniedError(f"cannot list {place}: {refused}", subject=str(place)) from refused
+    odd = [name for name in names if readable_name(name) != name]
+    return sorted(set(names) - set(odd)), sorted(map(readable_name, odd))
+
+
+def readable_name(name: str) -> str:
+    r"""A name as the file system gives it, with `\x..` for each byte that is not UTF-8."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")

@@ -1,0 +1,123 @@
+"""The one door for reading files that somebody else can put there: below `landing/`, `data/`, `quarantine/`, a data node's
+folder, a site.
+
+Whoever may write there can put a FIFO, a link to a device or to another's file, or a file of a terabyte, and can swap one
+for the other between two calls. So a file is opened folder by folder from a trusted root, no symlink is followed on the
+way, opening never waits, what is opened is a regular file, and what is read whole is measured first. `tests/unit/
+test_house.py` holds that the rooms that work on such files open none by themselves.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from contextlib import suppress
+from io import FileIO
+from typing import NamedTuple
+
+from tidemark.errors import CorruptionError, PermissionDeniedError
+
+MOST_PAPER = 1 << 29
+"""Bytes of a manifest or a receipt: a site of a million files tells about 400 MB at once."""
+MOST_MODS = 1 << 26
+"""Bytes of a file of deletions: about a million of them."""
+MOST_SMALL = 1 << 24
+"""Bytes of a paper that tells of one thing: a decision, a settled merge, a mark."""
+
+_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
+
+
+class UntrustedFile(NamedTuple):
+    """A file at `path` below `root`. The root, and what lies above it, is the operator's; nothing below it is trusted.
+
+    An absolute path stands for itself: its folder is trusted as the operator's settings name it.
+    """
+
+    root: str
+    path: str
+
+    def __str__(self) -> str:
+        return self.path if self.path.startswith("/") else f"{self.root.rstrip('/')}/{self.path}"
+
+    def opened(self) -> FileIO:
+        """The file, opened for reading; a context manager.
+
+        FileNotFoundError where nothing is there; CorruptionError for a symlink, on the way too, and for what is no regular
+        file; PermissionDeniedError.
+        """
+        return FileIO(self.handle(), "rb")
+
+    def handle(self) -> int:
+        """A descriptor of the file, to be closed by the caller; raises as `opened`."""
+        handle = _open_below(self)
+        if stat.S_ISREG(os.fstat(handle).st_mode):
+            return handle
+        os.close(handle)
+        raise self._is("not a regular file")
+
+    def read(self, most: int) -> bytes:
+        """All of its bytes. CorruptionError, before any is read, where it has more than `most`."""
+        with self.opened() as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > most:
+                raise self._is(f"{size} bytes long; at most {most} are read")
+            pieces = []
+            while size and (piece := file.read(size)):
+                pieces.append(piece)
+                size -= len(piece)
+        return b"".join(pieces) if len(pieces) != 1 else pieces[0]
+
+    def sha256(self) -> str:
+        """Its SHA-256 in hex."""
+        with self.opened() as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def _is(self, what: str) -> CorruptionError:
+        return CorruptionError(f"{self.path} is {what}", subject=self.path)
+
+
+def _open_below(file: UntrustedFile) -> int:
+    root, below = file.root, file.path
+    if below.startswith("/"):
+        root, _, below = below.rpartition("/")
+    *folders, name = below.split("/")
+    if any(part in ("", ".", "..") or "\0" in part for part in (*folders, name)):
+        raise CorruptionError(f"{file.path!r} is no path below {root}", subject=file.path)
+    opened: list[int] = []
+    try:
+        above = os.open(root or "/", _FOLDER)
+        opened.append(above)
+        for folder in folders:
+            above = _step(file, folder, above, _FOLDER | os.O_NOFOLLOW)
+            opened.append(above)
+        return _step(file, name, above, _FILE)
+    finally:
+        for handle in opened:
+            os.close(handle)
+
+
+def _step(file: UntrustedFile, name: str, above: int, how: int) -> int:
+    try:
+        return os.open(name, how, dir_fd=above)
+    except PermissionError as refused:
+        raise PermissionDeniedError(f"cannot open {file}: {refused.strerror}", subject=file.path) from refused
+    except OSError as broken:
+        if broken.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(name, above):
+            raise CorruptionError(
+                f"{file.path} is or lies below a symlink; links are not followed", subject=file.path
+            ) from broken
+        if broken.errno in _NOT_THERE:
+            raise FileNotFoundError(errno.ENOENT, "No such file", str(file)) from broken
+        if broken.errno == errno.ENXIO:
+            raise CorruptionError(f"{file.path} is not a regular file", subject=file.path) from broken
+        raise
+
+
+def _is_link(name: str, above: int) -> bool:
+    with suppress(OSError):
+        return stat.S_ISLNK(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode)
+    return False
