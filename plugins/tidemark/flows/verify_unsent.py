@@ -19,6 +19,7 @@ from tidemark.stores.protocol import Store
 from tidemark.sync import work as looking
 from tidemark.sync.choice import Selection
 from tidemark.sync.selection import look
+from tidemark.sync.window import opens
 from tidemark.sync.work import Options
 
 
@@ -48,7 +49,8 @@ def unsent_files(app: App, site: Site, store: Store) -> list[Unsent]:
     for item in sending:
         mtime = float(item.mods_mtime if item.action == MODS else item.mtime)
         sealed = sealed_at(mtime, since.get(item.path), selected, began)
-        found.append(Unsent(site.name, item.path, item_bytes(item), sealed, overdue(link, sealed, began)))
+        late = overdue(link, opens(link.window, link.timezone, sealed), began)
+        found.append(Unsent(site.name, item.path, item_bytes(item), sealed, late))
     if known is not None and _nothing_new(selection):
         with app.ledger.write() as connection:
             link_rows.note_listed(connection, link.name, began)

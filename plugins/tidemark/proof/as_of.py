@@ -48,6 +48,11 @@ NEVER = AsOf(None, False)
 """Of a site that nobody was to list yet."""
 
 
+def iso(moment: float | None) -> str | None:
+    """Seconds since 1970 as ISO 8601 in UTC."""
+    return None if moment is None else datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def moment(at: float) -> str:
     """Seconds since 1970 for people, in UTC."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -90,5 +95,5 @@ def interval_seconds(link: LinkSettings, at: float) -> float:
 
 
 def overdue(link: LinkSettings, sealed: float, clock: float) -> bool:
-    """Whether what was sealed then should have been sent: an interval of the schedule and LATE_SECONDS ago."""
+    """Whether what could go from then on should have been sent: an interval of the schedule and LATE_SECONDS ago."""
     return clock - sealed > interval_seconds(link, sealed) + LATE_SECONDS

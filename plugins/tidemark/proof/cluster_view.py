@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark.proof.status import iso
+from tidemark.proof.as_of import iso
 
 Span = tuple[int, int]
 """Slots from one to another, both inclusive."""

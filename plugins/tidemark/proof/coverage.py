@@ -13,7 +13,7 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from tidemark.errors import DIFFERENCES_FOUND, PartialError
-from tidemark.proof.as_of import NEVER, AsOf, moment
+from tidemark.proof.as_of import NEVER, AsOf, iso
 from tidemark.proof.days import day_of, day_text
 from tidemark.proof.presence import CatalogView, Expected, why_absent
 from tidemark.tsfiles.resource import ANY_DEVICE
@@ -146,7 +146,7 @@ class Coverage:
             "sites": [
                 {
                     "site": s.site,
-                    "as_of": None if s.as_of.at is None else moment(s.as_of.at),
+                    "as_of": iso(s.as_of.at),
                     "stale": s.as_of.stale,
                     "cells": s.cells,
                     "red_cells": s.red_cells,

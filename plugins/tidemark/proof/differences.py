@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tidemark.errors import DIFFERENCES_FOUND, PartialError, UnreachableError
-from tidemark.proof.as_of import moment
+from tidemark.proof.as_of import iso, moment
 
 DAMAGED = "damaged"  # bytes at the receiver are not what was recorded
 MISSING = "missing"  # acknowledged, and not in the catalog
@@ -118,7 +118,7 @@ class VerifyReport:
             "adopted": self.adopted,
             "unreachable": [{"site": site, "error": error} for site, error in self.unreachable],
             "not_read": [{"what": what, "reason": reason} for what, reason in self.not_read],
-            "unsent": [{**vars(one), "sealed_at": moment(one.sealed_at)} for one in self.unsent[:UNSENT_SHOWN]],
+            "unsent": [{**vars(one), "sealed_at": iso(one.sealed_at)} for one in self.unsent[:UNSENT_SHOWN]],
             "unsent_files": len(self.unsent),
             "unsent_bytes": sum(one.bytes for one in self.unsent),
             "elsewhere": [{"site": site, "reason": reason} for site, reason in self.elsewhere],

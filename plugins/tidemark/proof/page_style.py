@@ -29,7 +29,7 @@ h1 { font-size: 22px; margin: 0 0 2px } h2 { font-size: 17px; margin: 36px 0 8px
               min-width: 120px }
 .totals b { display: block; font-size: 22px; font-variant-numeric: tabular-nums }
 .totals .bad b, text.bad { color: var(--bad); fill: var(--bad) } .totals .ok b { color: var(--ok) }
-.legend { display: flex; gap: 18px; align-items: center; color: var(--faint); margin-bottom: 4px }
+.legend { display: flex; flex-wrap: wrap; gap: 4px 18px; align-items: center; color: var(--faint); margin-bottom: 4px }
 .legend svg { vertical-align: -2px; margin-right: 5px }
 .map { display: flex; border: 1px solid var(--line); border-radius: 8px; overflow: hidden; background: var(--panel) }
 .map .names { flex: none; max-width: 38%; overflow-x: auto; border-right: 1px solid var(--line); background: var(--paper) }

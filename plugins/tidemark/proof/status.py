@@ -22,13 +22,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from tidemark.errors import PartialError, WindowOverError
 from tidemark.ledger.attempt_rows import FAILED, RETRYING, WORKING, Try
 from tidemark.progress import Figures, said
-from tidemark.proof.as_of import NEVER, AsOf
+from tidemark.proof.as_of import NEVER, AsOf, iso
 from tidemark.proof.unproved import not_verified
 
 RED = ("failed", "stale")
@@ -234,11 +233,6 @@ def link_status(facts: LinkFacts, clock: float) -> LinkStatus:
     state, reason, following = _at_work(facts, clock) or _at_rest(facts)
     lag = max(0.0, clock - facts.oldest_unsent) if facts.oldest_unsent is not None else 0.0
     return LinkStatus(facts, state, reason, following, lag)
-
-
-def iso(moment: float | None) -> str | None:
-    """Seconds since 1970 as ISO 8601 in UTC."""
-    return None if moment is None else datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _progress(figures: Figures | None) -> dict[str, Any] | None:

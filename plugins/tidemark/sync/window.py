@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, time
+from datetime import datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
 from tidemark.errors import UsageError, WindowOverError
@@ -16,6 +16,16 @@ def is_open(window: str, timezone: str, at: float) -> bool:
     start, end = parse(window)
     now = datetime.fromtimestamp(at, ZoneInfo(timezone)).time().replace(tzinfo=None)
     return start <= now < end if start < end else now >= start or now < end
+
+
+def opens(window: str, timezone: str, at: float) -> float:
+    """When the window is open from `at` on: `at`, or its next beginning. Seconds since 1970."""
+    if is_open(window, timezone, at):
+        return at
+    zone = ZoneInfo(timezone)
+    now, start = datetime.fromtimestamp(at, zone), parse(window)[0]
+    days = (now.date() + timedelta(days=n) for n in range(3))
+    return next(t for day in days if (t := datetime.combine(day, start, zone).timestamp()) >= at)
 
 
 def parse(window: str) -> tuple[time, time]:

@@ -203,6 +203,18 @@ def test_what_is_sealed_and_not_sent_is_told(deploy) -> None:
     assert verify(d.app, d.receiver).exit_code == 0 and not verify(d.app, d.receiver).unsent
 
 
+def test_a_closed_window_makes_nothing_late(deploy) -> None:
+    d = deploy(3)
+    d.sync()
+    hour = int(d.app.clock() % DAY // HOUR)
+    of_link(d, schedule="*/15 * * * *", window=f"{(hour + 4) % 24:02}:00-{(hour + 6) % 24:02}:00")
+    seal_another(d)
+    later(d, 2 * HOUR)
+    assert verify(d.app, d.receiver).exit_code == 0
+    later(d, 3 * HOUR)
+    assert verify(d.app, d.receiver).exit_code == 23
+
+
 @pytest.mark.parametrize("off", [-3 * DAY, 7e9], ids=["3 days behind", "the year 2200"])
 def test_a_clock_of_the_site_that_is_off_makes_nothing_green(deploy, off: float) -> None:
     d = deploy(3)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tidemark.errors import UsageError, WindowOverError
 from tidemark.settings import LinkSettings
 from tidemark.sync.parts import PartLimits, Weighed, batches, part_is_full, partition_of
-from tidemark.sync.window import is_open, require_window
+from tidemark.sync.window import is_open, opens, require_window
 
 DATA = ("data/sequence", "data/unsequence")
 
@@ -78,3 +78,11 @@ def test_outside_is_an_error_that_says_who_goes_on(schedule: str, by_itself: boo
     with pytest.raises(WindowOverError) as caught:
         require_window(link, at("2026-01-01T13:00", "UTC"))
     assert "./tidemark sync l" in caught.value.hint and ("schedule" in caught.value.hint) is by_itself
+
+
+@pytest.mark.parametrize(
+    ("window", "hours", "then"),
+    [("", 7, 7), ("22:00-06:00", 7, 22), ("22:00-06:00", 23, 23), ("02:00-06:00", 7, 26), ("02:00-06:00", 3, 3)],
+)
+def test_when_a_window_opens(window: str, hours: int, then: int) -> None:
+    assert opens(window, "UTC", 86_400.0 * 10 + hours * 3600) == 86_400.0 * 10 + then * 3600
