@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.services.sshd import FarEnd, Sshd
+from tidemark.errors import PermissionDeniedError
 from tidemark.flows.doctor import DoctorReport, doctor
+from tidemark.stores.opening import StoreAddress, open_store
 
 SITE = '[sites.plant1]\nid = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"\ndata = ["data/sequence"]\n'
 
@@ -53,6 +55,21 @@ def test_a_key_that_others_may_read_is_told_though_it_logs_in(sshd: Sshd, tmp_pa
     report = examine(tmp_path, sshd, key=str(key))
     checks = {check.name: check.detail for check in report.checks}
     assert report.exit_code == 0 and ("chmod 600" in checks.get("site plant1: key", "")) is told
+
+
+@pytest.mark.real("sshd")
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_a_key_that_others_may_write_is_not_used(sshd: Sshd, tmp_path: Path, mode: int) -> None:
+    key = tmp_path / "key"
+    key.write_bytes(sshd.key.read_bytes())
+    key.chmod(mode)
+    report = examine(tmp_path, sshd, key=str(key))
+    assert report.exit_code == 6
+    bad = [check for check in report.checks if not check.ok]
+    assert {check.name for check in bad} == {"site plant1", "receiver centre"}
+    assert all("may be written by others" in check.detail and f"chmod 600 {key}" in check.hint for check in bad)
+    with pytest.raises(PermissionDeniedError, match="may be written by others"):
+        open_store(StoreAddress(sshd.url(), sshd.host_key, str(key)))
 
 
 @pytest.mark.real("sshd")

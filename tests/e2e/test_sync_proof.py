@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,24 @@ def test_a_ledger_that_is_made_anew_knows_what_is_not_verified(tmp_path: Path, m
     assert shown(edge) == 2
     assert edge.run("ledger", "rebuild", "--replace", "--yes").code == 0
     assert shown(edge) == 2
+
+
+@pytest.mark.real("sshd")
+def test_a_site_that_refuses_needs_somebody_and_one_that_is_away_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_sshd: Callable[..., Sshd]
+) -> None:
+    server = start_sshd()
+    keys = {"host_key": server.host_key, "key": str(server.key)}
+    edge = Commanded(tmp_path, monkeypatch, store=server.url(tmp_path / "site"), site_keys=keys)
+    edge.seal(1)
+    assert edge.sync().code == 0
+    edge.site_keys = {**keys, "host_key": "SHA256:" + "A" * 43}
+    edge.write_settings()
+    said = edge.run("verify")
+    said.refused(6, "site plant1 was not verified", "the host key of")
+    assert "compare its key there" in said.json["hint"] and said.json["checked"], "what can be verified is"
+    edge.site_keys = keys
+    edge.write_settings()
+    assert edge.run("verify").code == 0
+    server.close()
+    edge.run("verify").refused(5, "site plant1 was not verified")

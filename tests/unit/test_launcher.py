@@ -16,6 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.services.privileges import as_anybody
+from tests.services.processes import PartMissing
+
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = ROOT / "tidemark"
 EMPTY = "# nothing to install\n"
@@ -83,6 +86,35 @@ def test_an_environment_whose_python_is_gone_is_made_anew(start: Run, checkout: 
     python.unlink()
     python.symlink_to("/nowhere/python3")
     assert start("--help").returncode == 0
+
+
+def refused(done: subprocess.CompletedProcess[str], what: str) -> None:
+    assert done.returncode == 6, done
+    assert "Traceback" not in done.stderr and what in done.stderr and "Permission denied" in done.stderr, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert (answer["ok"], answer["kind"]) == (False, 6) and what in answer["error"] and ".venv" in answer["hint"]
+
+
+def test_a_python_that_may_not_be_run_is_told(start: Run, checkout: Path) -> None:
+    start("--ensure", "run")
+    python = checkout / ".venv" / "bin" / "python"
+    python.unlink()
+    python.touch(mode=0)
+    refused(start("status", "--json"), str(python))
+
+
+@pytest.mark.parametrize("closed", [".venv", ".venv/bin"])
+def test_an_environment_that_may_not_be_looked_into_is_told(start: Run, checkout: Path, closed: str) -> None:
+    start("--ensure", "run")
+    mode = (checkout / closed).stat().st_mode
+    (checkout / closed).chmod(0)
+    try:
+        with as_anybody():
+            refused(start("status", "--json"), str(checkout / closed))
+    except PartMissing as missing:
+        pytest.skip(str(missing))
+    finally:
+        (checkout / closed).chmod(mode)
 
 
 def test_without_a_network_it_says_what_it_needs(start: Run, checkout: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from tidemark.cli.call import Call
 from tidemark.cli.parser import VERBS, parse, wants
-from tidemark.cli.screen import Screen
+from tidemark.cli.screen import Screen, Unheard, heard
 from tidemark.cli.verb import Answer
 from tidemark.errors import (
     DIFFERENCES_FOUND,
@@ -58,7 +58,27 @@ class Stopped(BaseException):
 
 def main(words: Sequence[str] | None = None) -> int:
     """Do what `words` say (default: the command line); returns the exit code. Help raises SystemExit(0) as argparse does."""
-    words = sys.argv[1:] if words is None else words
+    try:
+        try:
+            return _done(sys.argv[1:] if words is None else words)
+        finally:
+            with heard():
+                sys.stdout.flush()
+    except Unheard as lost:
+        return _unheard(lost.errno)
+
+
+def _unheard(number: int) -> int:
+    """What was done stands, only its result is told to nobody. Of a reader that has gone: quietly, as a shell tells it."""
+    _write_nowhere([1])  # what Python flushes at its end
+    if number == errno.EPIPE:
+        return 128 + signal.SIGPIPE
+    Screen().fail(f"tidemark: the result cannot be written to stdout: {os.strerror(number)}")
+    Screen().fail("  next: the same command, with its output to where there is room; what was done stands")
+    return PermanentError.kind
+
+
+def _done(words: Sequence[str]) -> int:
     screen = Screen(as_json=wants("json", words), quiet=wants("quiet", words))
     call: Call | None = None
     try:
@@ -78,20 +98,9 @@ def main(words: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, Stopped) as stop:
         code = stop.code if isinstance(stop, Stopped) else 130
         return _failed(screen, _failure(code, "stopped", "the same command goes on from there"), "")
-    except BrokenPipeError:
-        return _unread()
     except Exception as surprise:
         return _surprised(screen, call, surprise)
-    try:
-        return _shown(screen, answer)
-    except BrokenPipeError:
-        return _unread()
-
-
-def _unread() -> int:
-    """Whoever read our output has gone (`… | head`): what Python flushes at its end goes nowhere."""
-    _write_nowhere([sys.stdout.fileno()])
-    return 1
+    return _shown(screen, answer)
 
 
 def _write_nowhere(streams: Sequence[int]) -> None:

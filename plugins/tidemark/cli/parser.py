@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from tidemark import __version__
 from tidemark.cli import verbs_cluster, verbs_deploy, verbs_operate, verbs_prove, verbs_setup, verbs_transfer
+from tidemark.cli.screen import heard
 from tidemark.cli.verb import Verb
 from tidemark.errors import UsageError
 
@@ -34,6 +36,12 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, hint=f"{self.prog} --help")
+
+    def _print_message(self, message: str, _file: object = None) -> None:
+        """Help and version; argparse itself lets go what cannot be written."""
+        with heard():
+            sys.stdout.write(message)
+            sys.stdout.flush()
 
 
 def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:

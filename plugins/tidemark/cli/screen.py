@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from tidemark.visible import plain_json, visible
@@ -16,6 +18,25 @@ if TYPE_CHECKING:
 WIDE = 100_000  # columns of a table that no terminal bounds
 NARROW = 10  # letters for each column of a table: in fewer nobody reads it
 GAP = 2  # spaces between two columns
+
+
+class Unheard(BaseException):
+    """stdout takes no more: who read it has gone (EPIPE), its disk is full, it is closed. Nobody handles it on the way."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.errno = number
+
+
+@contextmanager
+def heard() -> Iterator[None]:
+    """Within the block stdout is written to. Raises Unheard."""
+    if sys.stdout is None:
+        raise Unheard(errno.EBADF)
+    try:
+        yield
+    except OSError as lost:
+        raise Unheard(lost.errno or errno.EIO) from lost
 
 
 class Screen:
@@ -36,11 +57,14 @@ class Screen:
 
     def fail(self, text: str) -> None:
         """What went wrong: on stderr, also with `--quiet`."""
-        print(visible(text), file=sys.stderr, flush=True)
+        if sys.stderr is not None:
+            with suppress(OSError):  # nobody is left to be told
+                print(visible(text), file=sys.stderr, flush=True)
 
     def line(self, text: str) -> None:
         """A line of the result."""
-        print(visible(text))
+        with heard():
+            print(visible(text))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str = "") -> None:
         """A compact table of the result. A column titled `…>` is set right. `empty`: said when there are no rows.
@@ -55,18 +79,19 @@ class Screen:
             return
         from rich.console import Console
 
-        console = Console(highlight=False, emoji=False)
-        if not sys.stdout.isatty():
+        if sys.stdout is None or not sys.stdout.isatty():
             plain = io.StringIO()
             Console(file=plain, width=WIDE, highlight=False, emoji=False).print(_table(columns, shown))
             for line in plain.getvalue().splitlines():
                 self.line(line.rstrip())
             return
+        console = Console(highlight=False, emoji=False)
         if _width(columns, shown) > console.width:
             kept = [number for number in range(len(columns)) if any(row[number] for row in shown)]
             columns, shown = [columns[number] for number in kept], [[row[number] for number in kept] for row in shown]
         if console.width >= min(_width(columns, shown), NARROW * len(columns)):
-            console.print(_table(columns, shown))
+            with heard():
+                console.print(_table(columns, shown))
             return
         for number, row in enumerate(shown):
             if number:
@@ -83,11 +108,12 @@ class Screen:
     def result(self, answer: dict[str, Any]) -> None:
         """The one object of `--json`. What stdout has no letters for is escaped, so that it stays JSON."""
         told = json.dumps(answer, ensure_ascii=False, allow_nan=False, default=str)
-        try:
-            told.encode(sys.stdout.encoding or "utf-8")
-        except UnicodeEncodeError:
-            told = json.dumps(answer, allow_nan=False, default=str)
-        print(plain_json(told), flush=True)
+        with heard():
+            try:
+                told.encode(sys.stdout.encoding or "utf-8")
+            except UnicodeEncodeError:
+                told = json.dumps(answer, allow_nan=False, default=str)
+            print(plain_json(told), flush=True)
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

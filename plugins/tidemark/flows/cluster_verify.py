@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tidemark.cluster import deliveries
 from tidemark.cluster.deliveries import Piece
-from tidemark.errors import HostKeyError, PermissionDeniedError, UnreachableError
+from tidemark.errors import HostKeyError, PermissionDeniedError, TidemarkError, UnreachableError
 from tidemark.flows.cluster_catch_up import catch_up
 from tidemark.flows.cluster_deliver import Parcel, bring
 from tidemark.flows.cluster_nodes import Cluster
@@ -27,11 +27,11 @@ _AT_ONCE = 512  # digests that are asked for at once
 
 @dataclass
 class NodesChecked:
-    """`differences` with what was done about each; `checked`: copies that were read; `away`: (node, why)."""
+    """`differences` with what was done about each; `checked`: copies that were read; `away`: (node, what it answered)."""
 
     checked: int = 0
     differences: list[Difference] = field(default_factory=list)
-    away: list[tuple[str, str]] = field(default_factory=list)
+    away: list[tuple[str, TidemarkError]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def verify_nodes(
                 else:
                     wrong.append((node, location, _why(node, digest, look.pieces[location].sha256)))
         except (UnreachableError, HostKeyError, PermissionDeniedError) as away:
-            found.away.append((node, away.message))
+            found.away.append((node, away))
     for node, location, why in wrong:
         told = Difference(DAMAGED, names.get(look.sites[location], look.sites[location]), location, f"node {node}", why)
         found.differences.append(_repaired(cluster, store, told, node, look.pieces[location], good))

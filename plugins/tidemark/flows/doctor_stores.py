@@ -64,12 +64,13 @@ def looked_at(name: str, address: StoreAddress, opener: Opener, look: Callable[[
     if address.tier != "auto":
         checks.append(_tier(name, address, opener))
     if address.key and _read_by_others(address.key):
-        checks.append(good(f"{name}: key", f"others than its owner may read {address.key}, or write to it: chmod 600 it"))
+        checks.append(good(f"{name}: key", f"warning: others than its owner may read {address.key}: chmod 600 it"))
     return checks
 
 
 def _read_by_others(key: str) -> bool:
-    """ssh would refuse such a key. It works here, as one that a container is handed does."""
+    """ssh would refuse such a key. It works here, as one that a container is handed does; one that others may write does not
+    (`stores.login`)."""
     with suppress(OSError):
         return bool(Path(key).expanduser().stat().st_mode & 0o077)
     return False

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tidemark.errors import HostKeyError, PermissionDeniedError, UnreachableError
+from tidemark.errors import HostKeyError, PermissionDeniedError, TidemarkError, UnreachableError
 from tidemark.flows.app import App
 from tidemark.flows.cluster_cache import restore
 from tidemark.flows.cluster_feed import feeding, through
@@ -32,7 +32,7 @@ from tidemark.load.drops import SETTLED
 from tidemark.load.view import CatalogReader, seen_devices
 from tidemark.progress import Progress, Tick, silent
 from tidemark.proof.bytes_check import Recorded, check_files
-from tidemark.proof.differences import DAMAGED, MISSING, POINTS, Difference, Unsent, VerifyReport
+from tidemark.proof.differences import DAMAGED, MISSING, POINTS, Difference, Unsent, VerifyReport, told_of
 from tidemark.proof.gather import catalog_view, expected_files
 from tidemark.proof.landed_check import landed_parts
 from tidemark.proof.points import compare
@@ -54,7 +54,7 @@ class _Tally:
     adopted: int = 0
     differences: list[Difference] = field(default_factory=list)
     held: list[tuple[str, str]] = field(default_factory=list)
-    unreachable: list[tuple[str, str]] = field(default_factory=list)
+    unreachable: list[tuple[str, TidemarkError]] = field(default_factory=list)
     not_read: dict[str, str] = field(default_factory=dict)
     elsewhere: list[tuple[str, str]] = field(default_factory=list)
     proved: int = 0
@@ -114,7 +114,7 @@ def verify(
         held=tuple(tally.held),
         pending=tally.pending,
         adopted=tally.adopted,
-        unreachable=tuple(tally.unreachable),
+        **told_of(tally.unreachable),
         not_read=tuple(tally.not_read.items()),
         elsewhere=tuple(tally.elsewhere),
         proved=tally.proved,
@@ -133,7 +133,7 @@ def _verify_all(works: Sequence[_Work], cluster: Cluster | None, store: Store | 
         found = verify_nodes(cluster, sites, sites, store, first.progress)
         first.tally.checked += found.checked
         first.tally.differences += found.differences
-        first.tally.unreachable += [(f"node {node}", why) for node, why in found.away]
+        first.tally.unreachable += [(f"node {node}", error) for node, error in found.away]
 
 
 def _verify_site(work: _Work, deep: bool) -> None:
@@ -159,7 +159,7 @@ def _verify_site(work: _Work, deep: bool) -> None:
             if deep and work.root is not None:
                 _compare_points(work, work.root, store, source, present)
     except (UnreachableError, HostKeyError, PermissionDeniedError) as error:
-        work.tally.unreachable.append((work.site.name, error.message))
+        work.tally.unreachable.append((work.site.name, error))
         if source is None:
             _receiver_side(work, None, None)
     with work.app.ledger.read() as connection:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidemark.errors import NotFoundError, RetryableError, UnreachableError
+from tidemark.errors import NotFoundError, RetryableError, TidemarkError, UnreachableError
 from tidemark.flows.app import App
 from tidemark.ledger import link_rows
 from tidemark.ledger.run_rows import MODS, SEND, item_bytes
@@ -23,7 +23,7 @@ from tidemark.sync.window import opens
 from tidemark.sync.work import Options
 
 
-def add_unsent(app: App, site: Site, store: Store, told: tuple[list[Unsent], list[tuple[str, str]]]) -> None:
+def add_unsent(app: App, site: Site, store: Store, told: tuple[list[Unsent], list[tuple[str, TidemarkError]]]) -> None:
     """Add what is not sent, or why nobody can say that, to what was `told` so far: (unsent, not verified)."""
     unsent, unverified = told
     try:
@@ -31,7 +31,7 @@ def add_unsent(app: App, site: Site, store: Store, told: tuple[list[Unsent], lis
     except UnreachableError:
         raise
     except (NotFoundError, RetryableError) as error:
-        unverified.append((site.name, error.message))
+        unverified.append((site.name, error))
 
 
 def unsent_files(app: App, site: Site, store: Store) -> list[Unsent]:

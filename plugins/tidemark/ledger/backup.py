@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import PermanentError
-from tidemark.ledger.database import Ledger
+from tidemark.ledger.database import Ledger, close_to_others
 from tidemark.ledger.migrations import migrate
 
 _ROWS = 5_000  # copied at once
@@ -30,6 +30,7 @@ def back_up(ledger: Ledger, target: Path) -> int:
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
     part.unlink(missing_ok=True)
+    close_to_others(part)
     if ledger.is_sqlite:
         with closing(ledger.engine.raw_connection()) as source, closing(sqlite3.connect(part)) as copy:
             assert source.driver_connection is not None

@@ -7,11 +7,12 @@ busy is `RetryableError`, one that is full is `DiskFullError`, one that is damag
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -22,6 +23,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from tidemark.errors import CorruptionError, DiskFullError, PermissionDeniedError, RetryableError, TidemarkError
 
 BUSY_TIMEOUT_MS = 30_000
+OWNER_ALONE = 0o600
 LEAST_ROOM = 65_536  # bytes; SQLite's shared memory grows by 32 KB
 
 
@@ -82,6 +84,11 @@ def _engine(url: str) -> Engine:
         return sa.create_engine(url, pool_pre_ping=True, pool_size=4)
     engine = sa.create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_MS / 1000})
 
+    @event.listens_for(engine, "do_connect")
+    def _close_to_others(*_asked: object) -> None:
+        if engine.url.database and engine.url.database != ":memory:":
+            close_to_others(Path(engine.url.database))
+
     @event.listens_for(engine, "connect")
     def _prepare(connection: sqlite3.Connection, _record: object) -> None:
         connection.isolation_level = None  # SQLAlchemy's `begin` event below starts transactions
@@ -95,6 +102,18 @@ def _engine(url: str) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+def close_to_others(path: Path) -> None:
+    """A database file, made where there is none, that its owner alone reads and writes, with what SQLite keeps beside it:
+    that gets the mode of the file. Where the mode cannot be set, SQLite says what it cannot do."""
+    with suppress(OSError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, OWNER_ALONE))
+    for end in ("", "-wal", "-shm"):
+        with suppress(OSError):
+            place = Path(f"{path}{end}")
+            if place.stat().st_mode & 0o077 and place.is_file():
+                place.chmod(OWNER_ALONE)
 
 
 def _keep_wal(connection: sqlite3.Connection) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tidemark.errors import DIFFERENCES_FOUND, PartialError, UnreachableError
+from tidemark.errors import DIFFERENCES_FOUND, PartialError, PermanentError, TidemarkError, UnreachableError
 from tidemark.proof.as_of import iso, moment
 
 DAMAGED = "damaged"  # bytes at the receiver are not what was recorded
 MISSING = "missing"  # acknowledged, and not in the catalog
 SOURCE = "source differs"  # the site's bytes changed under an unchanged size and time
 POINTS = "points differ"  # the same files, other points
+_AGAIN = "./tidemark doctor, then verify again"
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,19 @@ UNSENT_SHOWN = 10_000
 """Unsent files listed one by one; `unsent_files` counts all."""
 
 
+def told_of(errors: Sequence[tuple[str, TidemarkError]]) -> dict[str, Any]:
+    """`unreachable` and `refused` of a report: what sites and nodes answered, first those that need somebody."""
+    away = sorted(errors, key=lambda one: not isinstance(one[1], PermanentError))
+    needs = [error.hint or _AGAIN for _, error in away if isinstance(error, PermanentError)]
+    return {"unreachable": tuple((name, error.message) for name, error in away), "refused": needs[0] if needs else ""}
+
+
 @dataclass(frozen=True)
 class VerifyReport:
     """`checked`: digests compared (and series, when deep). `held`: files that a quarantine, an owner or the operator keeps
     out; `pending`: files that changed or came since the newest run; `adopted`: files that another tool brought, which are
-    not compared; `unreachable`: sites that did not answer: not verified; `not_read`: files and series that could not be
+    not compared; `unreachable`: sites that did not answer: not verified; `refused`: what to do where
+    one of them, the first, answered and needs somebody (a host key, a login); `not_read`: files and series that could not be
     compared; `elsewhere`: sites whose source another Tidemark verifies; `proved`: files that were not verified at the source
     when they were sent and are now; `unverified`: files that still are not."""
 
@@ -65,15 +75,16 @@ class VerifyReport:
     proved: int = 0
     unverified: int = 0
     unsent: tuple[Unsent, ...] = ()  # sealed at a site and not sent
+    refused: str = ""
 
     @property
     def exit_code(self) -> int:
-        """20 while a difference stands; 5 where a site was not verified; 23 where a file is held, was not
-        read, or should have been sent; else 0."""
+        """20 while a difference stands; 5 where a site was not verified, 6 where that needs somebody; 23 where a file is
+        held, was not read, or should have been sent; else 0."""
         if any(not d.repaired for d in self.differences):
             return DIFFERENCES_FOUND
         if self.unreachable:
-            return UnreachableError.kind
+            return PermanentError.kind if self.refused else UnreachableError.kind
         return PartialError.kind if self.held or self.not_read or self._overdue else 0
 
     @property
@@ -90,7 +101,10 @@ class VerifyReport:
         if self.unreachable:
             name, error = self.unreachable[0]
             who = name if name.startswith("node ") else f"site {name}"
-            return {"error": f"{who} was not verified: {error}", "hint": "./tidemark doctor, then verify again"}
+            return {
+                "error": f"{who} was not verified: {error}",
+                "hint": self.refused or "./tidemark doctor, then verify again",
+            }
         for found, what in ((self.held, "held back"), (self.not_read, "not compared")):
             if found:
                 more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""

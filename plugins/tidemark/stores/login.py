@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -223,6 +224,15 @@ def _is_there(path: Path) -> bool:
 
 
 def _load(path: Path) -> paramiko.PKey:
+    """Raises PermissionDeniedError for one that others may write: who does so logs in as whom they like. (That others may
+    read one is told by `doctor`: a container is handed such.)"""
+    with suppress(OSError):
+        if path.stat().st_mode & 0o022:
+            raise PermissionDeniedError(
+                f"key {path} may be written by others than its owner: it is not used",
+                hint=f"chmod 600 {path}, and make sure that it is still yours: ssh-keygen -y -f {path}",
+                subject=str(path),
+            )
     try:
         return paramiko.PKey.from_path(path)
     except FileNotFoundError as missing:

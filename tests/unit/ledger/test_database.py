@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from tidemark.errors import CorruptionError, DiskFullError, RetryableError
+from tidemark.ledger.backup import back_up
 from tidemark.ledger.database import Ledger, now
 from tidemark.ledger.migrations import migrate
 
@@ -95,3 +97,31 @@ def test_a_server_that_is_away_or_goes_away_is_retryable(postgres_url: str) -> N
         connection.execute(sa.text("INSERT INTO run_alias VALUES ('b', 'r')"))
     assert _aliases(ledger) == []  # and the next transaction has a new connection
     ledger.close()
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {place.name: stat.S_IMODE(place.stat().st_mode) for place in folder.iterdir() if place.name.startswith("ledger")}
+
+
+def test_its_owner_alone_reads_a_ledger_and_what_lies_beside_it(tmp_path: Path) -> None:
+    """Paths, devices, reasons: whoever may read them learns what the sites have."""
+    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
+    migrate(ledger)
+    with ledger.write() as connection:
+        connection.execute(sa.text("SELECT 1"))
+        assert modes(tmp_path) == dict.fromkeys(("ledger.db", "ledger.db-wal", "ledger.db-shm"), 384)
+    back_up(ledger, tmp_path / "ledger-copy.db")
+    assert set(modes(tmp_path).values()) == {0o600}
+    ledger.close()
+
+
+def test_a_ledger_that_others_could_read_is_closed_to_them_when_it_is_opened(tmp_path: Path) -> None:
+    made = Ledger(f"sqlite:///{tmp_path}/ledger.db")
+    migrate(made)
+    for place in tmp_path.iterdir():
+        place.chmod(0o644)
+    again = Ledger(f"sqlite:///{tmp_path}/ledger.db")
+    with again.read():
+        assert set(modes(tmp_path).values()) == {0o600}
+    for ledger in (again, made):
+        ledger.close()
