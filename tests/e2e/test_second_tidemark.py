@@ -72,13 +72,25 @@ def test_one_link_has_one_run_at_a_time(two: tuple[Deployed, Deployed]) -> None:
 
 def test_the_same_site_twice_to_one_receiver_is_told(two: tuple[Deployed, Deployed], tmp_path: Path) -> None:
     """That cannot be: a receiver counts a site's landings in one sequence. It is told, and nothing is harmed."""
+    _, at_site = two
+    FillingSite.whole(SITE, at_site.site_root)
+    at_site.run(*SYNC)
+    second = replace(at_site, folder=tmp_path / "second").write()
+    assert "plant1" in second.run(*SYNC, expect=(6,))["error"]
+    second.config.write_text(second.config.read_text().replace("[links.plant1]", "[links.other]"))
+    assert "one sequence" in second.run("sync", "other", expect=(6,))["error"]
+    beside(at_site, tmp_path / "elsewhere").run("load")
+    assert at_site.run(*SYNC)["state"] == "nothing"
+    assert beside(at_site, tmp_path / "elsewhere").read() == SITE.rows()
+
+
+def test_a_second_ledger_at_a_receiver_is_told(two: tuple[Deployed, Deployed], tmp_path: Path) -> None:
+    """A receiver on this machine has one."""
     at_centre, _ = two
     FillingSite.whole(SITE, at_centre.site_root)
     at_centre.run(*SYNC)
     second = replace(at_centre, folder=tmp_path / "second").write()
-    assert "plant1" in second.run(*SYNC, expect=(6,))["error"]
-    second.config.write_text(second.config.read_text().replace("[links.plant1]", "[links.other]"))
-    assert "one sequence" in second.run("sync", "other", expect=(6,))["error"]
-    assert second.run("load", expect=(6,))["hint"]
+    for words in (SYNC, ("load",), ("status",)):
+        assert "knows nothing of what lies at receiver centre" in second.run(*words, expect=(6,))["error"]
     assert at_centre.run(*SYNC)["state"] == "nothing"
     assert at_centre.read() == SITE.rows()
