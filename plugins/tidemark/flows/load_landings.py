@@ -8,7 +8,7 @@ Tidemark may be another machine. Source: DESIGN §3, §5; CONTRACT §1 `load`.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from tidemark.flows.ledger_marks import catch_up_mark
 from tidemark.flows.load_result import LoadResult, Tally, Trouble
 from tidemark.flows.proved_files import note_proved
 from tidemark.flows.replay import Bench, replay_refused
+from tidemark.flows.taking import called_as_landed, is_ours, leave, sweep_taken, take_in
 from tidemark.ledger import landing_rows
 from tidemark.ledger.catalog_rows import CatalogFile
 from tidemark.ledger.events import record, record_many
@@ -40,7 +41,7 @@ from tidemark.ledger.leases import Lease, Leases, check_in
 from tidemark.load import schema
 from tidemark.load.admit import Admission, Origin
 from tidemark.load.landing_record import record_landing
-from tidemark.load.manifests import Folder, Paper, landing_folders, read_paper
+from tidemark.load.manifests import Folder, Paper, in_batches, landing_folders, read_paper, unlike
 from tidemark.load.place import put
 from tidemark.load.sequence import Arrival, judge
 from tidemark.load.tidy import clean_landing, sweep_waiting, unnamed_files
@@ -107,6 +108,7 @@ def load(
         work = _Work(app, receiver, root, store, lease, engine, progress, rows, cluster, finished)
         catch_up_mark(app, receiver, store)
         sweep_waiting(app.ledger, store, receiver.name, lease)
+        sweep_taken(store)
         catch_up(cluster, store, most=_CATCH_UP)
         replay_refused(Bench(app, receiver, root, store, lease, engine, cluster))
         failed = _load_sites(work, landing_folders(root, site_id, finished))
@@ -136,7 +138,7 @@ def _load_sites(work: _Work, found: Iterable[Folder]) -> list[TidemarkError]:
 def _load_site(work: _Work, site_id: str, folders: Sequence[Folder]) -> None:
     with work.app.ledger.read() as connection:
         last_sequence, last_landing = landing_rows.last_loaded(connection, work.receiver.name, site_id)
-        site = landing_rows.sites(connection).get(site_id)
+        sites = landing_rows.sites(connection)
     papers: dict[str, Paper] = {}
     for folder in folders:
         row = work.rows.get((site_id, folder.landing))
@@ -144,7 +146,7 @@ def _load_site(work: _Work, site_id: str, folders: Sequence[Folder]) -> None:
             _finish(work, folder, None)
             continue
         paper = read_paper(work.root, folder)
-        trouble = paper.trouble or _unlike(paper.manifest, site)
+        trouble = paper.trouble or unlike(paper, sites)
         if trouble:
             _reject(work, paper, trouble)
         else:
@@ -161,7 +163,7 @@ def _load_site(work: _Work, site_id: str, folders: Sequence[Folder]) -> None:
             _wait(work, paper, verdict.reason)
         else:
             _reject(work, paper, verdict.reason)
-    for batch in _batches(ready):
+    for batch in in_batches(ready, _BATCH_FILES):
         _load_batch(work, batch)
 
 
@@ -169,7 +171,7 @@ def _load_batch(work: _Work, papers: Sequence[Paper]) -> None:
     """Check the files of some following landings together, then take landing after landing."""
     landings = [_open(work, paper) for paper in papers]
     files = [(one.origin, file) for one in landings for file in one.manifest.files]
-    checked = examine_all(work.app, files, work.root, work.engine, work.progress)
+    checked = called_as_landed(work.root, examine_all(work.app, files, work.root, work.engine, work.progress))
     for one in landings:
         _take(work, one, [c for c in checked if c.origin is one.origin])
 
@@ -187,6 +189,9 @@ def _open(work: _Work, paper: Paper) -> _Landing:
         if (row.site_id, row.landing) not in work.rows:
             record(connection, "landing.found", site_id=row.site_id, landing=row.landing, sequence=row.sequence)
     origin = Origin.of(manifest, receiver.name, receiver.partition_interval_ms)
+    if not is_ours(work.app, origin, paper, work.root):
+        logs = (log.part.path for log in manifest.schema)
+        origin = take_in(work.store, work.root, origin, manifest.files, logs)
     return _Landing(paper, manifest, origin, row)
 
 
@@ -202,6 +207,7 @@ def _take(work: _Work, one: _Landing, checked: Sequence[CheckedFile]) -> None:
     _record(work, one, admission, logs, strays)
     # CRASH WINDOW: recorded but not answered: the next load writes the receipt from the record.
     _finish(work, one.paper.folder, one.paper)
+    leave(work.store, one.origin)
     work.placed.extend(load.row for load in admission.loads)
 
 
@@ -328,23 +334,3 @@ def _row(work: _Work, paper: Paper, state: str, reason: str | None) -> LandingRo
         found=work.app.clock(),
         listed=manifest.listed if manifest else None,
     )
-
-
-def _unlike(manifest: Manifest | None, site: SiteRow | None) -> str:
-    """What a site may not change: its times would be read wrongly."""
-    if manifest is not None and site is not None and site.time_unit != manifest.time_unit:
-        return f"the site's time unit was {site.time_unit} and is {manifest.time_unit} now; set time_unit back at the sender"
-    return ""
-
-
-def _batches(papers: Sequence[Paper]) -> Iterator[list[Paper]]:
-    batch: list[Paper] = []
-    files = 0
-    for paper in papers:
-        batch.append(paper)
-        files += len(paper.manifest.files) if paper.manifest else 0
-        if files >= _BATCH_FILES:
-            yield batch
-            batch, files = [], 0
-    if batch:
-        yield batch

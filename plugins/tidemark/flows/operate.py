@@ -22,6 +22,7 @@ from tidemark.flows.cluster_forward import make_visible
 from tidemark.flows.cluster_nodes import opened
 from tidemark.flows.ledger_marks import changing
 from tidemark.flows.replay import Bench, replay_refused, take, try_again
+from tidemark.flows.taking import leave
 from tidemark.ledger import audit, landing_rows, link_rows, owner_rows, run_rows, trouble_rows
 from tidemark.ledger.events import record
 from tidemark.ledger.leases import Leases, check_in
@@ -83,8 +84,10 @@ def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engin
             )
         origin, admission = try_again(bench, row)
         if admission.holds:
+            leave(bench.store, origin)
             raise _still_held(row, admission.holds[0])
         put(bench.store, admission.placements)
+        leave(bench.store, origin)
         # CRASH WINDOW: in place, not recorded: the file is still held, releasing it again goes on.
 
         def tell(connection: Connection) -> tuple[Answer, ...]:

@@ -15,6 +15,7 @@ from tidemark.flows.admitting import decide, examine_all
 from tidemark.flows.app import App
 from tidemark.flows.cluster_forward import make_visible
 from tidemark.flows.cluster_nodes import Cluster
+from tidemark.flows.taking import leave, take_in
 from tidemark.ledger import landing_rows, owner_rows
 from tidemark.ledger.events import record
 from tidemark.ledger.leases import Lease, check_in
@@ -64,9 +65,12 @@ def replay_refused(bench: Bench) -> list[RefusalRow]:
 
 
 def try_again(bench: Bench, row: QuarantineRow | RefusalRow) -> tuple[Origin, Admission]:
-    """Check a waiting file again and decide on it; nothing is recorded."""
+    """Check a copy of a waiting file again and decide on it; nothing is recorded. Once it is placed, or held, `leave`.
+
+    A copy, because a file of before may have come here by a link from its landing.
+    """
     file, data = decode_entry(row.entry)
-    origin = _origin(bench, row, file, data)
+    origin = take_in(bench.store, bench.root, _origin(bench, row, file, data), [file])
     checked = examine_all(bench.app, [(origin, file)], bench.root, bench.engine, silent)
     return origin, decide(bench.app, origin, checked, bench.app.clock())
 
@@ -87,12 +91,14 @@ def _replay(bench: Bench, row: RefusalRow) -> bool:
     with bench.app.ledger.read() as connection:
         owners = owner_rows.owners_of(connection, row.receiver, [r.refused.device for r in admission.refusals])
     if admission.refusals:
+        leave(bench.store, origin)
         device = admission.refusals[0].refused.device
         with bench.app.ledger.write() as connection:
             check_in(connection, bench.lease)
             owner_rows.still_refused(connection, row.refusal_id, device, owners[device])
         return False
     put(bench.store, admission.placements)
+    leave(bench.store, origin)
     # CRASH WINDOW: in place, not recorded: still refused, the next load replays it.
     at = bench.app.clock()
 

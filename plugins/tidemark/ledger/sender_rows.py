@@ -137,3 +137,15 @@ def _in_chunks(connection: Connection, sql: str, link: str, paths: Sequence[str]
     statement = sa.text(sql).bindparams(sa.bindparam("paths", expanding=True))
     for at in range(0, len(paths), _CHUNK):
         yield from connection.execute(statement, {"link": link, "paths": list(paths[at : at + _CHUNK])})
+
+
+def carried(connection: Connection, receiver: str, site_id: str, landing: str, manifest_sha256: str) -> bool:
+    """Whether a run of this ledger brought this landing of the site to the receiver. One that a rebuild found there did
+    not: such runs have no fence."""
+    sql = (
+        "SELECT 1 FROM sent_landing s JOIN run r ON r.run_id = s.run_id JOIN link l ON l.link = s.link"
+        " WHERE s.landing = :landing AND s.manifest_sha256 = :sha256 AND r.fence > 0"
+        " AND l.receiver = :receiver AND l.site_id = :site"
+    )
+    values = {"landing": landing, "sha256": manifest_sha256, "receiver": receiver, "site": site_id}
+    return connection.execute(sa.text(sql), values).first() is not None

@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 from tidemark.errors import CorruptionError, PermissionDeniedError
+from tidemark.ledger.landing_rows import SiteRow
 from tidemark.stores.answered import landing_sign
 from tidemark.stores.landing import MANIFEST, RECEIPT, Manifest, landing_folder
 from tidemark.stores.landing_papers import decode_manifest
@@ -115,6 +116,36 @@ def check_sound(manifest: Manifest, folder: Folder) -> Manifest:
             if part is not None and not part.path.startswith(file.path + "."):
                 raise CorruptionError(f"{file.path}: {part.path} is no companion of it")
     return manifest
+
+
+def unlike(paper: Paper, sites: Mapping[str, SiteRow]) -> str:
+    """What keeps a site's landing out, by what is known of this site and of `sites`, by id; '' where nothing does.
+
+    A site's time unit may not change: its times would be read wrongly. The names of its data files begin with the first
+    characters of its id: another site of the same ones would write over them.
+    """
+    manifest, site = paper.manifest, sites.get(paper.folder.site_id)
+    if manifest is not None and site is not None and site.time_unit != manifest.time_unit:
+        return f"the site's time unit was {site.time_unit} and is {manifest.time_unit} now; set time_unit back at the sender"
+    start = paper.folder.site_id[:8]
+    other = next((s for s in sites.values() if s.site_id[:8] == start and site is None), None)
+    if other is not None:
+        return f"the site's id begins with {start} as that of site {other.name} ({other.site_id}) does: give it another id"
+    return ""
+
+
+def in_batches(papers: Sequence[Paper], most: int) -> Iterator[list[Paper]]:
+    """Following landings together, until they have `most` files."""
+    batch: list[Paper] = []
+    files = 0
+    for paper in papers:
+        batch.append(paper)
+        files += len(paper.manifest.files) if paper.manifest else 0
+        if files >= most:
+            yield batch
+            batch, files = [], 0
+    if batch:
+        yield batch
 
 
 def _check_file(manifest: Manifest, path: str) -> None:

@@ -1,7 +1,8 @@
 """Where loaded, refused and quarantined files lie at the receiver, and how they get there.
 
-Placing is a hard link from the landing (a copy where the disk has none): the bytes are durable under their place before
-the ledger speaks of it, and the landing still has them until the receipt is written. Source: CONTRACT §3, DESIGN §3.
+Placing is a hard link from the landing (a copy where the disk has none), or a rename of the copy that was taken of it: the
+bytes are durable under their place before the ledger speaks of it, and the landing still has them until the receipt is
+written. Source: CONTRACT §3, DESIGN §3, docs/decisions/0019.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ _LONGEST = 200  # bytes of one folder's name; file systems allow 255
 _COPY_BLOCK = 4 << 20
 UNITS_PER_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 PART = ".part"
+TAKEN = "taken"  # below it lie copies of landed files, until they are placed
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The file at `source` gets the name `target` too; both relative to the receiver's root.
+    """The file at `source` gets the name `target` too, a copy that was taken only that one; both relative to the receiver's
+    root.
 
     `optional`: a source that is not there is passed over (what came of a file for the quarantine may be incomplete).
     """
@@ -49,6 +52,10 @@ def quarantine_location(site_id: str, landing: str, path: str) -> str:
 
 def refused_location(site_id: str, landing: str, path: str) -> str:
     return f"refused/{site_id}/{landing}/{landed_path(path)}"
+
+
+def taken_folder(site_id: str, landing: str) -> str:
+    return f"{TAKEN}/{site_id}/{landing}"
 
 
 def schema_location(site_id: str, path: str, epoch: int) -> str:
@@ -90,11 +97,15 @@ def put(store: Store, placements: Iterable[Placement]) -> None:
             raise SourceVanishedError(f"{p.source} is gone from the receiver", hint="./tidemark load", subject=p.source)
         elif target is not None:
             placed.append(p)
+    copies = [p for p, _ in missing if p.source.startswith(f"{TAKEN}/")]
+    missing = [(p, size) for p, size in missing if not p.source.startswith(f"{TAKEN}/")]
     # CRASH WINDOW: links named .part without a record; the next load finds its landing unanswered and makes them again.
     _link_or_copy(store, missing)
     # CRASH WINDOW: some have their final names, the ledger knows none of them: the next load finds them and goes on.
     # Those in place are sealed once more: their names may not have reached the disk before an earlier load died.
-    store.seal_parts([(p.target + PART, p.target) for p in (*(p for p, _ in missing), *placed)])
+    store.make_folders(sorted({p.target.rpartition("/")[0] for p in copies}))
+    linked = [(p.target + PART, p.target) for p in (*(p for p, _ in missing), *placed)]
+    store.seal_parts([*((p.source, p.target) for p in copies), *linked])
 
 
 def _one_file(one: Entry, other: Entry) -> bool:

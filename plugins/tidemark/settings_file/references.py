@@ -11,7 +11,7 @@ from tidemark.settings_file.document import Document
 from tidemark.settings_file.keys import nearest
 from tidemark.settings_file.problems import Problems
 
-RECEIVERS_OWN = ("landing", "data", "quarantine", "refused", "schema", "staging", "decided", "settled", "answered")
+RECEIVERS_OWN = ("landing", "data", "quarantine", "refused", "schema", "staging", "decided", "settled", "answered", "taken")
 """What a receiver keeps below its store (CONTRACT §3, docs/formats)."""
 
 Sections = Mapping[str, Mapping[str, dict[str, Any]]]
