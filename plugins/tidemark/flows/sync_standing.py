@@ -17,7 +17,7 @@ def with_standing(app: App, link: LinkSettings, result: SyncResult) -> SyncResul
 
     A receiver of another ledger is known by its answers.
     """
-    found = _standing(app, link)
+    found = kept_out(app, link)
     if not found:
         return result
     told = {(one.what, one.path) for one in result.troubles}
@@ -31,7 +31,8 @@ def with_standing(app: App, link: LinkSettings, result: SyncResult) -> SyncResul
     )
 
 
-def _standing(app: App, link: LinkSettings) -> Sequence[Trouble]:
+def kept_out(app: App, link: LinkSettings) -> Sequence[Trouble]:
+    """Every file of the link's site that its receiver refuses or holds in quarantine now."""
     receiver = app.receiver(link.receiver)
     with app.ledger.read() as connection:
         if app.receiver_root(receiver) is None:

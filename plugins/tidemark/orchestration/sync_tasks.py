@@ -143,12 +143,14 @@ def cleanup(run: str) -> dict[str, Any]:
 
 def _cleanup(app: App, run: str) -> dict[str, Any]:
     from tidemark.errors import GuardError, PartialError
-    from tidemark.flows import sync_link
+    from tidemark.flows import sync_link, sync_standing
 
     sync_link.cleanup(app, run)
     result = sync_link.run_result(app, run)
     for path, reason in result.left_out:
         log.warning("left out: %s: %s", path, reason)
+    for trouble in sync_standing.kept_out(app, app.link(result.link))[:PLAN_LINES]:
+        log.warning("%s at the receiver: %s: %s", trouble.what, trouble.path, trouble.reason)
     for note in result.notes:
         log.warning("%s", note)
     if result.exit_code:

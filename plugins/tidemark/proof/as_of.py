@@ -68,7 +68,13 @@ def judged(rows: Sequence[Row], link: LinkSettings | None, clock: float) -> AsOf
     """From (listed, known) pairs: when the listing began by who listed, when this end knew of it. Pure."""
     believed = [r["listed"] for r in rows if r["listed"] <= min(r["known"] or clock, clock) + AHEAD_SECONDS]
     at = min(max(believed), clock) if believed else None
-    return AsOf(at, at is None or clock - at > stale_seconds(link, clock))
+    return AsOf(at, at is None or _too_old(link, clock - at, clock))
+
+
+def _too_old(link: LinkSettings | None, age: float, clock: float) -> bool:
+    if age <= DAY_SECONDS and (link is None or not link.coverage_stale_hours):
+        return False  # whatever its schedule: reading one takes longer than all the rest
+    return age > stale_seconds(link, clock)
 
 
 def stale_seconds(link: LinkSettings | None, clock: float) -> float:
