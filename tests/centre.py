@@ -17,9 +17,9 @@ import sqlalchemy as sa
 
 from tests.landing_maker import SITE_A, Sender
 from tests.small_files import sealed
-from tidemark.errors import TidemarkError
 from tidemark.flows import admitting
 from tidemark.flows.app import App, open_app
+from tidemark.flows.engine_worker import out_of_memory, run_task, subject_of
 from tidemark.flows.engines import KINDS, Outcome
 from tidemark.flows.load_landings import load
 from tidemark.flows.load_result import LoadResult
@@ -89,9 +89,9 @@ class InlineEngine:
         work = getattr(importlib.import_module(module), function)
         for index, task in enumerate(tasks):
             try:
-                yield Outcome(index, work(task))
-            except TidemarkError as error:
-                yield Outcome(index, error=error)
+                yield Outcome(index, *run_task(work, task))
+            except MemoryError:
+                yield Outcome(index, error=out_of_memory(subject_of(task), 0))
 
 
 def inline_centre(folder: Path, monkeypatch: pytest.MonkeyPatch, **facts: Any) -> Centre:

@@ -26,10 +26,10 @@ from tidemark.errors import (
     OwnershipError,
     PartialError,
     PermanentError,
-    RetryableError,
     SettingsError,
     TidemarkError,
 )
+from tidemark.machine_limits import limit_met
 from tidemark.visible import visible
 
 MEANING = {  # of results that do not say it themselves
@@ -39,12 +39,6 @@ MEANING = {  # of results that do not say it themselves
     GuardError.kind: "drops wait for approval",
     OwnershipError.kind: "a device belongs to another site",
     PartialError.kind: "the rest was done; something was left out",
-}
-_LIMITS = {
-    errno.EMFILE: "let it have more files open: ulimit -n",
-    errno.ENFILE: "let this machine have more files open: sysctl fs.file-max",
-    errno.EAGAIN: "let it start more processes and threads: ulimit -u, or pids.max of its container",
-    errno.ENOMEM: "give it more memory",
 }
 
 
@@ -147,16 +141,9 @@ def _next(call: Call | None) -> str:
 
 
 def _surprised(screen: Screen, call: Call | None, error: Exception) -> int:
-    number = error.errno if isinstance(error, OSError) else None
-    if isinstance(error, MemoryError):
-        number = errno.ENOMEM
-    elif isinstance(error, RuntimeError) and "start new thread" in str(error):  # Python tells no number
-        number = errno.EAGAIN
-    if number in _LIMITS:
-        hint = f"{_LIMITS[number]}; then run again"
-        return _failed(
-            screen, _failure(RetryableError.kind, f"a limit of this machine was met: {os.strerror(number)}", hint), hint
-        )
+    limit = limit_met(error)
+    if limit is not None:
+        return _failed(screen, limit.as_json(), limit.hint)
     if isinstance(error, OSError) and error.filename:
         return _refused(screen, call, error)
     return _unexpected(screen, call, error)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark.errors import CorruptionError, NotFoundError, TaskLimitError, UsageError
+from tidemark.errors import CorruptionError, NotFoundError, TaskLimitError, TidemarkError, UsageError
 from tidemark.flows.app import App
 from tidemark.flows.engines import Engine, PoolEngine, choose_engine
 from tidemark.ledger import landing_rows
@@ -70,6 +70,9 @@ def examine_all(
             error = outcome.error
             trouble = error.message + (_TOO_MUCH if isinstance(error, TaskLimitError) else "")
             results[outcome.index] = Examined(file.path, file.generation, trouble=trouble, kind=error.kind)
+        elif type(outcome.error) is TidemarkError:  # a surprise: the reading of this file met it, so it is the file's
+            trouble = f"cannot be read: {outcome.error.message.splitlines()[0]}"
+            results[outcome.index] = Examined(file.path, file.generation, trouble=trouble, kind=CorruptionError.kind)
         else:
             raise outcome.error
         progress(Tick("check", done=len(results), total=len(tasks)))

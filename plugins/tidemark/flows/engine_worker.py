@@ -23,6 +23,7 @@ from typing import IO, Any
 
 from tidemark.collector import look_seldom
 from tidemark.errors import TaskLimitError, TidemarkError
+from tidemark.machine_limits import limit_met
 
 _LENGTH = struct.Struct(">Q")
 _PR_SET_PDEATHSIG = 1
@@ -55,6 +56,9 @@ def run_task(function: Callable[[Any], Any], task: Any) -> tuple[Any, TidemarkEr
     except MemoryError:
         raise
     except Exception as surprise:
+        limit = limit_met(surprise)
+        if limit is not None:
+            return None, limit
         text = "".join(traceback.format_exception(surprise)[-4:])
         name = f"{type(surprise).__name__}: {surprise}"
         return None, TidemarkError(f"{subject_of(task)}: {name}\n{text}", subject=subject_of(task))

@@ -8,9 +8,8 @@ Tidemark may be another machine. Source: DESIGN §3, §5; CONTRACT §1 `load`.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from sqlalchemy.engine import Connection
 
@@ -18,7 +17,6 @@ from tidemark.errors import (
     CorruptionError,
     LeaseLostError,
     PartialError,
-    RetryableError,
     TaskLimitError,
     TidemarkError,
 )
@@ -27,60 +25,32 @@ from tidemark.flows.answers import catch_up_answers, keep_manifest, keep_receipt
 from tidemark.flows.app import App
 from tidemark.flows.cluster_catch_up import catch_up
 from tidemark.flows.cluster_forward import make_visible
-from tidemark.flows.cluster_nodes import Cluster, opened
+from tidemark.flows.cluster_nodes import opened
 from tidemark.flows.ledger_marks import catch_up_mark
-from tidemark.flows.load_result import LoadResult, Tally, Trouble
+from tidemark.flows.load_result import LoadResult, Trouble
+from tidemark.flows.load_work import Landing, Work, give_up, name_foreign, reject, row_of, said, theirs, wait
 from tidemark.flows.proved_files import note_proved
 from tidemark.flows.replay import Bench, replay_refused
 from tidemark.flows.taking import called_as_landed, is_ours, leave, sweep_taken, take_in
 from tidemark.ledger import landing_rows
-from tidemark.ledger.catalog_rows import CatalogFile
 from tidemark.ledger.events import record, record_many
-from tidemark.ledger.landing_rows import LandingRow, SiteRow
-from tidemark.ledger.leases import Lease, Leases, check_in
+from tidemark.ledger.landing_rows import SiteRow
+from tidemark.ledger.leases import Leases, check_in
 from tidemark.load import schema
 from tidemark.load.admit import Admission, Origin
 from tidemark.load.landing_record import record_landing
-from tidemark.load.manifests import Folder, Paper, in_batches, landing_folders, read_paper, unlike
+from tidemark.load.manifests import Folder, Paper, in_batches, landing_folders, odd_landings, read_paper, unlike
 from tidemark.load.place import put
 from tidemark.load.sequence import Arrival, judge
 from tidemark.load.tidy import clean_landing, sweep_waiting, unnamed_files
 from tidemark.progress import Progress, silent
 from tidemark.settings import ReceiverSettings
 from tidemark.stores.answered import altered, kept_manifest, landing_sign, read_landed, same_answer
-from tidemark.stores.landing import RECEIPT, Manifest, Receipt, Resend
+from tidemark.stores.landing import RECEIPT, Receipt, Resend
 from tidemark.stores.landing_papers import encode
-from tidemark.stores.protocol import Store
 
 _CATCH_UP = 1 << 30  # bytes that a load brings to a late node; housekeeping brings all of it
 _BATCH_FILES = 512  # files of following landings that are checked in one go: starting processes costs more than a file
-
-
-@dataclass(frozen=True)
-class _Work:
-    app: App
-    receiver: ReceiverSettings
-    root: Path
-    store: Store
-    lease: Lease
-    engine: str
-    progress: Progress
-    rows: Mapping[tuple[str, str], LandingRow]  # (site, landing) → its row as the load began, of those not finished
-    cluster: Cluster | None
-    finished: Mapping[tuple[str, str], int]  # (site, landing) → its sign when nothing was left to be done there
-    done: dict[tuple[str, str], int] = field(default_factory=dict)  # the same of those that this load finished
-    placed: list[CatalogFile] = field(default_factory=list)  # files that it placed as they were checked
-    tally: Tally = field(default_factory=Tally)
-
-
-@dataclass(frozen=True)
-class _Landing:
-    """A landing that may load now. `row` is written at each of its steps."""
-
-    paper: Paper
-    manifest: Manifest
-    origin: Origin
-    row: LandingRow
 
 
 def load(
@@ -105,12 +75,15 @@ def load(
         with app.ledger.read() as connection:
             rows = landing_rows.landings(connection, receiver.name, open_only=True)
             finished = landing_rows.finished_landings(connection, receiver.name)
-        work = _Work(app, receiver, root, store, lease, engine, progress, rows, cluster, finished)
+        work = Work(app, receiver, root, store, lease, engine, progress, rows, cluster, finished)
         catch_up_mark(app, receiver, store)
         sweep_waiting(app.ledger, store, receiver.name, lease)
         sweep_taken(store)
         catch_up(cluster, store, most=_CATCH_UP)
-        replay_refused(Bench(app, receiver, root, store, lease, engine, cluster))
+        for path, why in replay_refused(Bench(app, receiver, root, store, lease, engine, cluster)).failed:
+            work.tally.troubles.append(Trouble("refused", "", path, why, PartialError.kind))
+        for odd in odd_landings(root, site_id):
+            work.tally.troubles.append(Trouble("landing", odd, odd, _NOT_TEXT, PartialError.kind))
         failed = _load_sites(work, landing_folders(root, site_id, finished))
         _note_finished(work)
         catch_up(cluster, store, most=0)  # with the schema of what came
@@ -119,12 +92,12 @@ def load(
     return work.tally.result(receiver.name)
 
 
-def _load_sites(work: _Work, found: Iterable[Folder]) -> list[TidemarkError]:
-    """Load site by site; an error stops its site alone and is returned."""
+def _load_sites(work: Work, found: Iterable[Folder]) -> list[TidemarkError]:
+    """Load site by site; an error stops its site alone: ours is returned, any other is named in the tally."""
     folders: dict[str, list[Folder]] = {}
     for folder in found:
         folders.setdefault(folder.site_id, []).append(folder)
-    failed = []
+    failed: list[TidemarkError] = []
     for site_id, of_site in folders.items():
         try:
             _load_site(work, site_id, of_site)
@@ -132,10 +105,16 @@ def _load_sites(work: _Work, found: Iterable[Folder]) -> list[TidemarkError]:
             raise
         except TidemarkError as error:
             failed.append(error)
+        except Exception as surprise:
+            try:
+                told = said(theirs(surprise))
+                work.tally.troubles.append(Trouble("site", "", f"landing/{site_id}", told, PartialError.kind))
+            except TidemarkError as ours:
+                failed.append(ours)
     return failed
 
 
-def _load_site(work: _Work, site_id: str, folders: Sequence[Folder]) -> None:
+def _load_site(work: Work, site_id: str, folders: Sequence[Folder]) -> None:
     with work.app.ledger.read() as connection:
         last_sequence, last_landing = landing_rows.last_loaded(connection, work.receiver.name, site_id)
         sites = landing_rows.sites(connection)
@@ -143,12 +122,16 @@ def _load_site(work: _Work, site_id: str, folders: Sequence[Folder]) -> None:
     for folder in folders:
         row = work.rows.get((site_id, folder.landing))
         if (site_id, folder.landing) in work.finished or (row is not None and row.state == "loaded"):
-            _finish(work, folder, None)
+            _again(work, folder)
             continue
-        paper = read_paper(work.root, folder)
+        try:
+            paper = read_paper(work.root, folder)
+        except Exception as error:
+            give_up(work, Paper(folder, "", None), error)
+            continue
         trouble = paper.trouble or unlike(paper, sites)
         if trouble:
-            _reject(work, paper, trouble)
+            reject(work, paper, trouble)
         else:
             papers[folder.landing] = paper
     arrivals = [Arrival(m.landing, m.sequence, m.previous) for m in (p.manifest for p in papers.values()) if m]
@@ -156,31 +139,77 @@ def _load_site(work: _Work, site_id: str, folders: Sequence[Folder]) -> None:
     for verdict in judge(arrivals, last_sequence, last_landing):
         paper = papers[verdict.arrival.landing]
         if paper.folder.answered and verdict.state == "next":
-            _foreign(work, paper.folder, _NOT_OURS)
+            name_foreign(work, paper.folder, _NOT_OURS)
         if verdict.state == "next":
             ready.append(paper)
         elif verdict.state == "waiting":
-            _wait(work, paper, verdict.reason)
+            wait(work, paper, verdict.reason)
         else:
-            _reject(work, paper, verdict.reason)
+            reject(work, paper, verdict.reason)
+    taken = 0
     for batch in in_batches(ready, _BATCH_FILES):
-        _load_batch(work, batch)
+        took = _load_batch(work, batch)
+        taken += took
+        if took < len(batch):
+            for paper in ready[taken + 1 :]:
+                wait(work, paper, f"it comes after landing {ready[taken].folder.landing}, which could not be loaded")
+            return
 
 
-def _load_batch(work: _Work, papers: Sequence[Paper]) -> None:
-    """Check the files of some following landings together, then take landing after landing."""
-    landings = [_open(work, paper) for paper in papers]
-    files = [(one.origin, file) for one in landings for file in one.manifest.files]
-    checked = called_as_landed(work.root, examine_all(work.app, files, work.root, work.engine, work.progress))
-    for one in landings:
-        _take(work, one, [c for c in checked if c.origin is one.origin])
+def _load_batch(work: Work, papers: Sequence[Paper]) -> int:
+    """Check the files of some following landings together, then take landing after landing; returns how many were taken.
+
+    Fewer than given: the next of them failed by itself, whatever happened, and is named.
+    """
+    try:
+        landings = [_open(work, paper) for paper in papers]
+        files = [(one.origin, file) for one in landings for file in one.manifest.files]
+        checked = called_as_landed(work.root, examine_all(work.app, files, work.root, work.engine, work.progress))
+    except Exception as error:
+        if len(papers) == 1:
+            give_up(work, papers[0], error)
+            return 0
+        theirs(error)
+        return _one_by_one(work, papers)  # which of them was it?
+    for number, one in enumerate(landings):
+        try:
+            _take(work, one, [c for c in checked if c.origin is one.origin])
+        except Exception as error:
+            give_up(work, one.paper, error)
+            return number
+    return len(papers)
 
 
-def _open(work: _Work, paper: Paper) -> _Landing:
+def _one_by_one(work: Work, papers: Sequence[Paper]) -> int:
+    return next((number for number, paper in enumerate(papers) if not _load_batch(work, [paper])), len(papers))
+
+
+def _answer(work: Work, paper: Paper) -> None:
+    """`_finish` of a landing that was recorded just now: what fails is named, the landing is loaded."""
+    try:
+        _finish(work, paper.folder, paper)
+    except Exception as error:
+        _unanswered(work, paper.folder, error)
+
+
+def _again(work: Work, folder: Folder) -> None:
+    """What is still to do of a landing that is loaded; a failure is named."""
+    try:
+        _finish(work, folder, None)
+    except Exception as error:
+        _unanswered(work, folder, error)
+
+
+def _unanswered(work: Work, folder: Folder, error: Exception) -> None:
+    reason = f"it is loaded, and its folder cannot be looked after: {said(theirs(error))}"
+    work.tally.troubles.append(Trouble("landing", folder.landing, folder.path, reason, PartialError.kind))
+
+
+def _open(work: Work, paper: Paper) -> Landing:
     """Write down that the landing is being loaded, and its site."""
     manifest, receiver = paper.manifest, work.receiver
     assert manifest is not None
-    row = _row(work, paper, "loading", None)
+    row = row_of(work, paper, "loading", None)
     with work.app.ledger.write() as connection:
         check_in(connection, work.lease)
         site = SiteRow(manifest.site_id, manifest.site_name, manifest.time_unit, manifest.partition_interval_ms)
@@ -192,10 +221,10 @@ def _open(work: _Work, paper: Paper) -> _Landing:
     if not is_ours(work.app, origin, paper, work.root):
         logs = (log.part.path for log in manifest.schema)
         origin = take_in(work.store, work.root, origin, manifest.files, logs)
-    return _Landing(paper, manifest, origin, row)
+    return Landing(paper, manifest, origin, row)
 
 
-def _take(work: _Work, one: _Landing, checked: Sequence[CheckedFile]) -> None:
+def _take(work: Work, one: Landing, checked: Sequence[CheckedFile]) -> None:
     """Place a landing's files, record everything in one transaction, answer."""
     app, at = work.app, work.app.clock()
     admission = decide(app, one.origin, checked, at)
@@ -206,15 +235,16 @@ def _take(work: _Work, one: _Landing, checked: Sequence[CheckedFile]) -> None:
     # CRASH WINDOW: bytes in place, nothing recorded: readers see none of it; the next load checks and places it again.
     _record(work, one, admission, logs, strays)
     # CRASH WINDOW: recorded but not answered: the next load writes the receipt from the record.
-    _finish(work, one.paper.folder, one.paper)
+    _answer(work, one.paper)
     leave(work.store, one.origin)
     work.placed.extend(load.row for load in admission.loads)
 
 
+_NOT_TEXT = "its name is not UTF-8: it is passed over; rename or remove it"
 _UNNAMED = "it lies in the landing but its manifest does not name it"
 
 
-def _record(work: _Work, one: _Landing, admission: Admission, logs: Sequence[schema.KeptLog], strays: Sequence[str]) -> None:
+def _record(work: Work, one: Landing, admission: Admission, logs: Sequence[schema.KeptLog], strays: Sequence[str]) -> None:
     """The one transaction in which readers see the landing."""
     origin, manifest, at = one.origin, one.manifest, work.app.clock()
 
@@ -237,7 +267,7 @@ def _record(work: _Work, one: _Landing, admission: Admission, logs: Sequence[sch
     work.tally.take(origin.site_id, *seen, [hold.file.path for hold in admission.holds if hold.kind == TaskLimitError.kind])
 
 
-def _finish(work: _Work, folder: Folder, paper: Paper | None) -> None:
+def _finish(work: Work, folder: Folder, paper: Paper | None) -> None:
     """Answer a recorded landing and remove what it carried; does only what is still missing. `paper`: where it was read.
 
     A folder that came again under the id of a loaded landing is answered the same way when its manifest is the same.
@@ -257,7 +287,7 @@ def _finish(work: _Work, folder: Folder, paper: Paper | None) -> None:
     told = read_landed(work.root, f"{folder.path}/{RECEIPT}")
     if told != receipt.encode():
         if folder.answered and not fresh and (told is None or not same_answer(told, receipt.encode())):
-            _foreign(work, folder, _CHANGED)
+            name_foreign(work, folder, _CHANGED)
         work.store.publish(f"{folder.path}/{RECEIPT}", receipt.encode())
     # CRASH WINDOW: answered, bulky files still there: the next load removes them.
     if folder.bulky:
@@ -272,15 +302,7 @@ _NOT_OURS = "a receipt.json lies in it that this receiver did not write: it is n
 _CHANGED = "its receipt.json was not the answer that this receiver gave: it was written again"
 
 
-def _foreign(work: _Work, folder: Folder, reason: str) -> None:
-    """Name a receipt that somebody else wrote; nothing else comes of it."""
-    work.tally.troubles.append(Trouble("receipt", folder.landing, f"{folder.path}/{RECEIPT}", reason, PartialError.kind))
-    with work.app.ledger.write() as connection:
-        check_in(connection, work.lease)
-        record(connection, "landing.foreign_receipt", site_id=folder.site_id, landing=folder.landing, reason=reason)
-
-
-def _note_finished(work: _Work) -> None:
+def _note_finished(work: Work) -> None:
     """Remember the folders that need not be opened again, and the files that need not be digested before they are read.
     Whoever dies before it does either once more."""
     if work.placed:
@@ -289,48 +311,3 @@ def _note_finished(work: _Work) -> None:
         with work.app.ledger.write() as connection:
             check_in(connection, work.lease)
             landing_rows.note_finished(connection, work.receiver.name, work.done)
-
-
-def _reject(work: _Work, paper: Paper, reason: str) -> None:
-    """Name a landing that cannot be accepted; its bytes stay where they are."""
-    folder = paper.folder
-    work.tally.reject(Trouble("landing", folder.landing, folder.path, reason, CorruptionError.kind))
-    row = work.rows.get((folder.site_id, folder.landing))
-    if row is None or (row.state, row.reason) != ("rejected", reason):
-        _put_row(work, _row(work, paper, "rejected", reason), "landing.rejected", reason)
-
-
-def _wait(work: _Work, paper: Paper, reason: str) -> None:
-    """Name a landing that waits for one before it."""
-    folder = paper.folder
-    work.tally.wait(Trouble("landing", folder.landing, folder.path, reason, RetryableError.kind))
-    row = work.rows.get((folder.site_id, folder.landing))
-    if row is None or (row.state, row.reason) != ("waiting", reason):
-        _put_row(work, _row(work, paper, "waiting", reason), "landing.gap", reason)
-
-
-def _put_row(work: _Work, row: LandingRow, event: str, reason: str) -> None:
-    with work.app.ledger.write() as connection:
-        check_in(connection, work.lease)
-        landing_rows.put_landing(connection, row)
-        record(connection, event, site_id=row.site_id, landing=row.landing, sequence=row.sequence, reason=reason)
-
-
-def _row(work: _Work, paper: Paper, state: str, reason: str | None) -> LandingRow:
-    manifest, folder = paper.manifest, paper.folder
-    return LandingRow(
-        receiver=work.receiver.name,
-        landing=folder.landing,
-        site_id=folder.site_id,
-        sequence=manifest.sequence if manifest else 0,
-        previous=manifest.previous if manifest else None,
-        run_id=manifest.run_id if manifest else "",
-        part=manifest.part if manifest else 0,
-        state=state,
-        reason=reason,
-        manifest_sha256=paper.sha256,
-        files=len(manifest.files) if manifest else 0,
-        bytes=sum(p.size for f in manifest.files for p in (f.tsfile, f.resource, f.mods) if p) if manifest else 0,
-        found=work.app.clock(),
-        listed=manifest.listed if manifest else None,
-    )

@@ -182,7 +182,7 @@ def owners_transfer(app: App, receiver: ReceiverSettings, device: str, to: str, 
                 audit.record(connection, "owners transfer", device, source=before.site_id, target=site_id)
                 record(connection, "device.transferred", site_id=site_id, path=device, source=before.site_id)
         # CRASH WINDOW: transferred, refused files not replayed: every load replays what became loadable.
-        loaded = replay_refused(bench)
+        loaded = replay_refused(bench).loaded
         with app.ledger.read() as connection:
             left = owner_rows.refusals(connection, receiver.name, site_id=site_id)
     return Decision(

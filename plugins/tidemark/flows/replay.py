@@ -15,6 +15,7 @@ from tidemark.flows.admitting import decide, examine_all
 from tidemark.flows.app import App
 from tidemark.flows.cluster_forward import make_visible
 from tidemark.flows.cluster_nodes import Cluster
+from tidemark.flows.load_work import said, theirs
 from tidemark.flows.taking import leave, take_in
 from tidemark.ledger import landing_rows, owner_rows
 from tidemark.ledger.events import record
@@ -48,8 +49,16 @@ class Bench:
     cluster: Cluster | None
 
 
-def replay_refused(bench: Bench) -> list[RefusalRow]:
-    """Load every refused file whose refusing device belongs to its own site now; returns those that are loaded.
+@dataclass(frozen=True)
+class Replayed:
+    """`loaded`: refused files that are loaded now; `failed`: (path, why) of those that nobody could look at."""
+
+    loaded: tuple[RefusalRow, ...]
+    failed: tuple[tuple[str, str], ...]
+
+
+def replay_refused(bench: Bench) -> Replayed:
+    """Load every refused file whose refusing device belongs to its own site now.
 
     One that meets another foreign device stays refused, for that device. Part of every load, so that a transfer of
     ownership that died half-way is finished by the next one.
@@ -58,10 +67,16 @@ def replay_refused(bench: Bench) -> list[RefusalRow]:
         waiting = owner_rows.refusals(connection, bench.receiver.name)
         owners = owner_rows.owners_of(connection, bench.receiver.name, [row.device for row in waiting])
     due = [row for row in waiting if row.location and _may_try(owners.get(row.device), row.site_id)]
-    loaded = [row for row in due if _replay(bench, row)]
+    loaded: list[RefusalRow] = []
+    failed: list[tuple[str, str]] = []
+    for row in due:
+        try:
+            loaded += [row] if _replay(bench, row) else []
+        except Exception as error:  # whatever it is, it costs this file alone
+            failed.append((row.path, said(theirs(error))))
     if due:
         sweep_waiting(bench.app.ledger, bench.store, bench.receiver.name, bench.lease)
-    return loaded
+    return Replayed(tuple(loaded), tuple(failed))
 
 
 def try_again(bench: Bench, row: QuarantineRow | RefusalRow) -> tuple[Origin, Admission]:

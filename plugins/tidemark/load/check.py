@@ -89,7 +89,9 @@ def describe_kept(task: KeptTask) -> FileFacts:
         return inspect(task.place, task.database)
     except OSError as broken:
         raise RetryableError(f"cannot read {task.place}: {broken}", subject=task.subject) from broken
-    except (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, RecursionError) as broken:
+    except (TidemarkError, MemoryError):
+        raise
+    except Exception as broken:
         raise CorruptionError(f"{task.place} cannot be read: {type(broken).__name__}: {broken}") from broken
 
 
@@ -109,7 +111,9 @@ def _describe(task: ExamineTask) -> Examined:
         return _troubled(task, _by_source_path(task, broken.message), broken.kind)
     except OSError as broken:
         raise RetryableError(f"cannot read {task.folder}: {file.path}: {broken}", subject=file.path) from broken
-    except (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, RecursionError) as broken:
+    except MemoryError:
+        raise  # a limit of its task: whoever gave that says so
+    except Exception as broken:
         # A decoder stumbled over bytes it did not expect: the file goes to quarantine with that, the rest goes on.
         return _troubled(task, f"cannot be read: {type(broken).__name__}: {broken}", CorruptionError.kind)
 

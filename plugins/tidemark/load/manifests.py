@@ -17,10 +17,12 @@ from types import MappingProxyType
 from tidemark.errors import CorruptionError, PermissionDeniedError
 from tidemark.ledger.landing_rows import SiteRow
 from tidemark.stores.answered import landing_sign
+from tidemark.stores.landed_manifests import folder_names
 from tidemark.stores.landing import MANIFEST, RECEIPT, Manifest, landing_folder
-from tidemark.stores.landing_papers import decode_manifest
+from tidemark.stores.landing_papers import check_place, decode_manifest, named_paths
 from tidemark.untrusted_files import MOST_PAPER, UntrustedFile
 
+_MOST_BYTES = 1 << 60
 _LONGEST_NAME = 200  # bytes of a landing's name: its papers are kept under it with something behind
 
 
@@ -58,16 +60,25 @@ def landing_folders(
     `finished`: (site, landing) → its sign. While that is the same nobody has touched it, and the folder is passed over
     without being opened: answered landings stay for ever, as papers.
     """
-    for site in _folders(root / "landing"):
+    for site in folder_names(root / "landing")[0]:
         if site_id is not None and site != site_id:
             continue
-        for landing in _folders(root / "landing" / site):
+        for landing in folder_names(root / "landing" / site)[0]:
             sign = finished.get((site, landing), 0)
             if sign and sign == landing_sign(root, site, landing):
                 continue
             names = {entry.name: entry for entry in _entries(root / "landing" / site / landing)}
             if MANIFEST in names:
                 yield Folder(site, landing, RECEIPT in names, bool(names.keys() - {MANIFEST, RECEIPT}))
+
+
+def odd_landings(root: Path, site_id: str | None = None) -> list[str]:
+    """Folders of landings or sites whose name is not UTF-8, relative to the root and readably. Nobody can record them."""
+    sites, odd = folder_names(root / "landing")
+    found = [f"landing/{name}" for name in odd if site_id is None]
+    for site in sites if site_id is None else [site_id]:
+        found += [f"landing/{site}/{name}" for name in folder_names(root / "landing" / site)[1]]
+    return found
 
 
 def read_paper(root: Path, folder: Folder, path: str = "") -> Paper:
@@ -101,6 +112,9 @@ def check_sound(manifest: Manifest, folder: Folder) -> Manifest:
         raise CorruptionError(f"deletes {manifest.deletes!r}: it is keep or apply")
     if manifest.partition_interval_ms < 1:
         raise CorruptionError(f"partition interval {manifest.partition_interval_ms} ms: it is at least 1")
+    _check_numbers(manifest)
+    for path in named_paths(manifest):
+        check_place(path)
     twice = [path for path, times in Counter(f.path for f in manifest.files).items() if times > 1]
     if twice:
         raise CorruptionError(f"{twice[0]} stands in the manifest twice")
@@ -148,13 +162,20 @@ def in_batches(papers: Sequence[Paper], most: int) -> Iterator[list[Paper]]:
         yield batch
 
 
+def _check_numbers(manifest: Manifest) -> None:
+    """Together they must fit where one does."""
+    sizes = [part.size for file in manifest.files for part in (file.tsfile, file.resource, file.mods) if part]
+    sizes += [log.part.size for log in manifest.schema] + [entry.size for entry in manifest.added]
+    if min(sizes, default=0) < 0 or sum(sizes) >= _MOST_BYTES:
+        raise CorruptionError(f"sizes from {min(sizes)} to {max(sizes)} bytes: no disk has them")
+    starts = [end for log in manifest.schema for end in (log.start, log.epoch)]
+    if min(starts, default=0) < 0 or max(starts, default=0) >= _MOST_BYTES:
+        raise CorruptionError("a schema log that begins nowhere on a disk")
+
+
 def _check_file(manifest: Manifest, path: str) -> None:
     if path in (MANIFEST, RECEIPT):
         raise CorruptionError(f"landing {manifest.landing}: a source path may not be {path}")
-
-
-def _folders(place: Path) -> list[str]:
-    return sorted(entry.name for entry in _entries(place) if entry.is_dir(follow_symlinks=False))
 
 
 def _entries(place: Path) -> list[os.DirEntry[str]]:

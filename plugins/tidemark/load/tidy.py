@@ -14,6 +14,7 @@ from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import Lease, check_in
 from tidemark.load.check import parts
 from tidemark.load.manifests import Folder
+from tidemark.stores.landed_manifests import readable_name
 from tidemark.stores.landing import MANIFEST, RECEIPT, LandedFile, Manifest, landed_path
 from tidemark.stores.landing_papers import decode_entry
 from tidemark.stores.listing import folders_of, glance
@@ -56,7 +57,7 @@ def _files_below(place: str) -> Iterator[str]:
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(f"{above}{entry.name}/")
                 elif entry.is_symlink() or entry.is_file():
-                    yield above + entry.name
+                    yield readable_name(above + entry.name)
 
 
 def sweep_waiting(ledger: Ledger, store: Store, receiver: str, lease: Lease) -> None:

@@ -89,9 +89,26 @@ def decode_manifest(data: bytes) -> Manifest:
         )
     except _BAD as broken:
         raise CorruptionError(f"manifest is not readable: {type(broken).__name__} {broken}") from broken
-    for path in _paths_of(manifest):
+    for path in named_paths(manifest):
         check_path(path)
     return manifest
+
+
+MOST_DEEP = 64
+LONGEST_PATH = 2_048
+LONGEST_FILE = 200
+"""Folders of a path, its bytes, those of a file's own name: file systems allow 255, and the catalog puts digests to it."""
+
+
+def check_place(path: str) -> None:
+    """CorruptionError for a path that no disk, or no catalog, takes."""
+    *folders, name = path.split("/")
+    if len(folders) > MOST_DEEP:
+        raise CorruptionError(f"{path:.80}… is {len(folders)} folders deep; at most {MOST_DEEP} are taken", subject=path)
+    if len(path.encode()) > LONGEST_PATH or len(name.encode()) > LONGEST_FILE:
+        raise CorruptionError(f"{path:.80}… is too long: {LONGEST_FILE} bytes a name, {LONGEST_PATH} a path", subject=path)
+    if any(len(folder.encode()) > 255 for folder in folders):
+        raise CorruptionError(f"{path:.80}… has a folder's name of more than 255 bytes", subject=path)
 
 
 def encode_entry(file: LandedFile, data: tuple[str, ...]) -> str:
@@ -205,7 +222,9 @@ def _answer(raw: Mapping[str, Any]) -> Answer:
     )
 
 
-def _paths_of(manifest: Manifest) -> list[str]:
+def named_paths(manifest: Manifest) -> list[str]:
+    """Every path at the site or in the landing that a manifest names a file by."""
     parts = [p for f in manifest.files for p in (f.tsfile, f.resource, f.mods) if p] + [s.part for s in manifest.schema]
     vanished = [v.path for v in (*manifest.superseded, *manifest.dropped)]
-    return [p.path for p in parts] + [f.path for f in manifest.files] + vanished + [e.path for e in manifest.added]
+    logs = [log.path for log in manifest.schema]
+    return [p.path for p in parts] + [f.path for f in manifest.files] + vanished + [e.path for e in manifest.added] + logs

@@ -17,15 +17,12 @@ from tidemark.errors import (
     TidemarkError,
     UnreachableError,
 )
+from tidemark.machine_limits import MORE_ROOM
 from tidemark.stores.far_limits import TOO_MUCH
 
 _VANISHED = {errno.ENOENT, errno.ENOTDIR}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-_MORE_ROOM = {
-    errno.ENOSPC: "free space there, then run again",
-    errno.EDQUOT: "raise the user's quota there (quota -s shows it) or free what counts against it, then run again",
-}
 _AGAIN = {errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EBUSY, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 _NO_LINK = {errno.EXDEV, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK}
 
@@ -72,7 +69,7 @@ def os_error(error: OSError, where: Where, path: str, *, reading: bool = False) 
             f"{place}: {said}", hint=f"give {who} access to it, then run again; ./tidemark doctor checks", subject=path
         )
     if number in _FULL:
-        return DiskFullError(f"no space at {place}: {said}", hint=_MORE_ROOM[number], subject=path)
+        return DiskFullError(f"no space at {place}: {said}", hint=MORE_ROOM[number], subject=path)
     if said == TOO_MUCH:
         return PermanentError(f"{place}: {said}", hint="raise far_memory of the site in the settings", subject=path)
     if number in _AGAIN:
@@ -88,11 +85,7 @@ def os_error(error: OSError, where: Where, path: str, *, reading: bool = False) 
             f"{place}: {said}", hint="shorten it, or use a file system there that takes longer names", subject=path
         )
     if number == errno.EFBIG:
-        return PermanentError(
-            f"{place} is larger than a file may be there: {said}",
-            hint="raise the limit there: ulimit -f of the user, or a file system that takes larger files",
-            subject=path,
-        )
+        return PermanentError(f"{place} is larger than a file may be there: {said}", hint=MORE_ROOM[number], subject=path)
     return PermanentError(
         f"{place}: {said}", hint="look at the disk, the user's quota and the system log there", subject=path
     )
