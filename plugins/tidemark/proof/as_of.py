@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 
 from sqlalchemy.engine import Connection
 
+from tidemark.ledger.link_rows import get_link
 from tidemark.ledger.proof_rows import Row, report
 from tidemark.proof.days import day_of
 from tidemark.settings import LinkSettings
@@ -59,8 +60,15 @@ def moment(at: float) -> str:
 
 
 def as_of(connection: Connection, receiver: str, site_id: str, link: LinkSettings | None, clock: float) -> AsOf:
-    """Of a site at a receiver, by this ledger's link and by what its loaded manifests told. `clock`: now."""
+    """Of a site at a receiver, by this ledger's link and by what its loaded manifests told. `clock`: now.
+
+    A link that never ran was to list nothing yet: nothing is too old then.
+    """
     rows = report(connection, "site_listings", receiver=receiver, site=site_id, link=link.name if link else "")
+    if not rows and link is not None and not report(connection, "loaded_landings", receiver=receiver, site=site_id):
+        known = get_link(connection, link.name)
+        if known is None or not known.last_run:
+            return NEVER
     return judged(rows, link, clock)
 
 

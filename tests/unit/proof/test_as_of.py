@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.proof.conftest import Deployment
+from tidemark.errors import UnreachableError
 from tidemark.flows.prove import coverage, status, verify, why
 from tidemark.flows.verify_unsent import sealed_at
 from tidemark.proof.as_of import AsOf, interval_seconds, judged, overdue, stale_seconds
@@ -268,3 +269,15 @@ def test_data_that_lies_ahead_of_the_listing_is_not_green(deploy) -> None:
     assert day_of(int(ahead.as_of.at * 1000), "ms") == last - 1
     assert [s.unknown for s in ahead.stretches if s.first <= last <= s.last and s.expected] != []
     assert all(s.unknown for s in ahead.stretches if s.first >= last)
+
+
+def test_a_link_that_never_ran_is_new_and_not_stale(deploy) -> None:
+    d = deploy(3)
+    report = coverage(d.app, d.receiver)
+    assert (report.exit_code, report.as_json()["sites"][0]["as_of"]) == (0, None)
+    assert "never ran" in report.as_json()["notes"][0]
+    down(d)
+    with pytest.raises(UnreachableError):
+        d.sync()
+    assert coverage(d.app, d.receiver).exit_code == 23, "it was to be listed, and was not"
+    assert (status(d.app).links[0].state, status(d.app).exit_code) == ("failed", 23)
