@@ -24,6 +24,7 @@ from tests.landing_maker import SITE_A, SITE_B, Sender
 from tests.small_files import sealed, source
 from tidemark.cli.main import main
 from tidemark.flows import admitting, rebuild_receiver
+from tidemark.stores.disk import Disk
 from tidemark.stores.landing import Answer, InventoryEntry, LandedFile, Manifest, Part, Receipt
 from tidemark.stores.landing_papers import decode_manifest, decode_receipt, encode
 
@@ -301,4 +302,49 @@ def test_a_lost_ledger_of_a_receiver_of_before_is_noticed(place: Place) -> None:
     told = place.run("load", expect=6)
     assert "older than receiver" in told["error"] or "empty" in told["error"]
     place.run("ledger", "rebuild")
+    place.check_whole()
+
+
+@pytest.mark.parametrize("name", ["plant1", SITE_A])
+def test_a_name_that_is_anothers_gives_no_device(place: Place, name: str) -> None:
+    """A manifest tells its site's name; an operator's decision by that name may not go to whoever tells it, too."""
+    place.begin()
+    place.plant2.name = name
+    place.plant2.land({source(2): sealed({"root.sg.d3": {"s": [(1, 1)]}})})
+    place.run("load")
+    if name == "plant1":
+        told = place.run("owners", "transfer", "root.sg.d2", "--to", name, expect=2)
+        assert SITE_A in told["error"] and SITE_B in told["error"]
+    place.run("owners", "transfer", "root.sg.d2", "--to", SITE_A)
+    assert place.owners()["root.sg.d2"] == SITE_A
+
+
+def test_a_name_in_a_command_to_type_is_quoted(place: Place) -> None:
+    place.begin()
+    place.plant2.name = "plant2; touch /tmp/x"
+    place.plant2.land({source(2): sealed({DEVICE: {"s": [(3, 3)]}})})
+    told = place.run("load", expect=21)
+    assert "--to 'plant2; touch /tmp/x' " in told["troubles"][0]["reason"]
+
+
+def test_folders_swapped_for_links_while_a_landing_is_cleaned(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names in a landing are the edge's choice: where they lead after the last look at them, nothing is removed."""
+    place.begin()
+    [victim] = (place.root / "data").rglob(f"{SITE_A[:8]}-*.tsfile")
+    path = f"data/sequence/root.sg/0/0/{victim.name}"
+    folder = place.plant2.land({path: sealed({"root.sg.d2": {"s": [(2, 2)]}})})
+    looked = Disk.locate_all
+
+    def meanwhile(disk: Disk, paths: list[str]) -> list[bytes]:
+        found = looked(disk, paths)
+        inner = (folder / path).parent
+        if any(one.endswith(victim.name) and one.startswith("landing/") for one in paths) and not inner.is_symlink():
+            inner.rename(folder / "aside")
+            inner.symlink_to(victim.parent)
+        return found
+
+    monkeypatch.setattr(Disk, "locate_all", meanwhile)
+    (folder / "data/sequence/root.sg/0/0/stray").write_bytes(b"so that the folder is not removed as a whole")
+    place.run("load", expect=(0, 7, 23))
+    assert (folder / path).parent.is_symlink() and victim.exists()
     place.check_whole()

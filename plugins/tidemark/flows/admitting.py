@@ -42,16 +42,25 @@ def local_root(app: App, receiver: ReceiverSettings) -> Path:
 
 
 def site_of(app: App, site: str) -> str | None:
-    """The UUID of a site given by name (settings, then the ledger) or by UUID; None for no site."""
+    """The UUID of a site given by name (settings, then the ledger) or by UUID; None for no site.
+
+    UsageError for a name that several sites have: manifests tell a site's name, and nobody keeps one from telling another's.
+    """
     if not site:
         return None
     if site in app.settings.sites:
         return app.settings.sites[site].id
     with app.ledger.read() as connection:
         known = landing_rows.sites(connection)
-    for row in known.values():
-        if site in (row.site_id, row.name):
-            return row.site_id
+    if site in known:
+        return site
+    found = sorted(row.site_id for row in known.values() if row.name == site)
+    if len(found) > 1:
+        raise UsageError(
+            f"{len(found)} sites say that their name is {site}: {', '.join(found)}", hint="name it by its UUID", subject=site
+        )
+    if found:
+        return found[0]
     names = ", ".join(sorted({*app.settings.sites, *(r.name for r in known.values())})) or "none"
     raise NotFoundError(f"no site named {site!r}; known are: {names}", subject=site)
 

@@ -3,7 +3,7 @@
 Who may write to a landing may keep a hard link or an open file of what is in it, and write to that when the landing is long
 loaded; neither mode nor owner stops an open file. So only inodes that were never anybody else's are checked, placed and
 read: a landing that somebody else carried is copied to `taken/<site id>/<landing>/`, where no edge writes, and all that
-follows works on the copy. Source: docs/decisions/0019.
+follows works on the copy. Source: docs/decisions/0021.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def refusal_reason(refused: Refused, site_name: str, owner_name: str, receiver: 
     since = datetime.fromtimestamp(refused.owner.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return (
         f"device {refused.device} belongs to site {owner_name} ({refused.owner.site_id}) since {since}; to take it over: "
-        f"./tidemark owners transfer {_shell(refused.device)} --to {site_name} --receiver {receiver}"
+        f"./tidemark owners transfer {_shell(refused.device)} --to {_shell(site_name)} --receiver {receiver}"
     )
 
 

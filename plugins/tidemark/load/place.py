@@ -2,7 +2,7 @@
 
 Placing is a hard link from the landing (a copy where the disk has none), or a rename of the copy that was taken of it: the
 bytes are durable under their place before the ledger speaks of it, and the landing still has them until the receipt is
-written. Source: CONTRACT §3, DESIGN §3, docs/decisions/0019.
+written. Source: CONTRACT §3, DESIGN §3, docs/decisions/0021.
 """
 
 from __future__ import annotations

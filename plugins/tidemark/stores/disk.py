@@ -243,17 +243,15 @@ class Disk:
         return gone
 
     def remove(self, paths: Sequence[str]) -> None:
-        for place in self.locate_all(paths):
-            try:
-                os.unlink(place)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
+        self.locate_all(paths)  # what lies below a symlink is refused before anything goes
+        tree_removal.remove_files(self.root, paths)
 
     def remove_tree(self, folder: str) -> None:
         """Remove the folder and all below it; symlinks in it are removed, not followed. EINVAL for the root itself."""
         if not folder.strip("/"):
             raise OSError(errno.EINVAL, "is the root of the store, which is never removed")
-        tree_removal.remove_tree(self.locate(folder))
+        self.locate(folder)
+        tree_removal.remove_tree(self.root, folder)
 
     def free_bytes(self, folder: str) -> int:
         """On the disk of `folder`; where that lies below a symlink, of the root: nothing goes there."""
