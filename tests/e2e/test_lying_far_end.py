@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.store_ends import BLOCK, QUICK, address, write
 from tests.services.sshd import Sshd
-from tidemark.errors import PermanentError
+from tidemark.errors import PermanentError, TidemarkError
 from tidemark.stores import far_source
 from tidemark.stores.local import LocalStore
 from tidemark.stores.sftp import open_sftp
@@ -104,3 +105,46 @@ def test_an_answer_to_a_push_that_was_not_asked(
     assert refused(list(send(LocalStore(str(tmp_path)), store, items, SendOptions(retries=1))))
     store.close()
     assert not os.path.lexists(far / items[0].target_path)
+
+
+ENDLESS = {
+    "a file without an end": (
+        "do_read_many",
+        "\n    while True:\n        self.send(DATA, None, bytes(PIECE))",
+        lambda store: list(store.read_many(["f"], [5])),
+        "more bytes of a file",
+    ),
+    "a range without an end": (
+        "do_read_range",
+        "\n    while True:\n        self.send(DATA, None, bytes(PIECE))",
+        lambda store: store.read("f", 0, 5),
+        "more bytes of a file",
+    ),
+    "a frame of 4 GB": (
+        "do_stat",
+        "\n    self.sink.write(HEAD.pack(DONE, 1 << 31, (1 << 32) - 1))\n    self.sink.flush()\n    time.sleep(60)",
+        lambda store: store.stat("f"),
+        "more than it ever has to say",
+    ),
+    "a listing that unpacks to 4 GB": (
+        "do_list",
+        "\n    z = zlib.compressobj(9)\n    data = b''.join(z.compress(bytes(1 << 20)) for _ in range(4096)) + z.flush()"
+        "\n    self.send(DATA, [['', 1 << 28]], data)\n    return [[], []]",
+        lambda store: list(store.list_files([""]).entries),
+        "torn",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+def test_an_answer_without_an_end(sshd: Sshd, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """The near end takes no more of it than it asked for, or than an answer may have."""
+    name, body, ask, says = ENDLESS[what]
+    lie(monkeypatch, "far_program", f"\ndef {name}(self, *asked):{body}\nServer.{name} = {name}\n")
+    store = open_sftp(address(sshd, sshd.new_folder(), memory=0), limits=QUICK)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(TidemarkError, match=says) as caught:
+        ask(store)
+    assert caught.value.hint
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + (1 << 21), "2 GB more at most, in KB"
+    store.close()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
-from tidemark.errors import UnreachableError
+from tidemark.errors import PermanentError, UnreachableError
 from tidemark.stores.expired_logins import expired
 from tidemark.stores.far_program import ASK, BEAT, DATA, DONE, FAILED, HEAD, LAST, STOP
 from tidemark.stores.far_source import begin_making, command, program
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PYTHON, POSIX = b"tidemark python3 ready", b"tidemark posix"  # what answers
 GREETING_LINES = 200  # of a login script
 _WRITE = 1 << 18  # bytes a DATA frame towards the far end
+_MOST = 256 << 20  # bytes of a frame towards us: the names of a folder of a million files
 
 
 def start_far_end(
@@ -147,10 +148,7 @@ class FarSession:
         if len(head) < HEAD.size:
             raise self._ended()
         kind, words, size = HEAD.unpack(head)
-        text, data = self._pipe.read(words), self._pipe.read(size)
-        if len(text) < words or len(data) < size:
-            raise self._ended()
-        return kind, text, data
+        return kind, *self._rest(words, size)
 
     def close(self) -> None:
         self._pipe.close()
@@ -172,14 +170,26 @@ class FarSession:
             if len(head) < HEAD.size:
                 raise self._ended()
             kind, words, size = HEAD.unpack(head)
-        text, data = self._pipe.read(words), self._pipe.read(size)
-        if len(text) < words or len(data) < size:
-            raise self._ended()
+        text, data = self._rest(words, size)
         said: Any = json.loads(text) if text else None
         if kind == FAILED:
             number, reason, path = said
             raise OSError(number, reason, path) if path else OSError(number, reason)
         return kind, said, data
+
+    def _rest(self, words: int, size: int) -> tuple[bytes, bytes]:
+        """Of a frame."""
+        if words + size > _MOST:
+            host = self._pipe.host
+            raise PermanentError(
+                f"python3 at {host} answers with {words + size:,} bytes at once, more than it ever has to say",
+                hint="is what starts there as python3 one? A login script may stand for it",
+                subject=host,
+            )
+        text, data = self._pipe.read(words), self._pipe.read(size)
+        if len(text) < words or len(data) < size:
+            raise self._ended()
+        return text, data
 
     def _ended(self) -> UnreachableError:
         said = self._pipe.errors().strip().rpartition("\n")[2]

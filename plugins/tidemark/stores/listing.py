@@ -20,6 +20,9 @@ from tidemark.stores.protocol import Entry, Glancing, Listing, Store
 from tidemark.tsfiles.names import may_hold_files
 from tidemark.tsfiles.sealed import hidden
 
+_ROW = 1100  # bytes of a file's row at most: its name, of 1023 bytes on the disks that take the longest, and three numbers
+_FRAME = 1 << 30
+
 
 class FolderFiles(NamedTuple):
     """Files of one folder that follow each other in the order of paths, in columns as `Entry` has them."""
@@ -50,7 +53,7 @@ class Frame(NamedTuple):
     def folders(self) -> Iterator[FolderFiles]:
         """Raises UnreachableError where the columns are not of one length."""
         total = sum(count for _, count in self.groups)
-        raw = zlib.decompress(self.data) if self.compressed else self.data
+        raw = _unpacked(self.data, total) if self.compressed else self.data
         split = len(raw) - total * 24  # three int64 a row
         names = raw[: max(0, split - 1)].decode().split("\0")
         if len(names) != total:
@@ -64,6 +67,18 @@ class Frame(NamedTuple):
             columns = (numbers[start + shift : end + shift] for shift in (0, total, 2 * total))
             yield FolderFiles(prefix, names[start:end], *columns)
             start = end
+
+
+def _unpacked(data: bytes, rows: int) -> bytes:
+    """What `rows` of a listing take at most; more is no listing. Raises UnreachableError."""
+    unpacking = zlib.decompressobj()
+    try:
+        raw = unpacking.decompress(data, max(1, min(rows * _ROW, _FRAME)))
+    except zlib.error:
+        raw = b""
+    if not unpacking.eof:
+        raise UnreachableError("the far end's listing is torn", hint="run again")
+    return raw
 
 
 class PackedEntries(Sequence[Entry]):

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from tidemark.errors import PermanentError
 from tidemark.stores.block_journal import Identity
+from tidemark.stores.far_program import GATHER
 from tidemark.stores.far_session import FarPool, FarSession
 from tidemark.stores.landing import check_path
 from tidemark.stores.listing import Frame, PackedEntries
@@ -73,7 +75,8 @@ class PythonStore:
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         with self._far(check_path(path)) as far:
-            return b"".join(data for _, data in far.stream("read_range", path, offset, length))
+            found = self._at_most(length, (data for _, data in far.stream("read_range", path, offset, length)))
+            return b"".join(found)
 
     def read_many(self, paths: Sequence[str], lengths: Sequence[int] | None = None) -> Iterator[tuple[str, bytes | None]]:
         start = 0
@@ -83,14 +86,29 @@ class PythonStore:
             names = iter(batch)
             with self._far(batch[0]) as far:
                 held: list[bytes] = []  # of a large file, whose size comes behind it
+                most = None if wanted is None else max(wanted) + GATHER  # bytes until a size comes
                 for sizes, more in far.stream("read_many", batch, wanted):
-                    held.append(more)
+                    held += self._at_most(most, [*held, more])[len(held) :]
                     if sizes is None:
                         continue
                     data, held, at = b"".join(held), [], 0
                     for size in sizes:
                         yield next(names), None if size is None else data[at : at + size]
                         at += size or 0
+
+    def _at_most(self, length: int | None, pieces: Iterable[bytes]) -> list[bytes]:
+        """All `pieces`. Raises PermanentError where they are more than was asked for."""
+        found, size = [], 0
+        for piece in pieces:
+            found.append(piece)
+            size += len(piece)
+            if length is not None and size > length:
+                raise PermanentError(
+                    f"{self.where.host} sends more bytes of a file than it was asked for",
+                    hint="is what starts there as python3 one? A login script may stand for it",
+                    subject=self.where.host,
+                )
+        return found
 
     def chunks(self, path: str, offset: int, length: int, size: int) -> Iterator[bytes]:
         with self._far(check_path(path), reading=True) as far:
