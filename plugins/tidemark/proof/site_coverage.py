@@ -170,7 +170,12 @@ def _not_loaded(connection: Connection, scene: Scene, site: Site, gaps: list[str
     rejected = [r for r in report(connection, "unloaded_landings", **place) if r["state"] == "rejected"]
     decided = {r["landing"] for r in (*loaded, *rejected)}
     found = []
-    for landing, path in landings_of(scene.root, site.site_id):
+    try:
+        there = landings_of(scene.root, site.site_id)
+    except PermissionDeniedError:
+        gaps.append(f"what landed of {site.name} cannot be looked at: Permission denied")
+        there = []
+    for landing, path in there:
         if landing in decided:
             continue
         try:

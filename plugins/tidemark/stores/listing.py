@@ -21,7 +21,7 @@ from tidemark.tsfiles.names import may_hold_files
 from tidemark.tsfiles.sealed import hidden
 
 _ROW = 1100  # bytes of a file's row at most: its name, of 1023 bytes on the disks that take the longest, and three numbers
-_FRAME = 1 << 30
+_FRAME = 256 << 20  # of a folder of a million files 60 MB
 
 
 class FolderFiles(NamedTuple):
