@@ -16,6 +16,7 @@ class VisibleLog(logging.LoggerAdapter[logging.Logger]):
         super().__init__(logging.getLogger(name), {})
 
     def log(self, level: int, msg: object, *args: object, **named: Any) -> None:
+        named.setdefault("stacklevel", 2)  # the line that logs, not this one
         super().log(level, msg, *(arg if isinstance(arg, int | float) else visible(str(arg)) for arg in args), **named)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:

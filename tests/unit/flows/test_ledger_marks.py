@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.commanded import Commanded
+from tidemark.errors import PermanentError
 from tidemark.flows.ledger_marks import judge
 from tidemark.ledger.mark_rows import Mark
 from tidemark.tsfiles.receiver_folder import MARK_FILE
@@ -114,6 +115,17 @@ def test_every_verb_notices_and_a_rebuild_mends(world: Commanded, how: str) -> N
     world.assert_in_step()
 
 
+@pytest.mark.real("airflow")
+def test_every_task_of_airflow_notices_too(world: Commanded, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tidemark.orchestration.perform import perform
+
+    monkeypatch.setenv("TIDEMARK_CONFIG", str(world.folder / "tidemark.toml"))
+    assert perform(lambda app: app.receiver().name) == "centre"
+    remove(world)
+    with pytest.raises(PermanentError, match="it knows nothing of what lies at receiver centre"):
+        perform(lambda app: app.receiver().name)
+
+
 def test_without_a_mark_the_folder_itself_speaks(world: Commanded) -> None:
     """A receiver of a Tidemark that wrote no marks."""
     (world.root / MARK_FILE).unlink()
@@ -148,7 +160,7 @@ def test_a_mark_that_cannot_be_read(world: Commanded, damage: bytes | None) -> N
     place.unlink()
     if damage is None:
         place.symlink_to("/dev/zero")
-        world.run("status").refused(6, MARK_FILE)
+        world.run("status").refused(7, MARK_FILE)
         place.unlink()
         place.mkdir()
     else:
