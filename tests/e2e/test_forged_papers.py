@@ -20,7 +20,10 @@ from typing import Any
 import pytest
 
 from tests.centre import InlineEngine
+from tests.commanded import SITE_ID, Commanded
 from tests.landing_maker import SITE_A, SITE_B, Sender
+from tests.services.privileges import as_anybody
+from tests.services.processes import PartMissing
 from tests.small_files import sealed, source
 from tidemark.cli.main import main
 from tidemark.flows import admitting, rebuild_receiver
@@ -348,3 +351,25 @@ def test_folders_swapped_for_links_while_a_landing_is_cleaned(place: Place, monk
     place.run("load", expect=(0, 7, 23))
     assert (folder / path).parent.is_symlink() and victim.exists()
     place.check_whole()
+
+
+def test_a_push_writes_below_its_own_landings_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So an edge's login needs no other right at the receiver. Two runs: the second reads the first one's answer."""
+    deployed = Commanded(tmp_path, monkeypatch)
+    own = deployed.root / "landing" / SITE_ID
+    own.mkdir(parents=True)
+    try:
+        with as_anybody():
+            for sealed_file in (1, 2):
+                deployed.seal(sealed_file)
+                for closed in (deployed.root, own.parent):
+                    closed.chmod(0o555)
+                assert deployed.run("sync", "plant1", "--no-load").code == 0
+                deployed.root.chmod(0o755)
+                assert deployed.run("load").json["loaded"] == 1
+    except PartMissing as missing:
+        pytest.skip(str(missing))
+    finally:
+        for closed in (deployed.root, own.parent):
+            closed.chmod(0o755)
+    assert deployed.run("sync", "plant1").json["state"] == "nothing"
