@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from tidemark.errors import DiskFullError, PermanentError, RetryableError, TidemarkError
 
@@ -40,3 +43,15 @@ def limit_met(error: BaseException, place: str = "") -> TidemarkError | None:
     if number in MORE_OF_IT:
         return RetryableError(f"a limit of this machine was met: {os.strerror(number)}", hint=MORE_OF_IT[number])
     return None
+
+
+@contextmanager
+def limits_named(place: Path | str) -> Iterator[None]:
+    """Where the block meets a limit of this machine, that is told as ours, of `place`, which it writes."""
+    try:
+        yield
+    except (OSError, MemoryError, RuntimeError) as error:
+        limit = limit_met(error, str(Path(place).absolute()))
+        if limit is None:
+            raise
+        raise limit from error

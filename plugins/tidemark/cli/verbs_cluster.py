@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemark.cli import progress
 from tidemark.cli.call import Call
+from tidemark.cli.output_file import write_output
 from tidemark.cli.screen import Screen
 from tidemark.cli.verb import Answer, Verb
 from tidemark.cli.verbs_transfer import SHOWN, receiver_argument
@@ -120,7 +121,7 @@ def _show(call: Call) -> Answer:
     if call.arguments.html:
         from tidemark.proof.cluster_page import page
 
-        Path(call.arguments.html).write_text(page(view), encoding="utf-8")
+        write_output(Path(call.arguments.html), page(view))
     return Answer(view.as_json(), lambda screen: cluster_picture.show(screen, view))
 
 

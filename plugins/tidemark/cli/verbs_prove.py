@@ -8,6 +8,7 @@ from typing import Any
 
 from tidemark.cli import progress
 from tidemark.cli.call import Call
+from tidemark.cli.output_file import write_output
 from tidemark.cli.screen import Screen
 from tidemark.cli.verb import Answer, Verb
 from tidemark.cli.verbs_transfer import SHOWN, receiver_argument
@@ -95,7 +96,7 @@ def _coverage(call: Call) -> Answer:
     if asked.html:
         from tidemark.proof.heat_map import page
 
-        Path(asked.html).write_text(page(report), encoding="utf-8")
+        write_output(Path(asked.html), page(report))
     return Answer(found, lambda screen: _show_coverage(screen, found), report.exit_code)
 
 

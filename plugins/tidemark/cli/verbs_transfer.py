@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemark.cli import progress
 from tidemark.cli.call import Call
+from tidemark.cli.output_file import write_output
 from tidemark.cli.screen import Screen, listed
 from tidemark.cli.verb import Answer, Verb
 from tidemark.errors import NOTHING_TO_DO, NotFoundError, UsageError
@@ -79,7 +80,7 @@ def _item(item: Any) -> str:
 
 def _write_json(path: Path, found: dict[str, Any]) -> None:
     try:
-        path.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        write_output(path, json.dumps(found, ensure_ascii=False, indent=1) + "\n")
     except OSError as broken:
         raise UsageError(f"cannot write {path}: {broken.strerror}", subject=str(path)) from broken
 

@@ -16,6 +16,7 @@ import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from sqlalchemy.engine import Connection
@@ -41,7 +42,7 @@ from tidemark.ledger.leases import Lease, check_in
 from tidemark.ledger.merge_rows import Kept
 from tidemark.ledger.proof_rows import forget_file_checks
 from tidemark.load.merge_outputs import outputs_of
-from tidemark.load.merge_plan import Group, Plan, Unit, plan_merge, tasks_of
+from tidemark.load.merge_plan import Group, Plan, Unit, plan_merge, portions_of, tasks_of
 from tidemark.load.merge_task import MergeOutcome, MergeTask
 from tidemark.load.place import UNITS_PER_MS, folder_name
 from tidemark.progress import Progress, Tick, silent
@@ -184,7 +185,8 @@ def _merge_in_rounds(work: _Work) -> None:
             if Place.of(group) in work.leases.held:
                 _keep(work, group, subject, reason)
         work.tally.waiting = plan.waiting
-        portions = _portions(work, _ours(work, plan))
+        most = work.cluster.settings.cache_bytes if work.cluster is not None else 0
+        portions = portions_of(_ours(work, plan), most)
         moved = False
         for portion in portions:
             moved |= _run(work, portion, f"{work.batch}-{next(turns)}")
@@ -198,21 +200,6 @@ def _merge_in_rounds(work: _Work) -> None:
 
 def _ours(work: _Work, plan: Plan) -> list[Group]:
     return [group for group in plan.groups if Place.of(group) in work.leases.held]
-
-
-def _portions(work: _Work, groups: Sequence[Group]) -> list[list[Group]]:
-    """What is merged before more of it is fetched from nodes: as much as the cache may have, a group at least."""
-    most = work.cluster.settings.cache_bytes if work.cluster is not None else 0
-    portions: list[list[Group]] = []
-    left = 0
-    for group in groups:
-        size = sum(unit.file.size for unit in group.units)
-        if not portions or (most and size > left):
-            portions.append([])
-            left = most
-        portions[-1].append(group)
-        left -= size
-    return portions
 
 
 def _plan(work: _Work) -> Plan:
@@ -241,13 +228,20 @@ def _run(work: _Work, groups: Sequence[Group], batch: str) -> bool:
     engine = choose_engine(app.settings.spark, work.engine, sum(group.work for group in groups))
     moved = False
     # CRASH WINDOW: staged files that no one will publish: `_clean_up` of the next run removes them.
-    for done, outcome in enumerate(engine.run("merge", tasks), 1):
-        work.progress(Tick("merge", done=done, total=len(tasks)))
-        number = tasks[outcome.index].group
-        finished[number].append(outcome)
-        if len(finished[number]) == waiting[number]:
-            moved |= not _conclude(work, groups[number], f"{batch}-{number}", finished.pop(number))
-    for folder in sorted({_staging(group, batch) for group in groups}):
+    folders = sorted({_staging(group, batch) for group in groups})
+    try:
+        for done, outcome in enumerate(engine.run("merge", tasks), 1):
+            work.progress(Tick("merge", done=done, total=len(tasks)))
+            number = tasks[outcome.index].group
+            finished[number].append(outcome)
+            if len(finished[number]) == waiting[number]:
+                moved |= not _conclude(work, groups[number], f"{batch}-{number}", finished.pop(number))
+    except Exception:
+        for folder in folders:  # as the next run would: what is half-made takes room that somebody lacks
+            with suppress(TidemarkError):
+                _clean_up_batch(work, folder)
+        raise
+    for folder in folders:
         work.store.remove_tree(folder)
     return moved
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidemark.errors import CorruptionError, RetryableError, worst_exit_code
+from tidemark.errors import CorruptionError, PermanentError, RetryableError, worst_exit_code
+
+_MERGE = "./tidemark merge"
+_HINTS = {
+    CorruptionError.kind: "./tidemark verify --repair",
+    PermanentError.kind: f"free space there, or mend what it names; then {_MERGE}",
+}
 
 
 @dataclass(frozen=True)
@@ -50,8 +56,7 @@ class MergeResult:
         if self.failed:
             (subject, error, kind), *others = self.failed
             more = f" (and {len(others)} more)" if others else ""
-            hint = "./tidemark verify --repair" if kind == CorruptionError.kind else "./tidemark merge"
-            return {"error": (error if subject in error else f"{subject}: {error}") + more, "hint": hint}
+            return {"error": (error if subject in error else f"{subject}: {error}") + more, "hint": _HINTS.get(kind, _MERGE)}
         if self.moved:
             error = f"{self.moved} groups changed again and again while they were merged"
             return {"error": error, "hint": "./tidemark merge"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -11,7 +12,8 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 
-from tidemark.errors import DiskFullError, PermissionDeniedError, UsageError
+from tidemark.errors import PermissionDeniedError, UsageError
+from tidemark.machine_limits import limits_named
 from tidemark.stores import durable
 from tidemark.tsfiles.arrow_parts import MOST_BYTES, Part, rows_at_once, together
 
@@ -65,15 +67,18 @@ class PointFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if error is None:
-            self._flush()
-            self._writer.close()
-            durable.seal([(os.fsencode(self._temp), os.fsencode(self._place))])
-            return
-        self._writer.close()
-        durable.remove_quietly(os.fsencode(self._temp))
-        if isinstance(error, OSError) and error.errno == 28:
-            raise DiskFullError(f"no space left for {self._place}", subject=str(self._place)) from error
+        with limits_named(self._place):
+            try:
+                if error is not None:
+                    raise error
+                self._flush()
+                self._writer.close()
+                durable.seal([(os.fsencode(self._temp), os.fsencode(self._place))])
+            except BaseException:
+                with suppress(OSError):  # it says once more what it said
+                    self._writer.close()
+                durable.remove_quietly(os.fsencode(self._temp))
+                raise
 
     def _flush(self) -> None:
         if self._waiting:

@@ -16,9 +16,10 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tidemark.errors import PermanentError
+from tidemark.errors import DiskFullError, PermanentError
 from tidemark.ledger.database import Ledger, close_to_others
 from tidemark.ledger.migrations import migrate
+from tidemark.machine_limits import limits_named
 
 _ROWS = 5_000  # copied at once
 _OWN = ("tidemark_schema", "sqlite_sequence")  # each database keeps its own
@@ -30,7 +31,28 @@ def back_up(ledger: Ledger, target: Path) -> int:
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
     part.unlink(missing_ok=True)
-    close_to_others(part)
+    try:
+        with limits_named(target):
+            close_to_others(part)
+            _copy_into(ledger, part)
+            _durable(part, target)
+    except sqlite3.Error as broken:  # past SQLAlchemy; of the copy: the ledger was read before this wrote
+        _remove(part)
+        raise DiskFullError(
+            f"{target} cannot be written: {broken}", hint="free space there, then run again", subject=str(target)
+        ) from broken
+    except BaseException:
+        _remove(part)
+        raise
+    return target.stat().st_size
+
+
+def _remove(part: Path) -> None:
+    for end in ("", "-journal", "-wal", "-shm"):
+        part.with_name(part.name + end).unlink(missing_ok=True)
+
+
+def _copy_into(ledger: Ledger, part: Path) -> None:
     if ledger.is_sqlite:
         with closing(ledger.engine.raw_connection()) as source, closing(sqlite3.connect(part)) as copy:
             assert source.driver_connection is not None
@@ -41,8 +63,6 @@ def back_up(ledger: Ledger, target: Path) -> int:
         migrate(copied)
         copy_rows(ledger, copied)
         _single_file(copied)
-    _durable(part, target)
-    return target.stat().st_size
 
 
 def copy_rows(source: Ledger, target: Ledger, replace: bool = False) -> int:

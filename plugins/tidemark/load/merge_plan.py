@@ -230,3 +230,18 @@ def _touches(group: Group, partition: int) -> bool:
 
 def _by_rank(unit: Unit) -> tuple[Rank, int]:
     return unit.file.rank, unit.file.file_id
+
+
+def portions_of(groups: Sequence[Group], most: int) -> list[list[Group]]:
+    """What is merged before more of it is fetched from nodes: as many bytes as the cache may have (`most`, 0: all), a group
+    at least."""
+    portions: list[list[Group]] = []
+    left = 0
+    for group in groups:
+        size = sum(unit.file.size for unit in group.units)
+        if not portions or (most and size > left):
+            portions.append([])
+            left = most
+        portions[-1].append(group)
+        left -= size
+    return portions

@@ -20,6 +20,7 @@ from tidemark.load.check import mods_form, sha256_of
 from tidemark.load.merge_device import DeviceMerge, Part
 from tidemark.load.merge_held import Alone, Held, RefusedError, Source, check_types, held_by, tag_columns
 from tidemark.load.overlay import NOTHING, Counts
+from tidemark.machine_limits import limits_named
 from tidemark.tsfiles.column import Column
 from tidemark.tsfiles.devices import is_table, table_segments
 from tidemark.tsfiles.mods import NO_DELETIONS, Deletions, parse_mods
@@ -123,7 +124,7 @@ def run_merge_task(task: MergeTask) -> MergeOutcome:
     (a source that is gone: the catalog moved on).
     """
     try:
-        with _proving(task) as proof, ExitStack() as opened:
+        with limits_named(f"{task.root}/{task.staging}"), _proving(task) as proof, ExitStack() as opened:
             sources = [_open(task, source, opened) for source in task.sources]
             tables, held = tag_columns(sources), held_by(sources, task.devices, task.interval)
             check_types(held, task.database)
