@@ -89,7 +89,7 @@ def _open_below(file: UntrustedFile) -> int:
         raise CorruptionError(f"{file.path!r} is no path below {root}", subject=file.path)
     opened: list[int] = []
     try:
-        above = os.open(root or "/", _FOLDER)
+        above = _step(file, root or "/", None, _FOLDER)
         opened.append(above)
         for folder in folders:
             above = _step(file, folder, above, _FOLDER | os.O_NOFOLLOW)
@@ -100,13 +100,13 @@ def _open_below(file: UntrustedFile) -> int:
             os.close(handle)
 
 
-def _step(file: UntrustedFile, name: str, above: int, how: int) -> int:
+def _step(file: UntrustedFile, name: str, above: int | None, how: int) -> int:
     try:
         return os.open(name, how, dir_fd=above)
     except PermissionError as refused:
         raise PermissionDeniedError(f"cannot open {file}: {refused.strerror}", subject=file.path) from refused
     except OSError as broken:
-        if broken.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(name, above):
+        if above is not None and broken.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(name, above):
             raise CorruptionError(
                 f"{file.path} is or lies below a symlink; links are not followed", subject=file.path
             ) from broken
@@ -117,7 +117,7 @@ def _step(file: UntrustedFile, name: str, above: int, how: int) -> int:
         raise
 
 
-def _is_link(name: str, above: int) -> bool:
+def _is_link(name: str, above: int | None) -> bool:
     with suppress(OSError):
         return stat.S_ISLNK(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode)
     return False

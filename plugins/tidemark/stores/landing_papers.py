@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -26,6 +26,7 @@ from tidemark.stores.landing import (
     check_path,
     is_utf8,
 )
+from tidemark.stores.paper_stream import read_fields
 
 MANIFEST_FORMAT = 1
 RECEIPT_FORMAT = 1
@@ -48,8 +49,8 @@ def encode(paper: Manifest | Receipt) -> bytes:
 
 def decode_manifest(data: bytes) -> Manifest:
     """Raises CorruptionError for torn JSON, a missing field, a newer format or a path that leaves its landing."""
-    raw = _object(data, "manifest", MANIFEST_FORMAT)
     try:
+        raw = _object(data, "manifest", MANIFEST_FORMAT, _MANIFEST_LISTS)
         manifest = Manifest(
             landing=_text(raw["landing"]),
             site_id=_text(raw["site_id"]),
@@ -65,26 +66,14 @@ def decode_manifest(data: bytes) -> Manifest:
             inventory_count=_whole(raw["inventory_count"]),
             last=bool(raw["last"]),
             created=_moment(raw["created"]),
-            data=tuple(map(_text, raw["data"])),
-            files=tuple(_landed_file(f) for f in raw["files"]),
-            schema=tuple(
-                LandedSchema(_text(s["path"]), _whole(s["epoch"]), _whole(s["start"]), _part_of(s["part"]))
-                for s in raw["schema"]
-            ),
-            superseded=tuple(_vanished(v) for v in raw["superseded"]),
-            dropped=tuple(_vanished(v) for v in raw["dropped"]),
-            added=tuple(
-                InventoryEntry(
-                    path=_text(e["path"]),
-                    size=_whole(e["size"]),
-                    mtime=_whole(e["mtime"]),
-                    extent=tuple((_text(d), _whole(a), _whole(b)) for d, a, b in e["extent"]),
-                    reason=_text(e.get("reason", "")),
-                )
-                for e in raw["added"]
-            ),
-            removed=tuple(map(_text, raw["removed"])),
-            left_out=tuple((_text(p), _text(r)) for p, r in raw["left_out"]),
+            data=_list(raw["data"]),
+            files=_list(raw["files"]),
+            schema=_list(raw["schema"]),
+            superseded=_list(raw["superseded"]),
+            dropped=_list(raw["dropped"]),
+            added=_list(raw["added"]),
+            removed=_list(raw["removed"]),
+            left_out=_list(raw["left_out"]),
             listed=None if raw.get("listed") is None else _moment(raw["listed"]),
         )
     except _BAD as broken:
@@ -127,38 +116,52 @@ def decode_entry(text: str) -> tuple[LandedFile, tuple[str, ...]]:
 
 def decode_receipt(data: bytes) -> Receipt:
     """Raises CorruptionError for bytes that are no receipt."""
-    raw = _object(data, "receipt", RECEIPT_FORMAT)
     try:
+        raw = _object(data, "receipt", RECEIPT_FORMAT, _RECEIPT_LISTS)
         return Receipt(
             landing=_text(raw["landing"]),
             sequence=_whole(raw["sequence"]),
             manifest_sha256=_text(raw["manifest_sha256"]),
             loaded=_moment(raw["loaded"]),
-            answers=tuple(map(_answer, raw["answers"])),
-            pending=tuple((_text(p), _text(r)) for p, r in raw["pending"]),
-            resend=tuple(
-                Resend(_text(r["path"]), _whole(r["generation"]), _text(r.get("reason", ""))) for r in raw.get("resend", ())
-            ),
-            claimed=None if raw.get("claimed") is None else tuple(map(_text, raw["claimed"])),
+            answers=_list(raw["answers"]),
+            pending=_list(raw["pending"]),
+            resend=_list(raw.get("resend", ())),
+            claimed=None if raw.get("claimed") is None else _list(raw["claimed"]),
         )
     except _BAD as broken:
         raise CorruptionError(f"receipt is not readable: {type(broken).__name__} {broken}") from broken
 
 
-def _object(data: bytes, what: str, newest: int) -> Mapping[str, Any]:
+def _object(data: bytes, what: str, newest: int, lists: Mapping[str, Callable[[Any], Any]]) -> Mapping[str, Any]:
+    """The fields of a paper. Raises CorruptionError and what making an entry of a list raises."""
+
+    def storable(value: Any) -> Any:
+        if not _storable(value):
+            raise CorruptionError(f"{what} holds text that no database takes: a NUL, or half a surrogate pair")
+        return value
+
+    def one(name: str, value: Any) -> Any:
+        if name == "format" and isinstance(value, int) and value > newest:
+            raise CorruptionError(f"{what} has format {value}, this Tidemark knows {newest}", hint="upgrade Tidemark here")
+        return storable(value)
+
+    def checked(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return lambda entry: make(storable(entry))
+
+    makers = {name: checked(make) for name, make in lists.items()} if b"\\u" in data else lists
     try:
-        raw = json.loads(data)
-    except (ValueError, RecursionError) as broken:
+        raw = read_fields(data, makers, one)
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as broken:
         raise CorruptionError(f"{what} is not JSON: {broken}") from broken
-    if not isinstance(raw, dict) or not isinstance(raw.get("format"), int):
+    if not isinstance(raw.get("format"), int):
         raise CorruptionError(f"{what} carries no format number")
-    if raw["format"] > newest:
-        raise CorruptionError(
-            f"{what} has format {raw['format']}, this Tidemark knows {newest}", hint="upgrade Tidemark here"
-        )
-    if b"\\u" in data and not _storable(raw):
-        raise CorruptionError(f"{what} holds text that no database takes: a NUL, or half a surrogate pair")
     return raw
+
+
+def _list(value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, tuple):
+        raise TypeError(f"{value!r:.60} is no list")
+    return value
 
 
 def _storable(raw: Any) -> bool:
@@ -228,3 +231,44 @@ def named_paths(manifest: Manifest) -> list[str]:
     vanished = [v.path for v in (*manifest.superseded, *manifest.dropped)]
     logs = [log.path for log in manifest.schema]
     return [p.path for p in parts] + [f.path for f in manifest.files] + vanished + [e.path for e in manifest.added] + logs
+
+
+def _pair(raw: Any) -> tuple[str, str]:
+    first, second = raw
+    return _text(first), _text(second)
+
+
+def _added(raw: Any) -> InventoryEntry:
+    return InventoryEntry(
+        path=_text(raw["path"]),
+        size=_whole(raw["size"]),
+        mtime=_whole(raw["mtime"]),
+        extent=tuple((_text(d), _whole(a), _whole(b)) for d, a, b in raw["extent"]),
+        reason=_text(raw.get("reason", "")),
+    )
+
+
+def _schema(raw: Any) -> LandedSchema:
+    return LandedSchema(_text(raw["path"]), _whole(raw["epoch"]), _whole(raw["start"]), _part_of(raw["part"]))
+
+
+def _resend(raw: Any) -> Resend:
+    return Resend(_text(raw["path"]), _whole(raw["generation"]), _text(raw.get("reason", "")))
+
+
+_MANIFEST_LISTS: Mapping[str, Callable[[Any], Any]] = {
+    "data": _text,
+    "files": _landed_file,
+    "schema": _schema,
+    "superseded": _vanished,
+    "dropped": _vanished,
+    "added": _added,
+    "removed": _text,
+    "left_out": _pair,
+}
+_RECEIPT_LISTS: Mapping[str, Callable[[Any], Any]] = {
+    "answers": _answer,
+    "pending": _pair,
+    "resend": _resend,
+    "claimed": _text,
+}
