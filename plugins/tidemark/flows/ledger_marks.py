@@ -88,7 +88,7 @@ def read_mark(root: Path) -> Mark | None:
     try:
         raw = json.loads(place.read(MOST_SMALL))
         return Mark(str(uuid.UUID(raw["mark"])), int(raw["changes"]))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # the latter: the receiver's folder is a file, as who opens it tells
         return None
     except (CorruptionError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError) as broken:
         raise CorruptionError(
