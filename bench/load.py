@@ -2,10 +2,12 @@
 
 200 files of 354 MB, which a real IoTDB 0.12.0 wrote.
 
-    to_iotdb_load           a whole `./tidemark load`: every file's SHA-256 compared with the manifest's, structure and
-                            statistics read, placed, recorded, answered; to one LOAD of the folder by a session that is
-                            open, at a server that runs already, until its count is that of all points
+    to_iotdb_load           a whole `./tidemark load` of what a sync of the same ledger carried here: every file's SHA-256
+                            compared with the manifest's, structure and statistics read, placed, recorded, answered; to one
+                            LOAD of the folder by a session that is open, at a server that runs already, until its count is
+                            that of all points
     both_to_iotdb_load      the same with the receiver's `iotdb` set: catalog and server, counted
+    pushed_to_iotdb_load    as the first, of a landing that somebody else put here: it is copied before it is checked
 
 Every round begins with an empty ledger, an empty receiver and an empty server. The server's JVM has the memory settings it
 takes by itself. It comes from Maven Central on first use (Java and Maven needed).
@@ -27,7 +29,7 @@ from bench import sync_tool, sync_tool_data
 from bench.measure import Contender
 from bench.rows import REPOSITORY, Book, leave_nothing, say
 from bench.sync_tool_data import EdgeSet
-from tests.landing_maker import Sender, companions, tsfiles_below
+from tests.landing_maker import SITE_A, Sender, companions, tsfiles_below
 from tests.services import iotdb
 from tests.services.iotdb import IoTDB
 from tests.services.processes import PartMissing
@@ -59,20 +61,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @dataclass
 class Stage:
-    """Where one round happens. `landed`: the receiver as a sync leaves it; `centre`: its links, fresh each round."""
+    """Where one round happens. `site`: the files; `landed`: a receiver into which somebody else put them.
+
+    `centre`: settings, ledger and receiver, fresh each round.
+    """
 
     folder: Path
+    site: Path
     landed: Path
 
     @property
     def centre(self) -> Path:
         return self.folder / "centre"
 
-    def clear(self) -> None:
-        """An empty ledger, a receiver with one landing; its files are hard links, for nobody writes into a TsFile."""
+    @property
+    def settings(self) -> Path:
+        return self.centre / "tidemark.toml"
+
+    def begin(self, target: str, pushed: bool) -> None:
+        """A receiver with one landing: of a sync into an empty ledger, or `pushed`, the ledger empty. The latter's files are
+        hard links, for nobody writes into a TsFile."""
         shutil.rmtree(self.centre, ignore_errors=True)
         self.centre.mkdir()
-        shutil.copytree(self.landed, self.centre / "store", copy_function=os.link)
+        data = json.dumps([folder for folder in DATA if (self.site / folder).is_dir()])
+        self.settings.write_text(
+            '[ledger]\nurl = "sqlite:///ledger.db"\n\n'
+            f'[receivers.centre]\nstore = "file://{self.centre / "store"}"\n{target}\n[spark]\nengine = "pool"\n\n'
+            f'[sites.plant1]\nid = "{SITE_A}"\nstore = "file://{self.site}"\ndata = {data}\n\n'
+            '[links.plant1]\nsite = "plant1"\n'
+        )
+        if pushed:
+            shutil.copytree(self.landed, self.centre / "store", copy_function=os.link)
+        else:
+            command = [str(REPOSITORY / "tidemark"), "--config", str(self.settings), "sync", "plant1", "--no-load", "--json"]
+            Contender("sync", command).run(REPOSITORY)
 
 
 def measure(rounds: int, book: Book) -> None:
@@ -82,21 +104,25 @@ def measure(rounds: int, book: Book) -> None:
         say(f"a server writes {SET.files:,} files")
         made = folder / "made"
         made.mkdir()
-        stage = Stage(folder, _land(sync_tool_data.make(made, SET), folder / "landed"))
+        site = sync_tool_data.make(made, SET)
+        stage = Stage(folder, site, _land(site, folder / "landed"))
         peer, ours, both = Contender("LOAD", []), Contender("tidemark load", []), Contender("tidemark load, iotdb too", [])
+        pushed = Contender("tidemark load, pushed", [])
         acts: list[Callable[[], None]] = [
             lambda: _run_peer(peer, made / "data" / "data" / "sequence"),
             lambda: _run_ours(ours, stage, ""),
             lambda: _run_both(both, stage),
+            lambda: _run_ours(pushed, stage, "", pushed=True),
         ]
         for turn in range(rounds):
-            for act in (*acts[turn % 3 :], *acts[: turn % 3]):
+            for act in (*acts[turn % len(acts) :], *acts[: turn % len(acts)]):
                 act()
     row = "to_iotdb_load"
-    book.note(row, [ours, both], [peer])
+    book.note(row, [ours, both, pushed], [peer])
     book.ratios |= {
         row: ours.median_seconds / peer.median_seconds,
         f"both_{row}": both.median_seconds / peer.median_seconds,
+        f"pushed_{row}": pushed.median_seconds / peer.median_seconds,
     }
 
 
@@ -131,15 +157,10 @@ def _target(server: IoTDB) -> str:
     return f'iotdb = "iotdb://root@127.0.0.1:{server.ports["rpc"]}"\n'
 
 
-def _run_ours(ours: Contender, stage: Stage, target: str) -> None:
+def _run_ours(ours: Contender, stage: Stage, target: str, pushed: bool = False) -> None:
     """RuntimeError unless every file was loaded, a device reads back whole and a server, if any, has every point."""
-    stage.clear()
-    settings = stage.centre / "tidemark.toml"
-    settings.write_text(
-        '[ledger]\nurl = "sqlite:///ledger.db"\n\n'
-        f'[receivers.centre]\nstore = "file://{stage.centre / "store"}"\n{target}\n[spark]\nengine = "pool"\n'
-    )
-    ours.command = [str(REPOSITORY / "tidemark"), "--config", str(settings), "load", "--json"]
+    stage.begin(target, pushed)
+    ours.command = [str(REPOSITORY / "tidemark"), "--config", str(stage.settings), "load", "--json"]
     told = json.loads(ours.run(REPOSITORY).splitlines()[-1])
     _tell(ours)
     if told["loaded"] != SET.files or (target and told["iotdb"]["counted"] != SET.points):
