@@ -14,6 +14,8 @@ from tidemark.cli.verb import Answer, Verb
 from tidemark.cli.verbs_transfer import SHOWN, receiver_argument
 from tidemark.progress import size
 
+_LIVE_ONLY = "without files that their site has no more and the catalog keeps"
+
 
 def _status(call: Call) -> Answer:
     from tidemark.flows.prove import status
@@ -182,6 +184,7 @@ def _read_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="**", metavar="GLOB", help='a device pattern such as "root.factory.*.d1"')
     parser.add_argument("--tall", action="store_true", help="a row a point, values as canonical text")
     parser.add_argument("--verify", action="store_true", help="digest every file first, however lately that was done")
+    parser.add_argument("--live-only", action="store_true", help=_LIVE_ONLY)
     parser.add_argument("--out", required=True, metavar="F", help="FILE.parquet or FILE.csv")
 
 
@@ -189,7 +192,9 @@ def _read(call: Call) -> Answer:
     from tidemark.flows.read_catalog import Query, read
 
     asked = call.arguments
-    query = Query(asked.site or "", asked.device, asked.since or "", asked.until or "", asked.tall, asked.verify)
+    query = Query(
+        asked.site or "", asked.device, asked.since or "", asked.until or "", asked.tall, asked.verify, asked.live_only
+    )
     with progress.shown(call.screen) as beat:
         result = read(call.app, call.receiver, query, Path(asked.out).absolute(), beat)
     found = result.as_json()
@@ -198,6 +203,9 @@ def _read(call: Call) -> Answer:
 
 def _show_read(screen: Screen, found: dict[str, Any], out: str) -> None:
     screen.line(f"{found['rows']:,} rows of {found['devices']:,} devices in {out}")
+    if found["kept_rows"]:
+        told = "have values of files that their site has no more and the catalog keeps (without them: --live-only)"
+        screen.line(f"  {found['kept_rows']:,} rows {told}")
     if not found["devices"]:
         screen.tell("  no device matches; ./tidemark coverage shows what there is")
     for what, reason in (found.get("undecodable") or {}).items():

@@ -25,7 +25,7 @@ from tidemark.flows.point_files import PointFile, check_ending
 from tidemark.flows.proved_files import require_proved
 from tidemark.ledger import catalog_rows, landing_rows, owner_rows
 from tidemark.ledger.catalog_rows import CatalogDevice
-from tidemark.load.view import CatalogReader, Layer, SeenDevice, points, seen_devices
+from tidemark.load.view import CatalogReader, Layer, SeenDevice, kept_times, points, seen_devices
 from tidemark.progress import Progress, Tick, silent
 from tidemark.settings import ReceiverSettings
 from tidemark.tsfiles.arrow_parts import Part
@@ -64,16 +64,19 @@ class Query:
     end: str = ""
     tall: bool = False
     verify: bool = False  # every file is digested again, however lately that was done
+    live_only: bool = False  # without the files that their site has no more
 
 
 @dataclass(frozen=True)
 class ReadResult:
-    """`undecodable`: `device.measurement` or file → why it is not among the rows; `verified`: files that were digested."""
+    """`undecodable`: `device.measurement` or file → why it is not among the rows; `verified`: files that were digested;
+    `kept_rows`: rows with a value of a file that its site has no more."""
 
     rows: int
     devices: int
     undecodable: Mapping[str, str]
     verified: int = 0
+    kept_rows: int = 0
 
     @property
     def exit_code(self) -> int:
@@ -89,6 +92,7 @@ class ReadResult:
             "ok": not self.undecodable,
             **told,
             "rows": self.rows,
+            "kept_rows": self.kept_rows,
             "verified": self.verified,
             "devices": self.devices,
             "undecodable": dict(self.undecodable),
@@ -122,6 +126,7 @@ def read(app: App, receiver: ReceiverSettings, query: Query, out: Path, progress
     site_id = site_of(app, query.site)
     with app.ledger.read() as connection:
         files = catalog_rows.visible_files(connection, receiver.name, site_id)
+        files = [file for file in files if not (query.live_only and file.kept)]
         held = catalog_rows.devices_of_files(connection, [file.file_id for file in files])
         owners = {row.device: row.site_id for row in owner_rows.all_owners(connection, receiver.name)}
         widths = catalog_rows.table_widths(connection, receiver.name)
@@ -137,14 +142,14 @@ def read(app: App, receiver: ReceiverSettings, query: Query, out: Path, progress
     verified = require_proved(app, receiver, root, needed, anew=query.verify, progress=progress)
     with opened(app, receiver) as cluster, feeding(cluster, root) as feed, CatalogReader(root, feed) as reader:
         shape = _Tall() if query.tall else _Wide.of(reader, devices, feed, progress)
-        seen = 0
+        seen = kept = 0
         with PointFile(out, shape.schema) as target:
             for number, device in enumerate(_at_hand(feed, devices), 1):
                 before = target.rows
-                shape.write(target, reader, device, bounds)
+                kept += shape.write(target, reader, device, bounds)
                 seen += target.rows > before
                 progress(Tick("read", done=number, total=len(devices)))
-        return ReadResult(target.rows, seen, dict(sorted(reader.unread.found.items())), verified)
+        return ReadResult(target.rows, seen, dict(sorted(reader.unread.found.items())), verified, kept)
 
 
 def _near(devices: Iterable[SeenDevice], held: Mapping[int, Iterable[CatalogDevice]], bounds: _Bounds) -> list[SeenDevice]:
@@ -169,9 +174,12 @@ def _at_hand(feed: Feed | None, devices: Sequence[SeenDevice]) -> Iterator[SeenD
 class _Tall:
     schema = _TALL
 
-    def write(self, target: PointFile, reader: CatalogReader, device: SeenDevice, bounds: _Bounds) -> None:
-        for measurement, columns in reader.columns(device, bounds.start, bounds.end):
-            found = points(columns)
+    def write(self, target: PointFile, reader: CatalogReader, device: SeenDevice, bounds: _Bounds) -> int:
+        """Write a device's rows; returns how many of them come from files that their site has no more."""
+        kept = 0
+        for measurement, layered in reader.layered_columns(device, bounds.start, bounds.end):
+            found = points([column for _, column in layered])
+            kept += len(kept_times(layered))
             count = len(found.times)
             if count:
                 arrays = [
@@ -182,6 +190,7 @@ class _Tall:
                     pa.array(found.texts, pa.string()),
                 ]
                 target.add(Part(count, dict(zip(self.schema.names, arrays, strict=True))))
+        return kept
 
 
 @dataclass(frozen=True)
@@ -204,14 +213,17 @@ class _Wide:
             progress(Tick("columns", done=number, total=len(devices)))
         return _Wide({m: next(iter(types[m])) if len(types[m]) == 1 else None for m in sorted(types)})
 
-    def write(self, target: PointFile, reader: CatalogReader, device: SeenDevice, bounds: _Bounds) -> None:
-        series = {m: columns for m, columns in reader.columns(device, bounds.start, bounds.end) if columns}
-        if not series:
-            return
+    def write(self, target: PointFile, reader: CatalogReader, device: SeenDevice, bounds: _Bounds) -> int:
+        """Write a device's rows; returns how many of them have a value of a file that its site has no more."""
+        layered = {m: one for m, one in reader.layered_columns(device, bounds.start, bounds.end) if one}
+        if not layered:
+            return 0
+        series = {m: [column for _, column in one] for m, one in layered.items()}
         times = np.unique(np.concatenate([column.times for columns in series.values() for column in columns]))
         found = {"time": pa.array(times), "device": pa.repeat(device.name, len(times))}
         found |= {_shown(name): self._spread(times, columns, self.types[name]) for name, columns in series.items()}
         target.add(Part(len(times), found))
+        return len(np.unique(np.concatenate([kept_times(one) for one in layered.values()])))
 
     @staticmethod
     def _spread(times: NDArray[np.int64], columns: Sequence[Column], data_type: DataType | None) -> pa.Array:

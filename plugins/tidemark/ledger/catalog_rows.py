@@ -26,7 +26,8 @@ _CHUNK = 400  # values in one IN list
 class CatalogFile:
     """One row of `catalog_file`; times in seconds, sizes in bytes, locations relative to the receiver's root.
 
-    `rank` (unsequence, version, inner, cross, created) says who wins among a site's files: higher wins.
+    `rank` (unsequence, version, inner, cross, created) says who wins among a site's files: higher wins. Files that the site
+    has no more rank below all that it has: their first number is -1.
     `undecodable`: "device.measurement: encoding" of series that no reader of ours decodes.
     """
 
@@ -55,6 +56,11 @@ class CatalogFile:
     landing: str | None = None
     retired: float | None = None
     file_id: int = 0  # 0 until it is in the ledger
+
+    @property
+    def kept(self) -> bool:
+        """Whether the site has it no more, so that it only fills what no live file of the site has."""
+        return self.rank[0] < 0 or self.marked == "dropped"
 
 
 @dataclass(frozen=True)

@@ -130,14 +130,21 @@ class CatalogReader:
         self, device: SeenDevice, start: Mapping[str, int | None], end: Mapping[str, int | None]
     ) -> Iterator[tuple[str, list[Column]]]:
         """(measurement, its columns from lowest to highest rank), by name. `start`, `end`: site → time bound or None."""
+        for measurement, found in self.layered_columns(device, start, end):
+            yield measurement, [column for _, column in found]
+
+    def layered_columns(
+        self, device: SeenDevice, start: Mapping[str, int | None], end: Mapping[str, int | None]
+    ) -> Iterator[tuple[str, list[tuple[CatalogFile, Column]]]]:
+        """As `columns`, each with the file it comes from."""
         for measurement in sorted(self.series_types(device)):
             columns = [
-                column
+                (layer.file, column)
                 for layer in device.layers
                 if (column := self._column(layer, measurement, start[layer.file.site_id], end[layer.file.site_id]))
                 is not None
             ]
-            yield measurement, [column for column in columns if len(column)]
+            yield measurement, [(file, column) for file, column in columns if len(column)]
 
     def _column(self, layer: Layer, measurement: str, start: int | None, end: int | None) -> Column | None:
         opened = self._file(layer.file)
@@ -197,6 +204,18 @@ def _deletions(root: Path, file: CatalogFile) -> Deletions:
         return NO_DELETIONS
     data = UntrustedFile(str(root), file.mods_location).read(MOST_MODS)
     return parse_mods(data, mods_form(file.mods_location), file.mods_location)
+
+
+def kept_times(found: Sequence[tuple[CatalogFile, Column]]) -> NDArray[np.int64]:
+    """The times, ascending, whose value comes from a file that its site has no more. `found`: lowest rank first."""
+    if not any(file.kept for file, _ in found):
+        return np.empty(0, np.int64)
+    times = np.concatenate([column.times for _, column in found])
+    kept = np.concatenate([np.full(len(column), file.kept) for file, column in found])
+    backwards = len(times) - 1
+    unique, first = np.unique(times[::-1], return_index=True)  # at one time the last of them counts
+    from_kept: NDArray[np.int64] = unique[kept[backwards - first]]
+    return from_kept
 
 
 def points(columns: Sequence[Column]) -> Points:
