@@ -10,6 +10,7 @@ from tidemark.errors import NotFoundError
 from tidemark.flows.merge_catalog import merge
 from tidemark.flows.operate import approve
 from tidemark.ledger import merge_rows
+from tidemark.stores.landing import InventoryEntry
 
 
 def states(centre: Centre) -> dict[str, list[str]]:
@@ -114,6 +115,66 @@ class TestVanishedFiles:
         centre.load()
         assert centre.rows() == rows((1, 10))
         assert centre.sql("SELECT state, marked FROM catalog_file") == [("live", "dropped")]
+
+    @pytest.mark.parametrize("merged", [False, True])
+    def test_a_kept_file_fills_and_never_wins(self, centre: Centre, merged: bool) -> None:
+        """It outranked every sequence file of its site for ever."""
+        sender = centre.sender()
+        sender.land({source(1): d1((1, 10), (2, 20)), source(7, unsequence=True): d1((2, 27), (3, 37))})
+        centre.load()
+        if merged:
+            merge(centre.app, centre.receiver)
+        assert centre.rows() == rows((1, 10), (2, 27), (3, 37))
+        gone = source(7, unsequence=True)
+        sender.land({}, dropped=(sender.drop(gone),), removed=(gone,))
+        centre.load()
+        assert centre.rows() == rows((1, 10), (2, 20), (3, 37))
+        sender.land({source(9): d1((3, 39))})
+        centre.load()
+        merge(centre.app, centre.receiver)
+        assert centre.rows() == rows((1, 10), (2, 20), (3, 39))
+
+    def test_merges_never_mix_kept_and_live_files(self, centre: Centre) -> None:
+        sender = centre.sender()
+        paths = [source(1), source(2), source(3), source(4)]
+        sender.land({path: d1((place, place), (9, place)) for place, path in enumerate(paths)})
+        sender.land({}, dropped=tuple(sender.drop(p) for p in paths[2:]), removed=tuple(paths[2:]))
+        centre.load()
+        merge(centre.app, centre.receiver)
+        assert centre.rows() == rows((0, 0), (1, 1), (2, 2), (3, 3), (9, 1))
+        seen = centre.sql(
+            "SELECT role, marked, rank_unsequence FROM catalog_file WHERE visible = 1 ORDER BY rank_unsequence"
+        )
+        assert seen == [("merged", "dropped", -1), ("merged", None, 0)]
+        sender.land({source(5): d1((2, 52))})
+        centre.load()
+        assert centre.rows() == rows((0, 0), (1, 1), (2, 52), (3, 3), (9, 1))
+
+    def test_what_a_sender_holds_back_is_below_until_it_is_told(self, centre: Centre) -> None:
+        """The guard of a link that applies drops holds them; the file comes back when its folder is there again."""
+        sender = centre.sender(deletes="apply")
+        gone = source(7, unsequence=True)
+        sender.land({source(1): d1((1, 10)), gone: d1((1, 17), (2, 27))})
+        centre.load()
+        assert centre.rows() == rows((1, 17), (2, 27))
+        sender.land({}, held=(sender.drop(gone),))
+        assert centre.load().pending == ()
+        assert centre.rows() == rows((1, 10), (2, 27))
+        sender.land({}, added=(InventoryEntry(gone, 1, 1, ()),))
+        centre.load()
+        assert centre.rows() == rows((1, 17), (2, 27))
+        sender.land({}, dropped=(sender.drop(gone),), removed=(gone,))
+        centre.load()
+        assert centre.rows() == rows((1, 10))
+
+    def test_a_file_that_waits_for_what_covers_it_is_below_already(self, centre: Centre) -> None:
+        sender = centre.sender()
+        gone, made = source(7, unsequence=True), source(1, cross=1)
+        sender.land({gone: d1((1, 17), (2, 27))})
+        sender.generations[made] = 1
+        sender.land({source(3): d1((2, 23))}, superseded=(sender.drop(gone, made),), removed=(gone,))
+        assert [path for path, _ in centre.load().pending] == [gone]
+        assert centre.rows() == rows((1, 17), (2, 23))
 
     def test_or_removed_where_the_link_says_so(self, centre: Centre) -> None:
         sender = centre.sender(deletes="apply")

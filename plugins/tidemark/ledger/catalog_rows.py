@@ -27,7 +27,7 @@ class CatalogFile:
     """One row of `catalog_file`; times in seconds, sizes in bytes, locations relative to the receiver's root.
 
     `rank` (unsequence, version, inner, cross, created) says who wins among a site's files: higher wins. Files that the site
-    has no more rank below all that it has: their first number is -1.
+    has no more rank below all that it has: their first number is -1 (`below_live`).
     `undecodable`: "device.measurement: encoding" of series that no reader of ours decodes.
     """
 
@@ -60,7 +60,7 @@ class CatalogFile:
     @property
     def kept(self) -> bool:
         """Whether the site has it no more, so that it only fills what no live file of the site has."""
-        return self.rank[0] < 0 or self.marked == "dropped"
+        return self.rank[0] < 0
 
 
 @dataclass(frozen=True)
@@ -121,10 +121,21 @@ def retire_files(connection: Connection, file_ids: Iterable[int], at: float) -> 
     write_rows(connection, "UPDATE catalog_file SET state = 'retired', visible = 0, retired = :at WHERE file_id = :f", rows)
 
 
-def mark_dropped(connection: Connection, file_ids: Iterable[int]) -> None:
-    """The site dropped these and the link keeps what it drops."""
-    rows = [{"f": file_id} for file_id in file_ids]
-    write_rows(connection, "UPDATE catalog_file SET marked = 'dropped' WHERE file_id = :f", rows)
+def mark_files(connection: Connection, file_ids: Iterable[int], mark: str | None) -> None:
+    """`dropped`: the site dropped these and the link keeps what it drops; None: they are as any other."""
+    rows = [{"f": file_id, "m": mark} for file_id in file_ids]
+    write_rows(connection, "UPDATE catalog_file SET marked = :m WHERE file_id = :f", rows)
+
+
+def below_live(rank: Rank) -> Rank:
+    """The rank of a file that its site has no more: below every live one, in the old order among its like."""
+    return (-1, *rank[1:])
+
+
+def rank_files(connection: Connection, ranks: Mapping[int, Rank]) -> None:
+    """Give files, by id, another rank."""
+    rows = [{"f": file_id, **dict(zip(_RANKS, rank, strict=True))} for file_id, rank in ranks.items()]
+    write_rows(connection, f"UPDATE catalog_file SET {', '.join(f'{r} = :{r}' for r in _RANKS)} WHERE file_id = :f", rows)
 
 
 def sources_of_paths(

@@ -96,13 +96,12 @@ def publish(
 ) -> tuple[int, ...] | None:
     """Let `merged` stand for `sources` in one step; the new file_ids, or None when the ledger moved on since planning.
 
-    None, and nothing changed: a source is no longer live or is to be replaced, or a file came that overlaps the sources
-    and ranks below them.
-    Merged files made earlier from any of the sources retire in the same step.
+    None, and nothing changed: a source is no longer live, ranks otherwise or is to be replaced, or a file came that
+    overlaps the sources and ranks below them. Merged files made earlier from any of the sources retire in the same step.
     """
     ids = {f.file_id for f in sources}
     now = {f.file_id: f for f in catalog_rows.files_by_id(connection, ids)}
-    if any(f.file_id not in now or now[f.file_id].state != "live" for f in sources):
+    if any(f.file_id not in now or (now[f.file_id].state, now[f.file_id].rank) != ("live", f.rank) for f in sources):
         return None
     if standing_rows.to_go(connection, ids):
         return None
@@ -250,7 +249,8 @@ def _ranked_above(connection: Connection, receiver: str, ids: set[int]) -> set[i
     devices = catalog_rows.devices_of_files(connection, [f.file_id for f in (*new, *merged)])
     for file in new:
         for other in merged:
-            if (other.site_id, other.database) != (file.site_id, file.database) or other.rank <= file.rank:
+            place = (file.site_id, file.database, file.kept)  # what is kept is below all that the site has, as it should be
+            if (other.site_id, other.database, other.kept) != place or other.rank <= file.rank:
                 continue
             if file.file_id in lineage.get(other.file_id, ()):
                 continue
@@ -273,7 +273,7 @@ def _came_between(connection: Connection, receiver: str, ids: set[int], merged: 
     others = [
         source
         for f in catalog_rows.visible_files(connection, receiver, mine.site_id, mine.database)
-        if f.file_id not in ids and f.file_id not in made and f.rank <= mine.rank
+        if f.file_id not in ids and f.file_id not in made and f.rank <= mine.rank and f.kept == mine.kept
         for source in derived.get(f.file_id, (f.file_id,))
     ]
     devices = catalog_rows.devices_of_files(connection, [*ids, *others])

@@ -14,7 +14,7 @@ from tidemark.load.admit import Admission, Origin
 from tidemark.load.commit import SiteNames, write_admission
 from tidemark.load.replacing import look_again
 from tidemark.load.standing import Again
-from tidemark.load.vanish import still_waiting, take_vanished
+from tidemark.load.vanish import keep_below_live, lift_listed, still_waiting, take_vanished
 from tidemark.stores.landing import Answer, Manifest
 
 
@@ -43,6 +43,9 @@ def record_landing(
     answers = write_admission(connection, origin, admission, names, at)
     clashes = schema.write_schema(connection, origin, logs, admission.loads)
     landing_rows.take_inventory(connection, origin.receiver, origin.site_id, _inventory(manifest))
+    gone = {v.path: v.generation for v in (*manifest.superseded, *manifest.dropped, *manifest.held)}
+    lift_listed(connection, origin, [entry.path for entry in manifest.added if entry.path not in gone], at)
+    keep_below_live(connection, origin, {v.path: v.generation for v in manifest.held}, at)
     vanished = take_vanished(connection, origin, _drops(manifest, at), manifest.deletes, at)
     paths = vanished | {file.path for file in manifest.files}
     late = look_again(connection, origin.receiver, origin.site_id, paths, at)

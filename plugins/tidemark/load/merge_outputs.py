@@ -56,6 +56,7 @@ def _row(group: Group, staged: Staged, name: str, at: float, unplaced: Counts) -
         mods_sha256="",
         points=staged.points,
         rank=group.rank,
+        marked=first.marked if first.kept else None,
         created=at,
     )
     devices = tuple(CatalogDevice(*device) for device in staged.devices)

@@ -86,9 +86,10 @@ def plan_merge(
     `to_go`: settled files that wait to be replaced → {late path: why}: merging would write down what is out of date;
     `cut`: a source that overlaps nothing and spans partitions is a group, too.
     """
-    places: dict[tuple[str, str], list[Unit]] = defaultdict(list)
+    places: dict[tuple[str, str, bool], list[Unit]] = defaultdict(list)
     for unit in units:
-        places[unit.file.site_id, unit.file.database].append(unit)
+        if not unit.file.kept or unit.file.marked:  # of what is gone at its site, not what may leave yet
+            places[unit.file.site_id, unit.file.database, unit.file.kept].append(unit)
     groups: list[Group] = []
     kept: list[tuple[Group, str, str]] = []
     waiting: list[tuple[str, str]] = []

@@ -90,7 +90,8 @@ def _concerned(connection: Connection, receiver: str, site_id: str, paths: Seque
 def _meets(row: CatalogFile, merged: CatalogFile) -> bool:
     """Whether a live file may lose points to a merged one, by what their rows say."""
     together = row.partition_from <= merged.partition_to and merged.partition_from <= row.partition_to
-    return row.database == merged.database and row.rank < merged.rank and together
+    below = row.rank < merged.rank and row.kept == merged.kept  # what the site has no more may be below all that it has
+    return row.database == merged.database and below and together
 
 
 def _judge(connection: Connection, receiver: str, site_id: str, stand: Stand) -> Outcome:

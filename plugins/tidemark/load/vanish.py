@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy.engine import Connection
 
 from tidemark.ledger import catalog_rows, landing_rows, merge_rows, owner_rows, trouble_rows
-from tidemark.ledger.catalog_rows import CatalogFile
+from tidemark.ledger.catalog_rows import CatalogFile, below_live
 from tidemark.ledger.events import record_many
 from tidemark.ledger.landing_rows import DropRow
 from tidemark.load.admit import Origin
@@ -27,6 +27,7 @@ from tidemark.load.drops import (
     judge_superseded,
 )
 from tidemark.load.replacing import troubles_of
+from tidemark.tsfiles.names import parse_source_path, rank
 
 _STATE_OF = {"leave": "done", "mark": "done", "leave_settled": "pending", "wait": "pending", "ask": "waiting"}
 
@@ -53,12 +54,32 @@ def take_vanished(connection: Connection, origin: Origin, told: Iterable[DropRow
         return set()
     landing_rows.put_drops(connection, *place, list(rows.values()))
     picture = _look(connection, origin, rows.values())
+    keep_below_live(connection, origin, dict(sorted(rows)), at)  # sorted: the newest generation of a path stays
     verdicts = [_judge(drop, picture, deletes) for drop in rows.values()]
     _act(connection, origin, verdicts, picture, at)
     judged = [_recorded(drop, verdict) for drop, verdict in zip(rows.values(), verdicts, strict=True)]
     landing_rows.put_drops(connection, *place, judged)
     _tell(connection, origin, new, verdicts)
     return {drop.path for drop in judged}
+
+
+def keep_below_live(connection: Connection, origin: Origin, gone: Mapping[str, int], at: float) -> None:
+    """Let vanished files {path: newest generation} fill only what the live files of their site leave open, from the moment
+    they are told: whether they leave, and when, is judged apart. Merged files that hold them together with live ones go."""
+    found = catalog_rows.sources_of_paths(connection, origin.receiver, origin.site_id, gone)
+    ranks = {f.file_id: below_live(f.rank) for f in found if not f.kept and f.generation <= gone[f.path]}
+    catalog_rows.rank_files(connection, ranks)
+    merge_rows.unmerge(connection, origin.receiver, ranks, at)
+
+
+def lift_listed(connection: Connection, origin: Origin, listed: Iterable[str], at: float) -> None:
+    """Give files back their rank that the site lists again as they were (a folder that was away and is mounted again)."""
+    found = catalog_rows.sources_of_paths(connection, origin.receiver, origin.site_id, listed)
+    back = {f.file_id: rank(source) for f in found if f.kept and (source := parse_source_path(f.path, origin.data))}
+    if back:
+        catalog_rows.rank_files(connection, back)
+        catalog_rows.mark_files(connection, back, None)
+        merge_rows.unmerge(connection, origin.receiver, back, at)
 
 
 def _judge(drop: DropRow, picture: _Picture, deletes: str) -> Verdict:
@@ -120,7 +141,7 @@ def _act(connection: Connection, origin: Origin, verdicts: Iterable[Verdict], pi
     trouble_rows.supersede_quarantine(connection, origin.receiver, origin.site_id, gone)
     catalog_rows.retire_files(connection, leaving, at)
     merge_rows.unmerge(connection, origin.receiver, leaving, at)
-    catalog_rows.mark_dropped(connection, marked)
+    catalog_rows.mark_files(connection, marked, "dropped")
 
 
 def _recorded(drop: DropRow, verdict: Verdict) -> DropRow:

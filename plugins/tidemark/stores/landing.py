@@ -105,6 +105,7 @@ class Manifest:
     schema: tuple[LandedSchema, ...] = ()
     superseded: tuple[Vanished, ...] = ()
     dropped: tuple[Vanished, ...] = ()
+    held: tuple[Vanished, ...] = ()  # dropped too, and held by the sender's limits: kept until `dropped` tells it
     added: tuple[InventoryEntry, ...] = ()  # inventory change since the manifest before
     removed: tuple[str, ...] = ()
     inventory_count: int = 0  # sealed files the site has after this change

@@ -39,11 +39,15 @@ _BAD = (
 )  # what a paper of other shapes raises when it is read
 
 
+_LATER = ("listed", "held")
+"""Left out where they say nothing, so that papers without them are what they always were."""
+
+
 def encode(paper: Manifest | Receipt) -> bytes:
     """The paper's bytes: JSON without spaces, keys in their order here, so that equal papers have equal digests."""
     number = MANIFEST_FORMAT if isinstance(paper, Manifest) else RECEIPT_FORMAT
     # `vars` of each part, where `asdict` would copy every extent of every file first
-    said = {name: value for name, value in vars(paper).items() if name != "listed" or value is not None}
+    said = {name: value for name, value in vars(paper).items() if name not in _LATER or value not in (None, ())}
     return json.dumps({"format": number, **said}, ensure_ascii=False, separators=(",", ":"), default=vars).encode()
 
 
@@ -71,6 +75,7 @@ def decode_manifest(data: bytes) -> Manifest:
             schema=_list(raw["schema"]),
             superseded=_list(raw["superseded"]),
             dropped=_list(raw["dropped"]),
+            held=_list(raw.get("held", ())),
             added=_list(raw["added"]),
             removed=_list(raw["removed"]),
             left_out=_list(raw["left_out"]),
@@ -218,6 +223,10 @@ def _vanished(raw: Mapping[str, Any]) -> Vanished:
     return Vanished(_text(raw["path"]), _whole(raw["generation"]), tuple(map(_text, raw["covered_by"])))
 
 
+def _held(raw: Mapping[str, Any]) -> Vanished:
+    return Vanished(_text(raw["path"]), _whole(raw["generation"]), ())
+
+
 def _answer(raw: Mapping[str, Any]) -> Answer:
     told = {name: _text(raw.get(name, "")) for name in ("reason", "device", "owner")}
     return Answer(
@@ -228,7 +237,7 @@ def _answer(raw: Mapping[str, Any]) -> Answer:
 def named_paths(manifest: Manifest) -> list[str]:
     """Every path at the site or in the landing that a manifest names a file by."""
     parts = [p for f in manifest.files for p in (f.tsfile, f.resource, f.mods) if p] + [s.part for s in manifest.schema]
-    vanished = [v.path for v in (*manifest.superseded, *manifest.dropped)]
+    vanished = [v.path for v in (*manifest.superseded, *manifest.dropped, *manifest.held)]
     logs = [log.path for log in manifest.schema]
     return [p.path for p in parts] + [f.path for f in manifest.files] + vanished + [e.path for e in manifest.added] + logs
 
@@ -262,6 +271,7 @@ _MANIFEST_LISTS: Mapping[str, Callable[[Any], Any]] = {
     "schema": _schema,
     "superseded": _vanished,
     "dropped": _vanished,
+    "held": _held,
     "added": _added,
     "removed": _text,
     "left_out": _pair,
