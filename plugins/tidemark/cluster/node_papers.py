@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemark.errors import CorruptionError, SchemaTooNewError
+from tidemark.stores.paper_stream import parse_json
 
 FORM = 1
 
@@ -75,7 +76,7 @@ def decode_kept(data: bytes, kind: str, place: str) -> KeptPaper:
 
 def _words(line: bytes, place: str) -> dict[str, Any]:
     try:
-        words = json.loads(line)
+        words = parse_json(line)
         form = int(words["form"])
     except (ValueError, KeyError, TypeError) as broken:
         raise _torn(place, f"{type(broken).__name__} {broken}") from broken

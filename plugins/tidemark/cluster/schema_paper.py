@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 from tidemark.errors import CorruptionError, SchemaTooNewError
 from tidemark.ledger import schema_rows
 from tidemark.ledger.schema_rows import SeriesRow
+from tidemark.stores.paper_stream import parse_json
 
 FORM = 1
 _KEPT = ("site_id", "series", "type", "encoding", "compression", "aligned", "state")
@@ -36,7 +37,7 @@ def decode(data: bytes, receiver: str, source: str) -> list[SeriesRow]:
     """Its series as the receiver's rows, declared by `source`: the paper does not say by what. CorruptionError for what is
     no such paper, SchemaTooNewError for one of a later form."""
     try:
-        head, *series = [json.loads(line) for line in data.decode().split("\n")[:-1]]
+        head, *series = [parse_json(line) for line in data.decode().split("\n")[:-1]]
         form, database = int(head["form"]), str(head["database"])
         if form <= FORM:
             return [SeriesRow(receiver, database_name=database, source=source, **_kept(line)) for line in series]

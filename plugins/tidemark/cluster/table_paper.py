@@ -18,6 +18,7 @@ from tidemark.cluster.partition_table import PartitionTable
 from tidemark.cluster.ring import Node, Ring
 from tidemark.cluster.slot_hash import SlotHash
 from tidemark.errors import CorruptionError, SchemaTooNewError
+from tidemark.stores.paper_stream import parse_json
 
 FORM = 1
 _MOST = 1 << 24  # bytes of a table once it is unpacked
@@ -48,7 +49,7 @@ def decode(data: bytes) -> PartitionTable:
         )
     try:
         unpack = zlib.decompressobj()
-        words = json.loads(unpack.decompress(data[1:], _MOST))
+        words = parse_json(unpack.decompress(data[1:], _MOST))
         if data[:1] != bytes([FORM]) or not unpack.eof or unpack.unused_data:
             raise ValueError("its end is missing, or something follows it")
         return _table(words)

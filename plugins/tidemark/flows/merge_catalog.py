@@ -47,6 +47,7 @@ from tidemark.load.merge_task import MergeOutcome, MergeTask
 from tidemark.load.place import UNITS_PER_MS, folder_name
 from tidemark.progress import Progress, Tick, silent
 from tidemark.settings import ReceiverSettings
+from tidemark.stores.paper_stream import parse_json
 from tidemark.stores.protocol import Store
 
 _ROUNDS = 5  # how often a merge plans anew because loads came between, before it leaves the rest to the next one
@@ -164,7 +165,7 @@ def _clean_up(work: _Work, place: Place) -> None:
 
 def _clean_up_batch(work: _Work, staged: str) -> None:
     intents = [f"{staged}/{name}" for name in work.store.list_folder(staged) if name.endswith(_INTENT)]
-    meant = [target for _, data in work.store.read_many(intents) if data for target in json.loads(data)]
+    meant = [target for _, data in work.store.read_many(intents) if data for target in parse_json(data)]
     withdraw_left(work.cluster, lambda row: row.subject in meant)
     with work.app.ledger.read() as connection:
         known = merge_rows.known_locations(connection, work.receiver.name, meant)

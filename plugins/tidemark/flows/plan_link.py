@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from tidemark.flows.sync_opening import require_same_ends
 from tidemark.ledger import link_rows, owner_rows, run_rows
 from tidemark.ledger.run_rows import DROP, MODS, SEND, SUPERSEDE, item_bytes
 from tidemark.settings import LinkSettings
+from tidemark.stores.paper_stream import parse_json
 from tidemark.sync.choice import Selection
 from tidemark.sync.schema import Piece, plan_pieces
 from tidemark.sync.selection import look
@@ -84,7 +84,7 @@ def plan(app: App, link: str, options: Options = Options()) -> PlanReport:  # no
 def read_plan(data: bytes) -> Plan:
     """A plan report written by `plan --out`. Raises UsageError where it is none."""
     try:
-        raw = json.loads(data)
+        raw = parse_json(data)
         return Plan(
             send=tuple((str(s["path"]), int(s["bytes"])) for s in raw["send"]),
             drop=tuple(str(d["path"]) for d in raw["drop"]),

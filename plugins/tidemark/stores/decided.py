@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tidemark.errors import CorruptionError
+from tidemark.stores.paper_stream import parse_json
 
 DECIDED_FORMAT = 1
 FOLDER = "decided"
@@ -59,7 +60,7 @@ def encode_decided(paper: DecidedPaper) -> bytes:
 def decode_decided(data: bytes) -> DecidedPaper:
     """Raises CorruptionError for torn JSON, a missing field, an unknown action or a newer format."""
     try:
-        raw = json.loads(data)
+        raw = parse_json(data)
         if raw["format"] > DECIDED_FORMAT:
             raise CorruptionError(f"a decision's paper has format {raw['format']}, this Tidemark knows {DECIDED_FORMAT}")
         detail = _DETAIL[raw["action"]](raw["detail"])

@@ -26,6 +26,14 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 _DECODE = json.JSONDecoder()
 
 
+def parse_json(data: bytes | str) -> Any:
+    """What `json.loads` gives of a small paper. ValueError for what is no JSON, or is nested beyond any stack."""
+    try:
+        return json.loads(data)
+    except RecursionError as deep:
+        raise ValueError("it is nested too deep") from deep
+
+
 def read_fields(data: bytes, makers: Mapping[str, Callable[[Any], Any]], one: Callable[[str, Any], Any]) -> dict[str, Any]:
     """The fields of the JSON object in `data`. A field that `makers` name is a list, and a tuple of what they make of each
     entry; entries of other lists are looked at and forgotten. Any other field is what `one` makes of its name and value.

@@ -11,6 +11,7 @@ import json
 from dataclasses import asdict, dataclass
 
 from tidemark.errors import CorruptionError
+from tidemark.stores.paper_stream import parse_json
 
 SETTLED_FORMAT = 1
 FOLDER = "settled"
@@ -61,7 +62,7 @@ def encode_settled(paper: SettledPaper) -> bytes:
 def decode_settled(data: bytes) -> SettledPaper:
     """Raises CorruptionError for torn JSON, a missing field or a newer format."""
     try:
-        raw = json.loads(data)
+        raw = parse_json(data)
         if raw["format"] > SETTLED_FORMAT:
             raise CorruptionError(f"a settled paper has format {raw['format']}, this Tidemark knows {SETTLED_FORMAT}")
         values = {name: raw[name] for name in SettledPaper.__dataclass_fields__}

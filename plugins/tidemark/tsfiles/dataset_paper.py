@@ -56,6 +56,6 @@ def read_paper(folder: Path) -> DatasetPaper:
             raise CorruptionError(f"{place}: a file name leads out of the folder", subject=str(place))
     except FileNotFoundError:
         return DatasetPaper()
-    except (ValueError, KeyError, TypeError, AttributeError) as broken:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as broken:
         raise CorruptionError(f"{place}: {type(broken).__name__}: {broken}", subject=str(place)) from broken
     return paper
