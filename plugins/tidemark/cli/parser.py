@@ -28,7 +28,8 @@ VERBS = {verb.name: verb for _group, verbs in GROUPS for verb in verbs}
 EXIT_CODES = """\
 exit codes: 0 ok, 1 unexpected, 2 usage or settings, 3 not found, 5 try again, 6 needs somebody, 7 corruption,
 9 nothing to do (--fail-if-nothing), 10 window over, 20 differences, 21 ownership, 22 approval needed, 23 partial,
-24 source vanished, 30 no quorum; 129, 130, 143 stopped by a hangup, Ctrl-C, SIGTERM (the next run goes on from there)"""
+24 source vanished, 30 no quorum; 129, 130, 143 stopped by a hangup, Ctrl-C, SIGTERM (the next run goes on from there),
+141 nobody reads the result any more"""
 
 
 class _Parser(argparse.ArgumentParser):
