@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import sqlalchemy as sa
 
 from tests.centre import Centre, d1, rows
 from tests.small_files import deletion, source
 from tidemark.errors import NotFoundError
 from tidemark.flows.merge_catalog import merge
 from tidemark.flows.operate import approve
-from tidemark.ledger import merge_rows
+from tidemark.ledger import landing_rows, merge_rows
+from tidemark.ledger.landing_rows import DropRow
 from tidemark.stores.landing import InventoryEntry
 
 
@@ -133,6 +137,24 @@ class TestVanishedFiles:
         centre.load()
         merge(centre.app, centre.receiver)
         assert centre.rows() == rows((1, 10), (2, 20), (3, 39))
+
+    def test_a_file_that_an_older_release_kept_is_ranked_by_the_first_load(self, centre: Centre) -> None:
+        sender = centre.sender()
+        gone = source(7, unsequence=True)
+        sender.land({source(1): d1((1, 10), (2, 20)), gone: d1((2, 27), (3, 37))})
+        centre.load()
+        merge(centre.app, centre.receiver)
+        with centre.app.ledger.write() as connection:  # what that release left: marked, done, and its rank as it was
+            connection.execute(sa.text("UPDATE catalog_file SET marked = 'dropped' WHERE path = :p"), {"p": gone})
+            drop = DropRow(gone, 1, "dropped", (), "20260101T000000-000001-1", 1.0, "done")
+            landing_rows.put_drops(connection, centre.receiver.name, sender.site_id, [drop])
+            connection.execute(
+                sa.text((Path(__file__).parents[2] / "sql" / "0013_kept_below.sql").read_text(encoding="utf-8"))
+            )
+        assert centre.rows() == rows((1, 10), (2, 27), (3, 37))
+        sender.land({})
+        assert centre.load().pending == ()
+        assert centre.rows() == rows((1, 10), (2, 20), (3, 37))
 
     def test_merges_never_mix_kept_and_live_files(self, centre: Centre) -> None:
         sender = centre.sender()
