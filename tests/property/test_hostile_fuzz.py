@@ -32,6 +32,7 @@ from tidemark.stores.landing_papers import encode
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 10
+SOAK_SECONDS = float(os.environ.get("TIDEMARK_FUZZ_SECONDS", "3600"))  # here: tests see no settings of ours
 SMALL = sealed({"root.sg.d1": {"s": [(t, t * t) for t in range(50)]}}, deletion("root.sg.d1.s", 1, 5))
 REAL = sorted((p for site in SITES.values() for p in site.root.rglob("*.tsfile")), key=lambda p: p.stat().st_size)
 SEEDS: dict[str, list[bytes]] = {
@@ -141,7 +142,7 @@ def test_anything_at_all_is_refused_as_ours(reader: Reader, kind: str) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_an_hour_of_mutations_guided_by_what_they_reach() -> None:
-    until = time.monotonic() + float(os.environ.get("TIDEMARK_FUZZ_SECONDS", "3600"))
+    until = time.monotonic() + SOAK_SECONDS
     seed = random.randrange(1 << 32)
     chance, child, judge = random.Random(seed), Reader(cover=True), Reader()
     corpus = {kind: list(seeds) for kind, seeds in SEEDS.items()}
