@@ -12,6 +12,7 @@ from tidemark.cli.output_file import write_output
 from tidemark.cli.screen import Screen
 from tidemark.cli.verb import Answer, Verb
 from tidemark.cli.verbs_transfer import SHOWN, receiver_argument
+from tidemark.errors import UsageError
 from tidemark.progress import size
 
 _LIVE_ONLY = "without files that their site has no more and the catalog keeps"
@@ -121,6 +122,7 @@ def _show_coverage(screen: Screen, found: dict[str, Any]) -> None:
 def _verify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--site", metavar="S", help="only this site")
     parser.add_argument("--deep", action="store_true", help="compare every point, not only digests")
+    parser.add_argument("--live-only", action="store_true", help=f"with --deep: {_LIVE_ONLY}")
     parser.add_argument("--repair", action="store_true", help="send or derive again what differs")
     receiver_argument(parser)
 
@@ -129,8 +131,10 @@ def _verify(call: Call) -> Answer:
     from tidemark.flows.prove import verify
 
     asked = call.arguments
+    if asked.live_only and not asked.deep:
+        raise UsageError("verify --live-only says which points are compared", hint="./tidemark verify --deep --live-only")
     with progress.shown(call.screen) as beat:
-        result = verify(call.app, call.receiver, asked.site or "", asked.deep, asked.repair, beat)
+        result = verify(call.app, call.receiver, asked.site or "", asked.deep, asked.repair, beat, live_only=asked.live_only)
     found = result.as_json()
     return Answer(found, lambda screen: _show_verify(screen, found), result.exit_code)
 
@@ -151,6 +155,10 @@ def _show_verify(screen: Screen, found: dict[str, Any]) -> None:
         screen.line(f"  {found['unsent_files']:,} files are sealed at their site and not sent{overdue}")
     for one in found["unsent"][:SHOWN]:
         screen.line(f"  not sent: {one['site']}  {one['path']}  {size(one['bytes'])}  sealed {one['sealed_at']}")
+    if found["kept_files"]:
+        screen.line(
+            f"  {found['kept_files']:,} files are gone at their site and kept: they only fill what it has no value for"
+        )
     if found["proved"]:
         screen.line(f"  {found['proved']:,} files are verified at the source now; when they were sent they were not")
     if found["not_verified_at_source"]:

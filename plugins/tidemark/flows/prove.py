@@ -111,11 +111,13 @@ def verify(
     deep: bool = False,
     repair: bool = False,
     progress: Progress = silent,
+    *,
+    live_only: bool = False,
 ) -> VerifyReport:
     """Compare source, landing and catalog by digest, or (`deep`) by points; see `flows.verify`."""
     from tidemark.flows.verify import verify as run
 
-    return run(app, receiver, site, deep, repair, progress)
+    return run(app, receiver, site, deep, repair, progress, live_only=live_only)
 
 
 def why(app: App, subject: str) -> Explanation:

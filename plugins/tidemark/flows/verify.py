@@ -6,8 +6,6 @@ named as held, it is no difference; what changed or came since the newest run is
 
 from __future__ import annotations
 
-import shlex
-import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,34 +14,28 @@ from pathlib import Path
 from tidemark.errors import HostKeyError, PermissionDeniedError, TidemarkError, UnreachableError
 from tidemark.flows.app import App
 from tidemark.flows.cluster_cache import restore
-from tidemark.flows.cluster_feed import feeding, through
 from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.cluster_verify import verify_nodes
 from tidemark.flows.known_sites import site_names, sites_of
 from tidemark.flows.repair import Damage, Repairs
 from tidemark.flows.verify_landings import changed_papers, lost_landings
+from tidemark.flows.verify_points import Proof, compare_points
 from tidemark.flows.verify_unsent import add_unsent
-from tidemark.ledger import catalog_rows, events, owner_rows, sender_rows
+from tidemark.ledger import events, sender_rows
 from tidemark.ledger.copy_rows import held_somewhere
 from tidemark.ledger.database import now
 from tidemark.ledger.leases import Leases
 from tidemark.ledger.proof_rows import Row, put_file_checks, report
-from tidemark.load.drops import SETTLED
-from tidemark.load.view import CatalogReader, seen_devices
 from tidemark.progress import Progress, Tick, silent
 from tidemark.proof.bytes_check import Recorded, check_files
-from tidemark.proof.differences import DAMAGED, MISSING, POINTS, Difference, Unsent, VerifyReport, told_of
+from tidemark.proof.differences import DAMAGED, MISSING, Difference, Unsent, VerifyReport, told_of
 from tidemark.proof.gather import catalog_view, expected_files
 from tidemark.proof.landed_check import landed_parts
-from tidemark.proof.points import compare
 from tidemark.proof.presence import why_unread
 from tidemark.proof.site_coverage import Site
-from tidemark.proof.site_points import SitePoints
 from tidemark.proof.source_check import SourceChecked, check_source
 from tidemark.settings import ReceiverSettings
 from tidemark.stores.protocol import Store
-
-_ALL_TIMES = (-(1 << 63), (1 << 63) - 1)
 
 
 @dataclass
@@ -60,6 +52,7 @@ class _Tally:
     proved: int = 0
     unverified: int = 0
     unsent: list[Unsent] = field(default_factory=list)
+    kept_files: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,6 +68,7 @@ class _Work:
     tally: _Tally
     progress: Progress
     cluster: Cluster | None
+    live_only: bool = False
 
 
 def verify(
@@ -84,10 +78,13 @@ def verify(
     deep: bool = False,
     repair: bool = False,
     progress: Progress = silent,
+    *,
+    live_only: bool = False,
 ) -> VerifyReport:
     """Verify every site of a receiver, or one (name or UUID). Sites that do not answer are named, the rest goes on.
 
-    Raises NotFoundError for a site that nobody knows, LeaseHeldError where `repair` meets a running load.
+    With `deep`, the points are compared that readers see, or with `live_only` those that `read --live-only` shows. Raises
+    NotFoundError for a site that nobody knows, LeaseHeldError where `repair` meets a running load.
     """
     with app.ledger.read() as connection:
         names, wanted = site_names(app, connection), sites_of(app, connection, receiver, site)
@@ -95,7 +92,7 @@ def verify(
     with opened(app, receiver) as cluster:
         root = app.receiver_root(receiver)
         if not repair:
-            works = [_Work(app, receiver, root, one, names, None, tally, progress, cluster) for one in wanted]
+            works = [_Work(app, receiver, root, one, names, None, tally, progress, cluster, live_only) for one in wanted]
             _verify_all(works, cluster, None, deep)
         else:
             with (
@@ -103,7 +100,9 @@ def verify(
                 app.receiver_store(receiver) as store,
             ):
                 repairs = Repairs(app, receiver, lease)
-                works = [_Work(app, receiver, root, one, names, repairs, tally, progress, cluster) for one in wanted]
+                works = [
+                    _Work(app, receiver, root, one, names, repairs, tally, progress, cluster, live_only) for one in wanted
+                ]
                 _verify_all(works, cluster, store, deep)
             repairs.derive_again()
     return VerifyReport(
@@ -120,6 +119,7 @@ def verify(
         proved=tally.proved,
         unverified=tally.unverified,
         unsent=tuple(tally.unsent),
+        kept_files=tally.kept_files,
     )
 
 
@@ -157,14 +157,25 @@ def _verify_site(work: _Work, deep: bool) -> None:
             _receiver_side(work, store, source)
             present = _present(work, source, acked)
             if deep and work.root is not None:
-                _compare_points(work, work.root, store, source, present)
+                _deep(work, work.root, store, (source, present))
     except (UnreachableError, HostKeyError, PermissionDeniedError) as error:
         work.tally.unreachable.append((work.site.name, error))
         if source is None:
             _receiver_side(work, None, None)
     with work.app.ledger.read() as connection:
         work.tally.unverified += sender_rows.count_unverified(connection).get(work.site.link, 0)
+        kept = report(connection, "kept_files", receiver=work.receiver.name)
+        work.tally.kept_files += sum(r["site_id"] == work.site.site_id for r in kept)
     return None
+
+
+def _deep(work: _Work, root: Path, store: Store, checked: tuple[SourceChecked, set[str]]) -> None:
+    proof = Proof(work.app, work.receiver, root, work.site, work.cluster, work.live_only, work.progress)
+    found = compare_points(proof, store, *checked)
+    work.tally.series += found.series
+    work.tally.not_read.update(found.not_read)
+    for difference in found.differences:
+        _differ(work, difference)
 
 
 def _source_side(work: _Work, source: SourceChecked) -> None:
@@ -291,48 +302,6 @@ def _on_its_way(work: _Work, path: str, unloaded: Sequence[Row]) -> bool:
         landing = next((link["landing"] for link in links if link["link"] == work.site.link), "")
         loaded = report(connection, "landing_story", landing=landing)
     return landing in {r["landing"] for r in unloaded} or not any(r["side"] == "receiver" for r in loaded)
-
-
-def _compare_points(work: _Work, root: Path, store: Store, source: SourceChecked, present: set[str]) -> None:
-    """Every point of the site's verified files against what readers see."""
-    with work.app.ledger.read() as connection:
-        files = catalog_rows.visible_files(connection, work.receiver.name)
-        held = catalog_rows.devices_of_files(connection, [f.file_id for f in files])
-        owners = {row.device: row.site_id for row in owner_rows.all_owners(connection, work.receiver.name)}
-        place = {"receiver": work.receiver.name, "site": work.site.site_id, "settled": SETTLED}
-        # devices of which the catalog shows more than the site's verified files say: what it shows besides is no difference
-        others = [r for r in report(connection, "source_devices", **place) if r["path"] not in present]
-    loose: dict[str, list[tuple[int, int]]] = {r["device"]: [] for r in others}
-    for r in others:
-        if not r["covered"]:  # its values may be read: the site dropped it, or changed it since the newest run
-            loose[r["device"]].append((int(r["start_time"]), int(r["end_time"])))
-    seen = {device.name: device for device in seen_devices(files, held, owners, {})}
-    bounds = {f.site_id: None for f in files}
-    mine = {path: source.same[path] for path in present}
-    with (
-        tempfile.TemporaryDirectory(prefix="tidemark-verify-") as scratch,
-        feeding(work.cluster, root) as feed,
-        CatalogReader(root, feed) as reader,
-    ):
-        with SitePoints(store, mine, Path(scratch)) as points:
-            devices = points.devices()
-            steps = ((d, [layer.file for layer in seen[d].layers] if d in seen else []) for d in devices)
-            for number, device in enumerate(through(feed, steps), 1):
-                work.progress(Tick(f"points of {work.site.name}", done=number, total=len(devices)))
-                at_site = points.columns(device)
-                layers = seen[device].layers if device in seen else ()
-                at_centre = dict(reader.columns(seen[device], bounds, bounds)) if device in seen else {}
-                mixed = any(x.file.site_id != work.site.site_id for x in layers)  # ownership of the device moved
-                exact = device not in loose and not mixed
-                free = [_ALL_TIMES] if mixed else loose.get(device, [])
-                for measurement in sorted({*at_site, *(at_centre if exact else ())}):
-                    work.tally.series += 1
-                    trouble = compare(at_site.get(measurement, []), at_centre.get(measurement, []), exact, free)
-                    if trouble:
-                        series, following = f"{device}.{measurement}", f"./tidemark why {shlex.quote(device)}"
-                        _differ(work, Difference(POINTS, work.site.name, series, "catalog", trouble, next=following))
-        work.tally.not_read.update(points.not_read)
-        work.tally.not_read.update(reader.unread.found)
 
 
 def _differ(work: _Work, difference: Difference, repaired: str = "") -> None:

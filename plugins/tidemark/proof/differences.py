@@ -14,6 +14,7 @@ DAMAGED = "damaged"  # bytes at the receiver are not what was recorded
 MISSING = "missing"  # acknowledged, and not in the catalog
 SOURCE = "source differs"  # the site's bytes changed under an unchanged size and time
 POINTS = "points differ"  # the same files, other points
+KEPT = "kept points"  # readers see what only a file has that is gone at the site
 _AGAIN = "./tidemark doctor, then verify again"
 
 
@@ -76,6 +77,7 @@ class VerifyReport:
     unverified: int = 0
     unsent: tuple[Unsent, ...] = ()  # sealed at a site and not sent
     refused: str = ""
+    kept_files: int = 0  # files that are gone at their site and kept
 
     @property
     def exit_code(self) -> int:
@@ -127,6 +129,7 @@ class VerifyReport:
             "repaired": sum(bool(d.repaired) for d in self.differences),
             "held": [{"path": path, "reason": reason} for path, reason in self.held],
             "pending": self.pending,
+            "kept_files": self.kept_files,
             "proved": self.proved,
             "not_verified_at_source": self.unverified,
             "adopted": self.adopted,

@@ -5,8 +5,9 @@ The rule is written once more here, apart from the catalog's reader: a mistake i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,53 +15,96 @@ from numpy.typing import NDArray
 from tidemark.tsfiles import canonical
 from tidemark.tsfiles.column import Column
 
+Span = tuple[int, int]
+ALL_TIMES: Span = (-(1 << 63), (1 << 63) - 1)
+
 
 @dataclass(frozen=True)
 class Series:
-    """The points of one series in time order, as canonical text with their type."""
+    """The points of one series in time order, as canonical text with their type. `layers[i]`: the number of the column, as
+    given, that point i comes from."""
 
     times: NDArray[np.int64]
     texts: NDArray[np.object_]
+    layers: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Of which files a column of the catalog tells. `free`: (first, last) times at which it may tell of a file that was
+    changed, or went, since the newest run: nothing is said of its values there. `gone`: source path → times at which it may
+    tell of a file that the site has no more, as the receiver knows."""
+
+    free: tuple[Span, ...] = ()
+    gone: Mapping[str, tuple[Span, ...]] = field(default_factory=dict)
+
+
+LIVE = Origin()
+"""A column of files that the site has, as they are there."""
+FOREIGN = Origin((ALL_TIMES,))
+"""A column of another site that has, or had, the device."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """`trouble`: '' where the catalog shows what the site has; `kept`: path of a file that is gone at the site → points that
+    are there for it alone."""
+
+    trouble: str
+    kept: Mapping[str, int] = field(default_factory=dict)
 
 
 def newest_wins(columns: Sequence[Column]) -> Series:
     """Columns of one series, lowest rank first: at one time the last of them counts."""
-    filled = [c for c in columns if len(c)]
+    filled = [(number, c) for number, c in enumerate(columns) if len(c)]
     if not filled:
-        return Series(np.empty(0, np.int64), np.empty(0, np.object_))
-    texts = np.empty(sum(len(c) for c in filled), np.object_)
-    texts[:] = [f"{c.type.name} {text}" for c in filled for text in canonical.text(c.type, c.values)]
-    times = np.concatenate([c.times for c in filled])
+        return Series(np.empty(0, np.int64), np.empty(0, np.object_), np.empty(0, np.int64))
+    texts = np.empty(sum(len(c) for _, c in filled), np.object_)
+    texts[:] = [f"{c.type.name} {text}" for _, c in filled for text in canonical.text(c.type, c.values)]
+    times = np.concatenate([c.times for _, c in filled])
+    layers = np.repeat([number for number, _ in filled], [len(c) for _, c in filled])
     backwards = len(times) - 1
     unique, first = np.unique(times[::-1], return_index=True)
-    return Series(unique, texts[backwards - first])
+    return Series(unique, texts[backwards - first], layers[backwards - first])
 
 
-def compare(source: Sequence[Column], catalog: Sequence[Column], exact: bool, free: Sequence[tuple[int, int]] = ()) -> str:
-    """'' when the catalog has what the source has; with `exact` also nothing else. Columns lowest rank first.
-
-    `free`: (first, last) times at which the value may be that of a file the site has no more, or not as it was.
-    """
+def compare(source: Sequence[Column], catalog: Sequence[Column], origins: Sequence[Origin] = ()) -> Compared:
+    """Compare what the site has with what readers see; columns lowest rank first, `origins` those of `catalog`'s (none: all
+    `LIVE`)."""
     if _alike(source, catalog):
-        return ""
+        return Compared("")
     mine, theirs = newest_wins(source), newest_wins(catalog)
+    excused = np.zeros(len(theirs.times), np.bool_)
+    for number, origin in enumerate(origins):
+        excused |= (theirs.layers == number) & _within(theirs.times, origin.free)
     times, at_mine, at_theirs = np.intersect1d(mine.times, theirs.times, assume_unique=True, return_indices=True)
     troubles = []
     missing = np.setdiff1d(mine.times, theirs.times, assume_unique=True)
     if len(missing):
         troubles.append(f"{len(missing)} points are missing in the catalog, the first at {missing[0]}")
-    extra = np.setdiff1d(theirs.times, mine.times, assume_unique=True)
-    if exact and len(extra):
+    alone = ~np.isin(theirs.times, mine.times, assume_unique=True) & ~excused
+    kept: Counter[str] = Counter()
+    for number, origin in enumerate(origins):
+        for path, spans in origin.gone.items():
+            found = alone & (theirs.layers == number) & _within(theirs.times, spans)
+            kept[path] += int(found.sum())
+            alone &= ~found
+    extra = theirs.times[alone]
+    if len(extra):
         troubles.append(f"{len(extra)} points of the catalog are not at the site, the first at {extra[0]}")
-    differing = mine.texts[at_mine] != theirs.texts[at_theirs]
-    for first, last in free:
-        differing &= (times < first) | (times > last)
-    other = np.flatnonzero(differing)
+    other = np.flatnonzero((mine.texts[at_mine] != theirs.texts[at_theirs]) & ~excused[at_theirs])
     if len(other):
         at = other[0]
         values = f"{mine.texts[at_mine[at]]!r} at the site, {theirs.texts[at_theirs[at]]!r} in the catalog"
         troubles.append(f"{len(other)} points differ, the first at {times[at]}: {values}")
-    return "; ".join(troubles)
+    return Compared("; ".join(troubles), {path: count for path, count in kept.items() if count})
+
+
+def _within(times: NDArray[np.int64], spans: Sequence[Span]) -> NDArray[np.bool_]:
+    found = np.zeros(len(times), np.bool_)
+    for first, last in spans:
+        found |= (times >= first) & (times <= last)
+    return found
 
 
 def _alike(source: Sequence[Column], catalog: Sequence[Column]) -> bool:

@@ -35,7 +35,7 @@ class SourceFile:
 class SourceChecked:
     """`same`: path → file, verified; `pending`: files that changed or came since the newest run, and those that went;
     `other_mods`: differing files whose TsFile is the acknowledged one: only their deletions were written anew; `adopted`:
-    files known without ever being sent, of which there is no digest."""
+    files known without ever being sent, of which there is no digest; `sealed`: paths of all sealed files there."""
 
     same: Mapping[str, SourceFile]
     differences: tuple[Difference, ...]
@@ -43,6 +43,7 @@ class SourceChecked:
     pending: int
     other_mods: frozenset[str] = frozenset()
     adopted: int = 0
+    sealed: frozenset[str] = frozenset()
 
 
 def check_source(store: Store, site: str, data: Sequence[str], acked: Sequence[Row]) -> SourceChecked:
@@ -75,7 +76,7 @@ def check_source(store: Store, site: str, data: Sequence[str], acked: Sequence[R
             same[file.path] = file
     pending = len(sealed.keys() - set(unchanged)) + len(known.keys() - sealed.keys())
     adopted = len(unchanged) - len(sent)
-    return SourceChecked(same, tuple(differences), len(ranges), pending, frozenset(other_mods), adopted)
+    return SourceChecked(same, tuple(differences), len(ranges), pending, frozenset(other_mods), adopted, frozenset(sealed))
 
 
 def _unchanged(file: SealedFile, row: Row) -> bool:

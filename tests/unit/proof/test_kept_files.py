@@ -1,8 +1,10 @@
-"""Files that are gone at their site and kept: what `read` tells of their rows, and how it leaves them out."""
+"""Files that are gone at their site and kept: told by every proof, left out on demand, and never above a live file."""
 
 from __future__ import annotations
 
 import csv
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -67,3 +69,79 @@ class TestRead:
     def test_bounds_hold_for_the_count_too(self, world: Commanded) -> None:
         assert read(world, "--tall", "--from", "5")[0]["kept_rows"] == 1
         assert read(world, "--tall", "--to", "4")[0]["kept_rows"] == 0
+
+
+OLDER = f"data/sequence/root.sg/0/0/{1_600_000_000_001}-1-0-0.tsfile"
+
+
+def deep(world: Commanded, *words: str) -> tuple[int, list[tuple[str, str]], str]:
+    """Exit code, differences as (what, path), the first one's detail."""
+    said = world.run("verify", "--deep", *words)
+    found = said.json["differences"]
+    return said.code, [(d["what"], d["path"]) for d in found], found[0]["detail"] if found else ""
+
+
+def change_row(world: Commanded, path: str, change: str) -> None:
+    """What a wrong decision would have written."""
+    with closing(sqlite3.connect(world.folder / "var" / "ledger.db")) as connection:
+        assert connection.execute(f"UPDATE catalog_file SET {change} WHERE path = ?", (path,)).rowcount == 1
+        connection.commit()
+
+
+class TestVerifyDeep:
+    def test_what_only_a_kept_file_has_is_told_by_file(self, world: Commanded) -> None:
+        code, found, detail = deep(world)
+        assert (code, found) == (20, [("kept points", OLDER)])
+        assert "2 points in 1 series" in detail
+        assert world.run("verify", "--deep").json["kept_files"] == 1
+
+    def test_live_only_compares_what_read_shows_then(self, world: Commanded) -> None:
+        assert deep(world, "--live-only") == (0, [], "")
+        assert world.run("verify", "--deep", "--live-only").json["kept_files"] == 1
+        world.run("verify", "--live-only").refused(2, "--live-only")
+
+    def test_a_device_that_only_kept_files_have_is_compared_too(self, world: Commanded) -> None:
+        path = next(path for path in world.sealed if path.endswith("-3-0-0.tsfile"))
+        drop(world, path)
+        assert world.sync().code == 0
+        assert deep(world)[:2] == (20, [("kept points", OLDER), ("kept points", path)])
+
+    def test_a_kept_file_above_live_ones_is_red_whatever_the_policy(self, world: Commanded) -> None:
+        change_row(world, OLDER, "rank_unsequence = 1")
+        code, found, detail = deep(world)
+        assert (code, found[0]) == (20, ("points differ", f"{D}.s"))
+        assert "3 points differ, the first at 1: 'INT64 201' at the site, 'INT64 101' in the catalog" in detail
+
+    def test_a_live_value_that_lacks_is_red(self, world: Commanded) -> None:
+        """Its row says that it is a file of the older rank, hidden by the kept one."""
+        newer = next(path for path in world.sealed if path.endswith("-2-0-0.tsfile"))
+        change_row(world, newer, "visible = 0")
+        code, found, _ = deep(world)
+        assert code == 20 and {what for what, _ in found} >= {"missing"}
+
+    def test_what_vanished_since_the_newest_run_is_pending(self, world: Commanded) -> None:
+        newer = next(path for path in world.sealed if path.endswith("-2-0-0.tsfile"))
+        drop(world, newer)
+        code, found, _ = deep(world, "--live-only")
+        assert (code, found) == (0, []), "the catalog still shows it; the next sync tells"
+        assert world.run("verify", "--deep", "--live-only").json["pending"] == 1
+        assert world.sync().code == 0
+        assert {path for _, path in deep(world)[1]} == {OLDER, newer}
+
+    def test_what_is_sealed_and_not_sent_is_no_difference(self, world: Commanded) -> None:
+        world.seal(7, points=9, device=D)
+        code, found, _ = deep(world, "--live-only")
+        assert (code, found) == (0, [])
+        assert world.run("verify", "--deep", "--live-only").json["unsent_files"] == 1
+
+    def test_a_value_that_a_file_of_the_site_hides_for_now_is_still_compared(self, world: Commanded) -> None:
+        """What lies above was changed since the newest run; what lies below is compared all the same."""
+        world.seal(8, points=2, device=D)
+        assert world.sync().code == 0
+        top = next(path for path in world.sealed if path.endswith("-8-0-0.tsfile"))
+        world.put(top, sealed({D: {"s": [(1, 0)]}}))
+        assert deep(world, "--live-only") == (0, [], "")
+        change_row(
+            world, next(p for p in world.sealed if p.endswith("-2-0-0.tsfile")), "rank_unsequence = -1, marked = 'dropped'"
+        )
+        assert deep(world, "--live-only")[0] == 20, "three values of the site are not shown"

@@ -15,7 +15,7 @@ from tidemark.errors import UnreachableError
 from tidemark.flows.merge_catalog import merge
 from tidemark.flows.prove import coverage, verify
 from tidemark.flows.read_catalog import Query, read
-from tidemark.proof.points import compare, newest_wins
+from tidemark.proof.points import LIVE, Compared, Origin, compare, newest_wins
 from tidemark.stores.opening import StoreAddress
 from tidemark.stores.protocol import Store
 from tidemark.tsfiles.codes import DataType
@@ -230,14 +230,16 @@ def test_files_that_are_not_sent_yet_are_pending_not_different(deploy) -> None:
     assert report.pending == 2
 
 
-def test_dropped_files_that_the_centre_keeps_are_no_difference(deploy) -> None:
+def test_dropped_files_that_the_centre_keeps_are_a_kind_of_their_own(deploy) -> None:
     d = deploy(None)
     d.sync()
     for file in d.files()[::3]:
         for companion in file.parent.glob(file.name + "*"):
             companion.unlink()
     d.sync()
-    assert verify(d.app, d.receiver, deep=True).differences == ()
+    report = verify(d.app, d.receiver, deep=True)
+    assert {x.what for x in report.differences} == {"kept points"} and report.exit_code == 20
+    assert verify(d.app, d.receiver, deep=True, live_only=True).differences == ()
 
 
 def test_a_quarantined_file_is_held_and_sent_again_on_demand(deploy) -> None:
@@ -286,40 +288,44 @@ def test_the_newest_value_counts_and_nan_equals_itself() -> None:
     series = newest_wins([old, new])
     assert series.times.tolist() == [1, 2, 3, 4]
     assert series.texts.tolist() == ["INT64 1", "INT64 9", "INT64 1", "INT64 9"]
-    assert compare([old, new], [_column(DataType.INT64, [1, 2, 3, 4], [1, 9, 1, 9])], exact=True) == ""
+    assert compare([old, new], [_column(DataType.INT64, [1, 2, 3, 4], [1, 9, 1, 9])]).trouble == ""
     nan = _column(DataType.DOUBLE, [1], [float("nan")])
-    assert compare([nan], [nan], exact=True) == ""
-    assert (
-        compare([nan], [_column(DataType.DOUBLE, [1], [float("nan")]), _column(DataType.DOUBLE, [], [])], exact=True) == ""
-    )
+    assert compare([nan], [nan]).trouble == ""
+    assert compare([nan], [_column(DataType.DOUBLE, [1], [float("nan")]), _column(DataType.DOUBLE, [], [])]).trouble == ""
 
 
 @pytest.mark.parametrize(
-    ("centre", "exact", "told"),
+    ("centre", "told"),
     [
-        ([(1, 1)], True, "1 points are missing in the catalog, the first at 2"),
-        ([(1, 1), (2, 3)], True, "1 points differ, the first at 2: 'INT64 2' at the site, 'INT64 3' in the catalog"),
-        ([(1, 1), (2, 2), (5, 5)], True, "1 points of the catalog are not at the site, the first at 5"),
-        ([(1, 1), (2, 2), (5, 5)], False, ""),
-        (
-            [(1, 1), (2, 7), (5, 5)],
-            False,
-            "1 points differ, the first at 2: 'INT64 2' at the site, 'INT64 7' in the catalog",
-        ),
+        ([(1, 1)], "1 points are missing in the catalog, the first at 2"),
+        ([(1, 1), (2, 3)], "1 points differ, the first at 2: 'INT64 2' at the site, 'INT64 3' in the catalog"),
+        ([(1, 1), (2, 2), (5, 5)], "1 points of the catalog are not at the site, the first at 5"),
+        ([(1, 1), (2, 2)], ""),
     ],
 )
-def test_what_differs_is_told_with_its_first_point(centre: list[tuple[int, int]], exact: bool, told: str) -> None:
+def test_what_differs_is_told_with_its_first_point(centre: list[tuple[int, int]], told: str) -> None:
     site = _column(DataType.INT64, [1, 2], [1, 2])
     other = _column(DataType.INT64, [t for t, _ in centre], [v for _, v in centre])
-    assert compare([site], [other], exact) == told
+    assert compare([site], [other]) == Compared(told)
 
 
-def test_values_may_differ_only_where_a_file_reaches_that_the_site_has_no_more() -> None:
-    site, other = _column(DataType.INT64, [1, 2], [1, 2]), _column(DataType.INT64, [1, 2], [7, 8])
-    assert compare([site], [other], False, [(0, 1), (2, 9)]) == ""
-    assert "1 points differ, the first at 2" in compare([site], [other], False, [(0, 1)])
+def test_nothing_is_said_of_values_where_a_file_reaches_that_changed_since() -> None:
+    site, other = _column(DataType.INT64, [1, 2], [1, 2]), _column(DataType.INT64, [1, 2, 3], [7, 8, 9])
+    assert compare([site], [other], [Origin(((0, 1), (2, 9)))]) == Compared("")
+    told = compare([site], [other], [Origin(((0, 1),))]).trouble
+    assert "1 points differ, the first at 2" in told and "1 points of the catalog are not at the site" in told
+    assert "1 points are missing" in compare([site], [_column(DataType.INT64, [1], [1])], [Origin(((0, 9),))]).trouble
+
+
+def test_points_that_only_a_gone_file_has_are_counted_and_its_values_never_win() -> None:
+    site = _column(DataType.INT64, [1, 2], [1, 2])
+    gone, gap = Origin(gone={"old": ((0, 9),)}), _column(DataType.INT64, [2, 3, 4], [0, 3, 4])
+    assert compare([site], [gap, site], [gone, LIVE]) == Compared("", {"old": 2})
+    above = compare([site], [site, gap], [LIVE, gone])
+    assert above.kept == {"old": 2} and "1 points differ, the first at 2" in above.trouble
+    assert compare([], [gap], [gone]) == Compared("", {"old": 3})
 
 
 def test_a_type_that_differs_is_a_difference() -> None:
-    told = compare([_column(DataType.INT64, [1], [1])], [_column(DataType.DOUBLE, [1], [1.0])], exact=True)
+    told = compare([_column(DataType.INT64, [1], [1])], [_column(DataType.DOUBLE, [1], [1.0])]).trouble
     assert "'INT64 1' at the site, 'DOUBLE 1.0' in the catalog" in told
