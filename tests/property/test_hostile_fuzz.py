@@ -1,7 +1,7 @@
 """Whatever an edge writes: no exception but ours, no more than 512 MB, no more than 10 s a file.
 
 By default Hypothesis damages sound files of every kind. `--soak`: an hour of mutations, those kept that reach lines of
-Tidemark which no one reached before (`tests/hostile_reader.py cover`); TIDEMARK_FUZZ_SECONDS for another time.
+Tidemark which no one reached before (`tests/hostile_reader.py cover`); FUZZ_SECONDS for another time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tidemark.stores.landing_papers import encode
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 10
-SOAK_SECONDS = float(os.environ.get("TIDEMARK_FUZZ_SECONDS", "3600"))  # here: tests see no settings of ours
+SOAK_SECONDS = float(os.environ.get("FUZZ_SECONDS", "3600"))  # here: tests see no settings of ours
 SMALL = sealed({"root.sg.d1": {"s": [(t, t * t) for t in range(50)]}}, deletion("root.sg.d1.s", 1, 5))
 REAL = sorted((p for site in SITES.values() for p in site.root.rglob("*.tsfile")), key=lambda p: p.stat().st_size)
 SEEDS: dict[str, list[bytes]] = {
