@@ -49,8 +49,9 @@ def verify_dag(settings: Settings) -> DAG:
     """`tidemark_verify`: the proof, by the clock."""
     deep = Param(False, type="boolean", title="Deep", description="Compare every point, not only digests. Reads all files.")
     site = Param("", type=["string", "null"], title="Only this site", description="A site of tidemark.toml. Empty: all.")
-    schedule = clock(VERIFY_CLOCK)
-    with _dag("tidemark_verify", "proof", VERIFY_DOC, schedule, {"deep": deep, "site": site}) as dag:
+    live = Param(False, type="boolean", title="Live only", description="Deep: without files gone at their site and kept.")
+    params = {"deep": deep, "live_only": live, "site": site}
+    with _dag("tidemark_verify", "proof", VERIFY_DOC, clock(VERIFY_CLOCK), params) as dag:
         _task("verify").expand(receiver=local_receivers(settings))
         if settings.cluster is not None:
             of = settings.cluster.receiver or next(iter(settings.receivers))

@@ -71,8 +71,8 @@ def verify(receiver: str, params: Mapping[str, Any] | None = None) -> dict[str, 
     from tidemark.flows.prove import verify as run
 
     asked = params or {}
-    site, deep = asked.get("site") or "", bool(asked.get("deep"))
-    result = perform(lambda app: run(app, app.receiver(receiver), site=site, deep=deep))
+    site, deep, live = asked.get("site") or "", bool(asked.get("deep")), bool(asked.get("live_only"))
+    result = perform(lambda app: run(app, app.receiver(receiver), site=site, deep=deep, live_only=live))
     raw = result.as_json()
     for difference in raw["differences"]:
         log.error("%s", difference)

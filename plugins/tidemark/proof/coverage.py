@@ -15,6 +15,7 @@ from typing import Any
 from tidemark.errors import DIFFERENCES_FOUND, PartialError
 from tidemark.proof.as_of import NEVER, AsOf, iso
 from tidemark.proof.days import day_of, day_text
+from tidemark.proof.kept_files import SHOWN, KeptFile
 from tidemark.proof.presence import CatalogView, Expected, why_absent
 from tidemark.tsfiles.resource import ANY_DEVICE
 
@@ -60,7 +61,7 @@ class SiteCoverage:
     """`gaps`: what is missing without being known by device and day: landings that never came, papers unreadable.
 
     `notes`: what no cell shows: files that are not expected (the link's own patterns leave them behind, or they were
-    adopted), a link that never ran.
+    adopted), a link that never ran. `kept`: files that are gone at the site, so neither expected nor lacking.
     """
 
     site: str
@@ -68,6 +69,7 @@ class SiteCoverage:
     gaps: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     as_of: AsOf = NEVER
+    kept: tuple[KeptFile, ...] = ()
 
     @property
     def cells(self) -> int:
@@ -151,9 +153,12 @@ class Coverage:
                     "cells": s.cells,
                     "red_cells": s.red_cells,
                     "unknown_cells": s.unknown_cells,
+                    "kept_files": len(s.kept),
                 }
                 for s in self.sites
             ],
+            "kept_files": sum(len(s.kept) for s in self.sites),
+            "kept": [{"site": s.site, "path": k.path, "points": k.points} for s in self.sites for k in s.kept[:SHOWN]],
             "red": red[:RED_SHOWN],
             "notes": [f"{s.site}: {note}" for s in self.sites for note in s.notes],
         }

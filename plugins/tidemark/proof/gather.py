@@ -17,6 +17,7 @@ from tidemark.ledger.attempt_rows import AttemptRow, attempts
 from tidemark.ledger.leases import Identity, expired, this_process
 from tidemark.ledger.progress_rows import progress_of
 from tidemark.ledger.proof_rows import Row, report
+from tidemark.proof.kept_files import KeptFile, kept_files
 from tidemark.proof.passed_over import passed_over
 from tidemark.proof.presence import CatalogView, Expected, Held, account_trouble
 from tidemark.proof.status import LinkFacts
@@ -91,11 +92,14 @@ def link_facts(
     tried = attempts(connection)
     noted, unverified = progress_of(connection), sender_rows.count_unverified(connection)
     distrusted = Counter(one.link for one in sender_rows.held(connection))
+    kept: dict[str, Mapping[str, tuple[KeptFile, ...]]] = {}
     for r in report(connection, "link_status"):
         unsent = [u for u in report(connection, "unsent_files", link=r["link"]) if not u["reason"].startswith(without)]
         at_receiver = counts.get((r["receiver"], r["site_id"]), {})
         found = _link_facts(r, unsent, at_receiver, _holder(r, alive, clock), names)
         skipped = passed_over(connection, found.link)
+        if found.receiver not in kept:
+            kept[found.receiver] = kept_files(connection, found.receiver)
         facts.append(
             replace(
                 found,
@@ -103,6 +107,7 @@ def link_facts(
                 unverified=unverified.get(found.link, 0),
                 unlisted=skipped.unlisted,
                 passed_over=skipped.notes,
+                kept=kept[found.receiver].get(r["site_id"], ()),
                 progress=noted.get(found.holder),
                 **_attempt(tried.get(found.link), alive),
             )

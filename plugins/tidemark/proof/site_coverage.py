@@ -17,6 +17,7 @@ from tidemark.proof.as_of import AsOf
 from tidemark.proof.coverage import SiteCoverage, claims, dated, stretches, unplaced
 from tidemark.proof.days import day_of, parse_time
 from tidemark.proof.gather import catalog_view, expected_files, waiting_files
+from tidemark.proof.kept_files import kept_files, kept_note
 from tidemark.proof.landed_check import LOST, altered_papers
 from tidemark.proof.passed_over import passed_over
 from tidemark.proof.presence import CatalogView, Expected
@@ -86,9 +87,11 @@ def cover_site(connection: Connection, scene: Scene, site: Site, known: AsOf) ->
     notes = (*_notes(apart, view, scene, _never_ran(connection, site)), *skipped.notes)
     unverified = sender_rows.count_unverified(connection).get(site.link, 0)
     notes += (not_verified(unverified, site.name),) if unverified else ()
+    kept = kept_files(connection, scene.receiver).get(site.site_id, ())
+    notes += kept_note(kept)
     today = day_of(int(scene.clock * 1000), "ms")
     shown = dated(stretches(found, first, last), known.last_day, today if last is None else min(today, last))
-    return SiteCoverage(site.name, shown, tuple(gaps), notes, known)
+    return SiteCoverage(site.name, shown, tuple(gaps), notes, known, kept)
 
 
 def _notes(apart: Mapping[str, str], view: CatalogView, scene: Scene, never_ran: str) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from tidemark.errors import PartialError, WindowOverError
 from tidemark.ledger.attempt_rows import FAILED, RETRYING, WORKING, Try
 from tidemark.progress import Figures, said
 from tidemark.proof.as_of import NEVER, AsOf, iso
+from tidemark.proof.kept_files import KeptFile, kept_json, kept_note
 from tidemark.proof.unproved import not_verified
 
 RED = ("failed", "stale")
@@ -82,6 +83,7 @@ class LinkFacts:
     unlisted: tuple[tuple[str, str], ...] = ()  # (path, why) of folders at the site that could not be listed
     passed_over: tuple[str, ...] = ()  # what else the newest listing skipped, in words
     late: tuple[tuple[str, str], ...] = ()  # (path, why) of changes that a settled file holds back
+    kept: tuple[KeptFile, ...] = ()  # files that are gone at the site, which the receiver keeps
 
 
 @dataclass(frozen=True)
@@ -124,8 +126,9 @@ class LinkStatus:
             "skipped": f.skipped,
             "quarantined": f.distrusted,
             "not_verified_at_source": f.unverified,
-            "notes": [*f.passed_over, *([not_verified(f.unverified, f.site)] if f.unverified else [])],
+            "notes": [*f.passed_over, *([not_verified(f.unverified, f.site)] if f.unverified else []), *kept_note(f.kept)],
             "pending_drops": f.pending_drops,
+            **kept_json(f.kept),
             "progress": _progress(f.progress),
             "late": [{"path": path, "reason": why} for path, why in f.late],
         }

@@ -139,14 +139,8 @@ def in_catalog(story: FileStory) -> Told | None:
     row = story.newest
     if row is None or row["state"] != "live" or int(row["generation"]) < story.carried:
         return None
-    if row["marked"] == "dropped":
-        return Told(
-            "kept after a drop",
-            "the site has it no more and nothing covers it; the link keeps what its site drops",
-            'nothing; with deletes = "apply" such files leave the catalog',
-            "it stays in the catalog, marked",
-            final=True,
-        )
+    if int(row["rank_unsequence"]) < 0:
+        return _kept(story)
     if row["undecodable"]:
         return Told(
             "in the catalog, partly unreadable",
@@ -170,6 +164,21 @@ def in_catalog(story: FileStory) -> Told | None:
             "in the catalog, not merged", f"{kept['subject']}: {kept['reason']}", "", "readers see it; newest wins", True
         )
     return Told("in the catalog", f"readers see it as {row['location']}", final=True)
+
+
+def _kept(story: FileStory) -> Told:
+    """It is gone at the site, and ranks below all that the site has."""
+    drop = story.trouble("dropped", ("done",))
+    since = f" (told by landing {drop['landing']}, {when(drop['at'])})" if drop else ""
+    return Told(
+        "kept after a drop",
+        f'gone at the site since{since}; kept because its link has deletes = "keep". It never wins over a file that the site'
+        " has: it only fills times at which those have nothing",
+        'nothing, if that is wanted; what its site drops leaves the catalog with deletes = "apply" in its link',
+        "it stays; where the site has it again, it is as any other file",
+        final=True,
+        evidence=("readers leave such files out with --live-only (read, verify --deep)",),
+    )
 
 
 def _merged(story: FileStory) -> Told:

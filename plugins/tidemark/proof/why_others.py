@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from tidemark.ledger.link_rows import Skipped
 from tidemark.ledger.proof_rows import Row
 from tidemark.proof.explanation import Explanation, listed, when
+from tidemark.proof.kept_files import kept_note
 from tidemark.proof.status import LinkStatus
 
 
@@ -21,6 +22,7 @@ def explain_link(status: LinkStatus, skipped: Mapping[str, Skipped], events: tup
         evidence.append(f"{f.backlog_files} files ({f.backlog_bytes} bytes) wait, the oldest is {f.oldest_path}")
     if f.pending_drops:
         evidence.append(f"{f.pending_drops} drops are pending at {f.receiver}")
+    evidence += kept_note(f.kept)
     if f.run:
         evidence.append(f"what the site has is known {f.as_of.text}")
     evidence.append(f"newest run {f.run or 'none'} ({f.run_state or 'never ran'}), last success {when(f.last_success)}")
@@ -121,6 +123,7 @@ def explain_site(site: str, links: Sequence[LinkStatus], counts: Sequence[Row], 
     for c in counts:
         parts = [f"{c[column]} {word}" for column, word in _OPEN.items() if c[column]]
         facts.append(f"at {c['receiver']}: {', '.join(parts) or 'nothing open'}")
+    facts += [note for s in links for note in kept_note(s.facts.kept)]
     evidence = (*facts, *gaps)
     worst = min(links, key=lambda s: _PRESSING.index(s.state)) if links else None
     if worst is not None and worst.state != "idle":

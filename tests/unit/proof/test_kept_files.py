@@ -145,3 +145,46 @@ class TestVerifyDeep:
             world, next(p for p in world.sealed if p.endswith("-2-0-0.tsfile")), "rank_unsequence = -1, marked = 'dropped'"
         )
         assert deep(world, "--live-only")[0] == 20, "three values of the site are not shown"
+
+
+class TestReports:
+    def test_status_counts_and_names_them(self, world: Commanded) -> None:
+        (link,) = world.run("status").json["links"]
+        assert (link["state"], link["kept_files"], link["kept"]) == ("idle", 1, [{"path": OLDER, "points": 5}])
+        assert any("1 file is gone at the site and kept" in note and OLDER in note for note in link["notes"])
+
+    def test_coverage_neither_expects_nor_reddens_them(self, world: Commanded) -> None:
+        page = world.folder / "coverage.html"
+        found = world.run("coverage", "--html", str(page)).json
+        assert (found["complete"], found["red"], found["kept_files"]) == (True, [], 1)
+        assert found["kept"] == [{"site": "plant1", "path": OLDER, "points": 5}]
+        assert found["sites"][0]["kept_files"] == 1
+        assert any(OLDER in note for note in found["notes"]) and OLDER in page.read_text()
+
+    def test_a_kept_file_stands_for_nothing_that_is_expected(self, world: Commanded) -> None:
+        newer = next(path for path in world.sealed if path.endswith("-2-0-0.tsfile"))
+        change_row(world, newer, "state = 'retired', visible = 0")
+        found = world.run("coverage").json
+        assert not found["complete"] and newer in found["red"][0]["why"]
+
+    @pytest.mark.parametrize("subject", ["plant1", OLDER])
+    def test_why_says_what_they_are(self, world: Commanded, subject: str) -> None:
+        found = world.run("why", subject).json
+        assert found["final"], found
+        if subject == OLDER:
+            assert found["state"] == "kept after a drop"
+            assert all(words in found["cause"] for words in ("gone at the site", 'deletes = "keep"', "never wins"))
+            assert 'deletes = "apply"' in found["next"]
+        else:
+            assert any("1 file is gone at the site and kept" in line for line in found["evidence"])
+
+    def test_nothing_is_said_without_them(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "other").mkdir()
+        world = Commanded(tmp_path / "other", monkeypatch)
+        world.seal(1)
+        assert world.sync().code == 0
+        (link,) = world.run("status").json["links"]
+        assert (link["kept_files"], link["kept"], link["notes"]) == (0, [], [])
+        found = world.run("coverage").json
+        assert (found["kept_files"], found["kept"], found["notes"]) == (0, [], [])
+        assert world.run("verify", "--deep").json["kept_files"] == 0
