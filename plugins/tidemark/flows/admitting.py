@@ -13,6 +13,7 @@ from tidemark.ledger import landing_rows
 from tidemark.load.admit import Admission, Origin, admit
 from tidemark.load.check import Examined, ExamineTask
 from tidemark.load.commit import known_before
+from tidemark.load.survival import Found, Question
 from tidemark.progress import Progress, Tick
 from tidemark.settings import ReceiverSettings
 from tidemark.stores.landing import LandedFile
@@ -86,6 +87,18 @@ def examine_all(
             raise outcome.error
         progress(Tick("check", done=len(results), total=len(tasks)))
     return [CheckedFile(origin, file, results[index]) for index, (origin, file) in enumerate(files)]
+
+
+def find_survivors(app: App, root: Path, asked: Sequence[Question]) -> dict[str, Found]:
+    """Path → what became of a vanished file's points, read in child processes. What cannot be read is said, and raises
+    nothing: that file stays as it is."""
+    found = {one.gone.path: one.unread for one in asked}
+    due = [(one, task) for one in asked if (task := one.task(str(root))) is not None]
+    for outcome in _engine(app, "pool").run("surviving_points", [task for _, task in due]) if due else ():
+        one = due[outcome.index][0]
+        trouble = outcome.error.message.splitlines()[0] if outcome.error else ""
+        found[one.gone.path] = one.answered(None if outcome.error else outcome.value, trouble)
+    return found
 
 
 def examine_soon(app: App, root: Path, folder: str, files: Iterable[LandedFile], data: Sequence[str]) -> None:

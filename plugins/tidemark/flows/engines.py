@@ -19,6 +19,7 @@ from tidemark.settings import SparkSettings
 KINDS: Mapping[str, str] = {
     "load_check": "tidemark.load.check:examine",
     "describe_kept": "tidemark.load.check:describe_kept",  # for a rebuilt ledger: in the pool only
+    "surviving_points": "tidemark.load.surviving_points:look_for_points",  # in the pool only
     "merge": "tidemark.load.merge_task:run_merge_task",
     "slot_migrate": "tidemark.cluster.move_task:run_move",
     "far": "tidemark.flows.far_tasks:run_far",  # any of them, for an executor that reaches the files over SFTP

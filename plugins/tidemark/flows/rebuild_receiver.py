@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tidemark.errors import CorruptionError, TaskLimitError
+from tidemark.flows.admitting import find_survivors
 from tidemark.flows.app import App
 from tidemark.flows.engines import Engine, PoolEngine
 from tidemark.flows.rebuild_conclude import Remains, conclude
@@ -29,8 +30,9 @@ from tidemark.load.admit import Origin
 from tidemark.load.check import KeptTask
 from tidemark.load.chronicle import Heard, Moment
 from tidemark.load.commit import known_before
-from tidemark.load.landing_record import record_landing
+from tidemark.load.landing_record import drops_told, record_landing
 from tidemark.load.recall import FOLDERS, Answered, Traces, borne_out, recall, without_claims
+from tidemark.load.survival import questions
 from tidemark.progress import Progress, Tick
 from tidemark.settings import ReceiverSettings
 from tidemark.stores.landing import Answer, Manifest, Receipt
@@ -197,7 +199,9 @@ def _replay_landing(work: _Work, landed: _Landed, at: float) -> None:
         admission = recall(origin, landed.files, known, extents, work.traces, at)
         claimed = landed.receipt.claimed if landed.kept else None
         admission = borne_out(admission, known) if claimed is None else without_claims(admission)
-        record_landing(connection, origin, manifest, admission, logs, at)
+        asked = questions(connection, origin, drops_told(manifest, at), admission.loads)
+        found = find_survivors(work.app, work.root, asked)
+        record_landing(connection, origin, manifest, admission, logs, at, found)
         owners = [OwnerRow(device, manifest.site_id, at, manifest.landing) for device in claimed or ()]
         owner_rows.put_owners(connection, receiver.name, owners)
         if landed.kept:

@@ -95,7 +95,7 @@ def take(connection: Connection, origin: Origin, admission: Admission, at: float
     names = SiteNames({s.site_id: s.name for s in landing_rows.sites(connection).values()})
     answers = write_admission(connection, origin, admission, names, at)
     schema.write_schema(connection, origin, (), admission.loads)
-    vanished = take_vanished(connection, origin, (), "keep", at)
+    vanished = take_vanished(connection, origin, (), "", at)
     paths = vanished | {load.file.path for load in admission.loads}
     look_again(connection, origin.receiver, origin.site_id, paths, at)
     return answers

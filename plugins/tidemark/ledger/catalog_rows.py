@@ -153,6 +153,27 @@ def sources_of_paths(
     return found
 
 
+def kept_sources(connection: Connection, receiver: str, site_id: str) -> list[CatalogFile]:
+    """Live source rows of files that the site has no more, by path and generation."""
+    where = (
+        "f.receiver = :receiver AND f.site_id = :site AND f.role = 'source' AND f.state = 'live' AND f.rank_unsequence < 0"
+    )
+    query = sa.text(f"{_SELECT} WHERE {where} ORDER BY f.path, f.generation, f.file_id")
+    return [_file(row) for row in connection.execute(query, {"receiver": receiver, "site": site_id}).mappings()]
+
+
+def sources_beside(connection: Connection, file: CatalogFile) -> list[CatalogFile]:
+    """Live source rows of the file's site and database that share a catalog partition with it, itself included."""
+    where = (
+        "f.receiver = :receiver AND f.site_id = :site AND f.role = 'source' AND f.state = 'live' "
+        "AND f.database_name = :database AND f.partition_from <= :last AND f.partition_to >= :first"
+    )
+    query = sa.text(f"{_SELECT} WHERE {where} ORDER BY f.path, f.generation, f.file_id")
+    values: dict[str, object] = {"receiver": file.receiver, "site": file.site_id, "database": file.database}
+    values |= {"first": file.partition_from, "last": file.partition_to}
+    return [_file(row) for row in connection.execute(query, values).mappings()]
+
+
 def files_by_id(connection: Connection, file_ids: Iterable[int]) -> list[CatalogFile]:
     """The files of these ids that exist, by id."""
     query = sa.text(f"{_SELECT} WHERE f.file_id IN :many ORDER BY f.file_id").bindparams(

@@ -67,7 +67,7 @@ class InventoryChange:
     """What one manifest says of its site's sealed files."""
 
     landing: str
-    added: tuple[tuple[str, int, int, Extent], ...]  # path, size, mtime, extent of files the site has now
+    added: tuple[tuple[str, int, int, Extent, bool], ...]  # path, size, mtime, extent of files the site has now; never sent
     carried: tuple[tuple[str, int, int, int], ...]  # path, size, mtime, generation of files in the landing
     removed: tuple[str, ...]
 
@@ -177,17 +177,18 @@ def take_inventory(connection: Connection, receiver: str, site_id: str, change: 
     place = {"r": receiver, "s": site_id, "l": change.landing}
     _upsert_inventory(
         connection,
-        "size = excluded.size, mtime = excluded.mtime, extent = excluded.extent, live = 1, landing = excluded.landing",
+        "size = excluded.size, mtime = excluded.mtime, extent = excluded.extent, live = 1, landing = excluded.landing, "
+        "excluded = excluded.excluded",
         [
-            {**place, "p": path, "z": size, "m": mtime, "e": json.dumps(extent, ensure_ascii=False), "g": 0}
-            for path, size, mtime, extent in change.added
+            {**place, "p": path, "z": size, "m": mtime, "e": json.dumps(extent, ensure_ascii=False), "g": 0, "x": int(out)}
+            for path, size, mtime, extent, out in change.added
         ],
     )
     _upsert_inventory(
         connection,
-        "generation = excluded.generation, landing = excluded.landing",
+        "generation = excluded.generation, landing = excluded.landing, excluded = 0",
         [
-            {**place, "p": path, "z": size, "m": mtime, "e": "[]", "g": generation}
+            {**place, "p": path, "z": size, "m": mtime, "e": "[]", "g": generation, "x": 0}
             for path, size, mtime, generation in change.carried
         ],
     )
@@ -208,6 +209,20 @@ def inventory_of(connection: Connection, receiver: str, site_id: str, paths: Ite
         for path, live, generation in connection.execute(query, values):
             found[path] = InventoryRow(path, bool(live), int(generation))
     return found
+
+
+def not_loaded(connection: Connection, receiver: str, site_id: str, below: str) -> list[str]:
+    """Sealed files that the site has now and the catalog lacks at the told generation, in order; none that its link leaves
+    out. `below`: `/database/region/partition/`, a part of their paths."""
+    query = sa.text(
+        "SELECT i.path FROM inventory i WHERE i.receiver = :receiver AND i.site_id = :site AND i.live = 1 "
+        "AND i.excluded = 0 AND i.path LIKE :below ESCAPE '!' AND NOT EXISTS (SELECT 1 FROM catalog_file f "
+        "WHERE f.receiver = i.receiver AND f.site_id = i.site_id AND f.role = 'source' AND f.path = i.path "
+        "AND f.generation >= i.generation) ORDER BY i.path"
+    )
+    like = "%" + below.replace("!", "!!").replace("%", "!%").replace("_", "!_") + "%"
+    rows = connection.execute(query, {"receiver": receiver, "site": site_id, "below": like})
+    return [row[0] for row in rows if below in row[0]]
 
 
 def extents_of(connection: Connection, receiver: str, site_id: str, paths: Iterable[str]) -> dict[str, Extent]:
@@ -271,8 +286,8 @@ def drops_of_paths(connection: Connection, receiver: str, site_id: str, paths: I
 def _upsert_inventory(connection: Connection, change: str, rows: list[dict[str, object]]) -> None:
     write_rows(
         connection,
-        "INSERT INTO inventory (receiver, site_id, path, size, mtime, extent, live, generation, landing) "
-        "VALUES (:r, :s, :p, :z, :m, :e, 1, :g, :l) "
+        "INSERT INTO inventory (receiver, site_id, path, size, mtime, extent, live, generation, landing, excluded) "
+        "VALUES (:r, :s, :p, :z, :m, :e, 1, :g, :l, :x) "
         f"ON CONFLICT (receiver, site_id, path) DO UPDATE SET {change}",
         rows,
     )

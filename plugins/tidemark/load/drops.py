@@ -21,6 +21,14 @@ APPROVED = "approved"
 """How the reason of a drop begins that the operator approved and that a settled file still holds back."""
 
 
+class Survival(enum.StrEnum):
+    """What a vanished file's points say, beside those of files made since (`surviving_points`)."""
+
+    EMPTY = "empty"  # no point of it is alive
+    LIVES = "lives"  # it was compacted
+    GONE = "gone"  # nothing of it stands in the others
+
+
 class Presence(enum.StrEnum):
     """What the receiver has of a source path at its newest generation."""
 
@@ -58,6 +66,27 @@ class Verdict:
     vanished: Vanished
     action: str
     reason: str = ""
+
+
+def judge_by_points(vanished: Vanished, survival: Survival | None, missing: str, deletes: str, trouble: str = "") -> Verdict:
+    """A file whose bytes are here, whatever the site took its going for.
+
+    `survival`: what its points say, None where they could not be compared (`trouble`); `missing`: a file of its group that
+    has not come; `deletes`: the link's keep | apply, "" where nobody says. A compaction loses no point but deleted ones: a
+    file of which points live on was compacted, and what is missing of it was deleted. Nothing leaves before its group is
+    whole.
+    """
+    if missing:
+        return Verdict(vanished, "wait", f"it waits for {missing}, which its site has beside it and which is not loaded")
+    if survival in (Survival.LIVES, Survival.EMPTY):
+        return Verdict(vanished, "leave")
+    if survival is None:
+        return Verdict(vanished, "wait", f"its points could not be compared with those of newer files: {trouble}")
+    if deletes not in ("keep", "apply"):
+        return Verdict(
+            vanished, "wait", "nothing of it lives on in the files that came; the next landing says whether it is kept"
+        )
+    return Verdict(vanished, "leave" if deletes == "apply" else "mark")
 
 
 def judge_dropped(vanished: Vanished, state: PathState, deletes: str) -> Verdict:

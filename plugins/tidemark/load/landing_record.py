@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy.engine import Connection
@@ -14,6 +14,7 @@ from tidemark.load.admit import Admission, Origin
 from tidemark.load.commit import SiteNames, write_admission
 from tidemark.load.replacing import look_again
 from tidemark.load.standing import Again
+from tidemark.load.survival import NOTHING_FOUND, Found
 from tidemark.load.vanish import keep_below_live, lift_listed, still_waiting, take_vanished
 from tidemark.stores.landing import Answer, Manifest
 
@@ -37,8 +38,10 @@ def record_landing(
     admission: Admission,
     logs: Sequence[schema.KeptLog],
     at: float,
+    found: Mapping[str, Found] = NOTHING_FOUND,
 ) -> Recorded:
-    """Catalog, owners, troubles, schema, inventory and vanished files of one landing. `at` in seconds since 1970."""
+    """Catalog, owners, troubles, schema, inventory and vanished files of one landing. `at` in seconds since 1970; `found`:
+    what `survival` asked about was found to be, by path."""
     names = SiteNames({s.site_id: s.name for s in landing_rows.sites(connection).values()})
     answers = write_admission(connection, origin, admission, names, at)
     clashes = schema.write_schema(connection, origin, logs, admission.loads)
@@ -46,7 +49,7 @@ def record_landing(
     gone = {v.path: v.generation for v in (*manifest.superseded, *manifest.dropped, *manifest.held)}
     lift_listed(connection, origin, [entry.path for entry in manifest.added if entry.path not in gone], at)
     keep_below_live(connection, origin, {v.path: v.generation for v in manifest.held}, at)
-    vanished = take_vanished(connection, origin, _drops(manifest, at), manifest.deletes, at)
+    vanished = take_vanished(connection, origin, drops_told(manifest, at), manifest.deletes, at, found)
     paths = vanished | {file.path for file in manifest.files}
     late = look_again(connection, origin.receiver, origin.site_id, paths, at)
     pending = {**dict(still_waiting(connection, origin)), **late.waits}
@@ -57,13 +60,14 @@ def record_landing(
 def _inventory(manifest: Manifest) -> InventoryChange:
     return InventoryChange(
         landing=manifest.landing,
-        added=tuple((e.path, e.size, e.mtime, e.extent) for e in manifest.added),
+        added=tuple((e.path, e.size, e.mtime, e.extent, bool(e.reason)) for e in manifest.added),
         carried=tuple((f.path, f.tsfile.size if f.tsfile else 0, f.mtime, f.generation) for f in manifest.files),
         removed=manifest.removed,
     )
 
 
-def _drops(manifest: Manifest, at: float) -> Iterator[DropRow]:
+def drops_told(manifest: Manifest, at: float) -> Iterator[DropRow]:
+    """The vanished files that a manifest tells, as rows that wait."""
     for kind, vanished in (("superseded", manifest.superseded), ("dropped", manifest.dropped)):
         for v in vanished:
             yield DropRow(v.path, v.generation, kind, v.covered_by, manifest.landing, at)

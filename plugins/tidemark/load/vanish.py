@@ -20,16 +20,20 @@ from tidemark.load.drops import (
     SETTLED,
     PathState,
     Presence,
+    Survival,
     Vanished,
     Verdict,
     covering_closure,
+    judge_by_points,
     judge_dropped,
     judge_superseded,
 )
 from tidemark.load.replacing import troubles_of
-from tidemark.tsfiles.names import parse_source_path, rank
+from tidemark.load.survival import NOTHING_FOUND, Found, group_of, may_hold
+from tidemark.tsfiles.names import SourceName, parse_source_path, rank
 
 _STATE_OF = {"leave": "done", "mark": "done", "leave_settled": "pending", "wait": "pending", "ask": "waiting"}
+_NOT_ASKED = Found(None, trouble="nobody looked yet; the next load does")
 
 
 @dataclass(frozen=True)
@@ -41,25 +45,41 @@ class _Picture:
     states: Mapping[str, PathState]
 
 
-def take_vanished(connection: Connection, origin: Origin, told: Iterable[DropRow], deletes: str, at: float) -> set[str]:
+def take_vanished(
+    connection: Connection,
+    origin: Origin,
+    told: Iterable[DropRow],
+    deletes: str,
+    at: float,
+    found: Mapping[str, Found] = NOTHING_FOUND,
+) -> set[str]:
     """Apply what a manifest tells and what was pending before; returns the paths that were looked at. Those whose points
     stand in settled files are `replacing.look_again`'s, which comes after.
 
-    `deletes`: what the link does with drops (keep | apply).
+    `deletes`: what the link does with drops (keep | apply; "": nobody says). `found`: what became of their points, by path.
     """
     place = (origin.receiver, origin.site_id)
     new = list(told)
     rows = {(d.path, d.generation): d for d in [*landing_rows.drops(connection, *place, states=("pending",)), *new]}
+    marked = landing_rows.drops_of_paths(connection, *place, found.keys() - {path for path, _ in rows})
+    rows |= {(d.path, d.generation): d for d in marked.values()}
     if not rows:
         return set()
     landing_rows.put_drops(connection, *place, list(rows.values()))
     picture = _look(connection, origin, rows.values())
     keep_below_live(connection, origin, dict(sorted(rows)), at)  # sorted: the newest generation of a path stays
-    verdicts = [_judge(drop, picture, deletes) for drop in rows.values()]
+    missing = _missing(connection, origin, rows.values(), picture)
+    verdicts = [_judge(drop, picture, deletes, found, missing) for drop in rows.values()]
+    again = {(drop.path, drop.generation) for drop in marked.values()}
     _act(connection, origin, verdicts, picture, at)
     judged = [_recorded(drop, verdict) for drop, verdict in zip(rows.values(), verdicts, strict=True)]
     landing_rows.put_drops(connection, *place, judged)
-    _tell(connection, origin, new, verdicts)
+    _tell(
+        connection,
+        origin,
+        new,
+        [v for v in verdicts if (v.vanished.path, v.vanished.generation) not in again or v.action == "leave"],
+    )
     return {drop.path for drop in judged}
 
 
@@ -82,11 +102,39 @@ def lift_listed(connection: Connection, origin: Origin, listed: Iterable[str], a
         merge_rows.unmerge(connection, origin.receiver, back, at)
 
 
-def _judge(drop: DropRow, picture: _Picture, deletes: str) -> Verdict:
-    vanished = Vanished(drop.path, drop.generation, drop.kind, drop.covered_by)
-    if drop.kind == "superseded" and drop.covered_by:
-        return judge_superseded(vanished, picture.states)
-    return judge_dropped(vanished, picture.states[drop.path], deletes)
+def _missing(connection: Connection, origin: Origin, drops: Iterable[DropRow], picture: _Picture) -> dict[str, str]:
+    """Path → a file that the site has and the catalog lacks and that a compaction may have made of it, with its trouble."""
+    lacks: dict[tuple[str, str, int], list[SourceName]] = {}
+    out: dict[str, str] = {}
+    for drop in drops:
+        name, group = parse_source_path(drop.path, origin.data), group_of(drop.path, origin.data)
+        if name is None or group is None or picture.states[drop.path].presence is not Presence.LOADED:
+            continue
+        if group not in lacks:
+            database, region, partition = group
+            below = f"/{database}/{region}/{partition}/" if region else f"/{database}/"
+            paths = landing_rows.not_loaded(connection, origin.receiver, origin.site_id, below)
+            lacks[group] = [other for path in paths if (other := parse_source_path(path, origin.data))]
+        if away := next((other.path for other in lacks[group] if may_hold(other, name)), ""):
+            trouble = troubles_of(connection, origin.receiver, origin.site_id, [away]).get(away, "")
+            out[drop.path] = f"{away} ({trouble})" if trouble else away
+    return out
+
+
+def _judge(
+    drop: DropRow, picture: _Picture, deletes: str, found: Mapping[str, Found], missing: Mapping[str, str]
+) -> Verdict:
+    told = Vanished(drop.path, drop.generation, drop.kind, drop.covered_by)
+    covered = judge_superseded(told, picture.states) if drop.kind == "superseded" and drop.covered_by else None
+    if picture.states[drop.path].presence is Presence.LOADED and (covered is None or covered.action != "wait"):
+        one = found.get(drop.path, _NOT_ASKED)
+        if covered is not None and covered.action == "ask" and one.survival is Survival.GONE and deletes == "apply":
+            return covered
+        by = one.made if one.survival is Survival.LIVES else drop.covered_by
+        kind = "superseded" if one.survival is Survival.LIVES else drop.kind
+        vanished = Vanished(drop.path, drop.generation, kind, by)
+        return judge_by_points(vanished, one.survival, missing.get(drop.path, ""), deletes, one.trouble)
+    return covered or judge_dropped(told, picture.states[drop.path], deletes)
 
 
 def _look(connection: Connection, origin: Origin, drops: Iterable[DropRow]) -> _Picture:

@@ -1,0 +1,128 @@
+"""Which vanished files are asked whether their points live on, and in which files: before a landing is recorded.
+
+A file is asked about once its site told it as vanished and its bytes are here. Its points may live on in files of its group
+(database, region and time partition of the site) that came since and whose names say that a compaction may have made them:
+an inner or cross count above 0, or the file's own version under another creation time (an insertion compaction). The answers
+are `surviving_points`', the verdict is `drops`'. Source: docs/decisions/0005-vanished-is-two-things.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from sqlalchemy.engine import Connection
+
+from tidemark.ledger import catalog_rows, landing_rows
+from tidemark.ledger.catalog_rows import CatalogFile
+from tidemark.ledger.landing_rows import DropRow
+from tidemark.load.admit import Load, Origin
+from tidemark.load.drops import Survival
+from tidemark.load.surviving_points import HeldFile, SurvivalTask
+from tidemark.tsfiles.names import SourceName, parse_source_path
+
+_ANY = ("live", "retired", "reclaimed")
+
+
+@dataclass(frozen=True)
+class Found:
+    """`survival` is None where the points could not be compared: `trouble` says why. `made`: paths that were looked in."""
+
+    survival: Survival | None
+    made: tuple[str, ...] = ()
+    trouble: str = ""
+
+
+NOTHING_FOUND: Mapping[str, Found] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Question:
+    """`gone`: the newest row of a vanished file; `made`: files in which its points may live on."""
+
+    gone: CatalogFile
+    made: tuple[CatalogFile, ...]
+
+    def task(self, root: str) -> SurvivalTask | None:
+        """What has to be read for an answer; None where no file can hold its points and none of them is deleted."""
+        if not self.made and not self.gone.mods_location:
+            return None
+        made = tuple(HeldFile(file.location, file.mods_location) for file in self.made)
+        return SurvivalTask(root, self.gone.database, HeldFile(self.gone.location, self.gone.mods_location), made)
+
+    def answered(self, survival: Survival | None, trouble: str = "") -> Found:
+        return Found(survival, tuple(file.path for file in self.made), trouble)
+
+    @property
+    def unread(self) -> Found:
+        """The answer where nothing has to be read."""
+        return self.answered(Survival.GONE if self.gone.points else Survival.EMPTY)
+
+
+def group_of(path: str, data: Sequence[str]) -> tuple[str, str, int] | None:
+    """(database, region, time partition) of a site's file; None where its path cannot be taken apart."""
+    name = parse_source_path(path, data)
+    return (name.database, name.region, name.partition) if name else None
+
+
+def questions(connection: Connection, origin: Origin, told: Iterable[DropRow], loads: Sequence[Load]) -> list[Question]:
+    """What to ask before these loads and drops are recorded: of every vanished file that is judged with them."""
+    due = due_drops(connection, origin, told, [load.file.path for load in loads])
+    if not due:
+        return []
+    arriving = {load.row.path: load for load in loads}
+    place = (origin.receiver, origin.site_id)
+    gone = {row.path: row for row in catalog_rows.sources_of_paths(connection, *place, due)}
+    return [Question(row, _made_since(connection, origin, row, due.keys(), arriving)) for row in gone.values()]
+
+
+def due_drops(
+    connection: Connection, origin: Origin, told: Iterable[DropRow], arriving: Iterable[str]
+) -> dict[str, DropRow]:
+    """Path → its newest drop, of all that is judged now: what is told, what waits, and what is kept of the groups in which
+    files arrive, for a mark holds until something comes."""
+    place = (origin.receiver, origin.site_id)
+    new = [*landing_rows.drops(connection, *place, states=("pending",)), *told]
+    touched = {group_of(path, origin.data) for path in arriving}
+    kept: dict[str, DropRow] = {}
+    if touched:
+        rows = catalog_rows.kept_sources(connection, *place)
+        paths = [row.path for row in rows if group_of(row.path, origin.data) in touched]
+        kept = {p: d for p, d in landing_rows.drops_of_paths(connection, *place, paths).items() if d.state == "done"}
+    newest = dict(kept)
+    for drop in new:
+        if drop.path not in newest or newest[drop.path].generation <= drop.generation:
+            newest[drop.path] = drop
+    return newest
+
+
+def may_hold(name: SourceName, gone: SourceName) -> bool:
+    """Whether a compaction may have made the one file from the other, by what their names say. Pure."""
+    if name.path == gone.path or name[2:5] != gone[2:5]:
+        return False
+    made, before = name.name, gone.name
+    return made.inner > 0 or made.cross > 0 or (made.version == before.version and made.created != before.created)
+
+
+def _made_since(
+    connection: Connection, origin: Origin, gone: CatalogFile, vanished: Iterable[str], arriving: Mapping[str, Load]
+) -> tuple[CatalogFile, ...]:
+    name = parse_source_path(gone.path, origin.data)
+    if name is None:
+        return ()
+    left = set(vanished)
+    beside = {row.path: row for row in catalog_rows.sources_beside(connection, gone) if not row.kept}
+    beside |= {path: load.row for path, load in arriving.items()}
+    fitting = []
+    for path, row in beside.items():
+        other = parse_source_path(path, origin.data)
+        if path not in left and other is not None and may_hold(other, name):
+            fitting.append(row)
+    place = (origin.receiver, origin.site_id)
+    first: dict[tuple[str, str], float] = {}  # when a content of a path came first: grown mods make rows of their own
+    for row in catalog_rows.sources_of_paths(connection, *place, [gone.path, *(f.path for f in fitting)], _ANY):
+        first.setdefault((row.path, row.sha256), row.created)
+    came = first.get((gone.path, gone.sha256), gone.created)
+    since = [row for row in fitting if first.get((row.path, row.sha256), row.created) >= came]
+    return tuple(sorted(since, key=lambda row: row.rank))

@@ -1,0 +1,254 @@
+"""Whatever an IoTDB compacts, deletes and drops while its site is synced: readers see what the server would answer.
+
+A model of the server's compactions (`compaction_model`) writes real TsFiles into a folder that real syncs list, with a step
+of the compaction in work between any two folders of a listing; loads and merges are real, too. At each quiet moment every
+point that the server has is read with the server's value. With `deletes = "apply"` nothing else is read; with "keep" what
+else is read comes from files of which nothing lives on. At no moment a point is missing that the server never lost.
+"""
+
+from __future__ import annotations
+
+import csv
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from tests.centre import InlineEngine
+from tests.property.compaction_model import DATA, Point, Server, SiteFile, may_come_from
+from tests.small_files import deletion, resource_bytes, tsfile
+from tidemark.errors import RetryableError
+from tidemark.flows import admitting, merge_catalog
+from tidemark.flows.app import App, open_app
+from tidemark.flows.load_landings import load
+from tidemark.flows.merge_catalog import merge
+from tidemark.flows.read_catalog import Query, read
+from tidemark.flows.sync_link import Options, run_sync
+from tidemark.settings import LinkSettings, ReceiverSettings, Settings, SiteSettings
+from tidemark.stores.local import LocalStore
+from tidemark.stores.opening import StoreAddress, open_store
+from tidemark.stores.protocol import Store
+
+DEVICES = ("root.sg.d1", "root.sg.d2")
+MEASUREMENTS = ("a", "b")
+TIMES = range(16)
+points = st.sets(st.tuples(st.sampled_from(DEVICES), st.sampled_from(MEASUREMENTS), st.sampled_from(TIMES)), min_size=1)
+torn = st.lists(st.integers(0, 2), max_size=8)  # steps of the compaction between two folders of a listing
+
+
+class World:
+    """The server's folder, a link from it and the receiver, below `folder`."""
+
+    def __init__(self, folder: Path, deletes: str, logs: bool) -> None:
+        self.folder, self.server, self.plan = folder, Server(logs), []
+        self.written: dict[str, tuple[SiteFile, bool]] = {}
+        site = SiteSettings("plant1", "0f8e1c52-7d1b-4a5e-9c1e-aaaaaaaaaaaa", f"file://{folder}/site")
+        link = LinkSettings("plant1", "plant1", "centre", deletes=deletes, delete_limit_files=10_000, delete_limit_share=1.0)
+        self.receiver = ReceiverSettings("centre", f"file://{folder}/centre", max_unloaded_landings=1_000)
+        self.app: App = open_app(
+            Settings(
+                path=folder / "tidemark.toml",
+                receivers={"centre": self.receiver},
+                sites={"plant1": site},
+                links={"plant1": link},
+            )
+        )
+        self.app.opener = self._opened
+        for data in DATA:
+            (folder / "site" / data).mkdir(parents=True)
+            (folder / "site" / data / "note.txt").write_text("")  # a folder without any file may be a disk that is away
+
+    def show(self) -> None:
+        """The server's disk as files."""
+        for path, file in self.server.disk.items():
+            if self.written.get(path, (None,))[0] != file:
+                self._write(path, file)
+        for path in self.written.keys() - self.server.disk.keys():
+            for end in ("", ".mods", ".resource"):
+                self._place(path + end).unlink(missing_ok=True)
+            del self.written[path]
+        for log in (self.folder / "site").rglob("*.compaction*.log"):
+            log.unlink()
+        if self.server.log:
+            self._place(f"{self.server.log}.inner-compaction.log").write_text("")
+
+    def tick(self, steps: int = 1) -> None:
+        for _ in range(steps):
+            self.server.step()
+        self.show()
+
+    def sync(self, plan: list[int] | None = None) -> None:
+        self.show()
+        self.plan = list(plan or ())
+        try:
+            run_sync(self.app, "plant1", Options(no_load=True))
+        except RetryableError as moving:
+            assert "folders changed" in moving.message, moving
+        finally:
+            self.plan = []
+        assert load(self.app, self.receiver).troubles == ()
+
+    def rows(self) -> dict[Point, int]:
+        out = self.folder / "read.csv"
+        read(self.app, self.receiver, Query(tall=True), out)
+        with out.open(newline="") as lines:
+            return {(r["device"], r["measurement"], int(r["time"])): int(r["value"]) for r in csv.DictReader(lines)}
+
+    def _write(self, path: str, file: SiteFile) -> None:
+        place, known = self._place(path), self.written.get(path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if known is None or known[0].points != file.points:
+            devices: dict[str, dict[str, list[tuple[int, int]]]] = {}
+            for (device, measurement, time), value in sorted(file.points.items()):
+                devices.setdefault(device, {}).setdefault(measurement, []).append((time, value))
+            place.write_bytes(tsfile(devices))
+            self._place(path + ".resource").write_bytes(resource_bytes(file.extent()))
+        if file.gone:
+            mods = "".join(deletion(f"{d}.{m}", first, last) for d, m, first, last in file.gone)
+            self._place(path + ".mods").write_text(mods)
+        self.written[path] = (file, True)
+
+    def _place(self, path: str) -> Path:
+        return self.folder / "site" / path
+
+    def _opened(self, address: StoreAddress) -> Store:
+        store = open_store(address)
+        if isinstance(store, LocalStore) and address.url.endswith("/site"):
+            store.disk.walk = self._torn(store.disk.walk)  # type: ignore[method-assign]
+        return store
+
+    def _torn(self, walk: Any) -> Any:
+        def walked(*arguments: Any, **named: Any) -> Iterator[Any]:
+            for folder in walk(*arguments, **named):
+                yield folder
+                if self.plan:
+                    self.tick(self.plan.pop(0))
+
+        return walked
+
+
+class CompactionMachine(RuleBasedStateMachine):
+    """Deeds of a server's users, of the server, and syncs that fall anywhere between."""
+
+    @initialize(deletes=st.sampled_from(("keep", "apply")), logs=st.just(True))
+    def begin(self, deletes: str, logs: bool) -> None:
+        self.scratch = tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+        self.world = World(Path(self.scratch.name), deletes, logs)
+        self.server, self.deletes = self.world.server, deletes
+        self.value = 0
+        self.seen: dict[str, SiteFile] = {}  # every file that was ever there, as it was last
+        self.whole: dict[Point, set[int]] = {}  # what readers saw at the last quiet moment
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            try:
+                self.quiet()
+            finally:
+                self.world.app.ledger.close()
+                self.scratch.cleanup()
+
+    @rule(drawn=points, null=st.booleans())
+    def write(self, drawn: set[Point], null: bool) -> None:
+        self.value += 1
+        self.server.write({p: self.value * 100 + p[2] for p in drawn}, dict.fromkeys(DEVICES if null else (), (0,)))
+
+    @rule(
+        device=st.sampled_from(DEVICES),
+        measurement=st.sampled_from(MEASUREMENTS),
+        first=st.sampled_from(TIMES),
+        more=st.integers(0, 16),
+    )
+    def delete(self, device: str, measurement: str, first: int, more: int) -> None:
+        self._note()
+        self.server.delete((device, measurement, first, first + more))
+
+    @precondition(lambda self: self.server.files and not self.server.steps)
+    @rule(number=st.integers(0, 30))
+    def drop(self, number: int) -> None:
+        self._note()
+        paths = sorted(self.server.files)
+        self.server.drop(paths[number % len(paths)])
+
+    @rule(unsequence=st.booleans(), first=st.integers(0, 3), count=st.integers(2, 4))
+    def inner(self, unsequence: bool, first: int, count: int) -> None:
+        self._note()
+        self.server.inner(unsequence, first, count)
+
+    @rule(count=st.integers(1, 3))
+    def cross(self, count: int) -> None:
+        self._note()
+        self.server.cross(count)
+
+    @rule()
+    def insertion(self) -> None:
+        self._note()
+        self.server.insertion()
+
+    @rule(steps=st.integers(1, 4))
+    def work(self, steps: int) -> None:
+        self.world.tick(steps)
+
+    @rule()
+    def restart(self) -> None:
+        self.server.restart()
+
+    @rule(plan=torn)
+    def sync(self, plan: list[int]) -> None:
+        self._note()
+        self.world.sync(plan)
+        self._note()
+        rows = self.world.rows()
+        lost = {p for p in self.server.shown() if p in self.whole and p not in rows}
+        assert not lost, f"a hole between two syncs: {sorted(lost)}"
+
+    @rule()
+    def merge(self) -> None:
+        assert merge(self.world.app, self.world.receiver).exit_code == 0
+
+    @rule()
+    def quiet(self) -> None:
+        self.server.restart()
+        self._note()
+        self.world.sync()
+        self.world.sync()
+        rows, shown = self.world.rows(), self.server.shown()
+        wrong = {p: (v, rows.get(p)) for p, v in shown.items() if rows.get(p) != v}
+        assert not wrong, (
+            f"missing or stale (server, read): {dict(sorted(wrong.items()))}; files: {sorted(self.server.files)}"
+        )
+        extra = rows.keys() - shown.keys()
+        allowed = self._kept() if self.deletes == "keep" else set()
+        assert extra <= allowed, (
+            f"read, and not at the server: {sorted(extra - allowed)}; files: {sorted(self.server.files)}"
+        )
+        self.whole = {p: {v} for p, v in rows.items()}
+
+    def _note(self) -> None:
+        self.seen |= self.server.disk | self.server.files
+
+    def _kept(self) -> set[Point]:
+        """Points of files that are gone and of which nothing lives on in files that a compaction made."""
+        kept: set[Point] = set()
+        for path, file in self.seen.items():
+            if path in self.server.files:
+                continue
+            made = [other for name, other in self.server.files.items() if may_come_from(name, path)]
+            alive = file.alive()
+            if not any(other.alive().get(point) == value for other in made for point, value in alive.items()):
+                kept |= file.points.keys()  # its last deletions may never have come
+        return kept
+
+
+@pytest.fixture(autouse=True)
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (admitting, merge_catalog):
+        monkeypatch.setattr(module, "choose_engine", lambda *_: InlineEngine())
+
+
+TestCompactions = CompactionMachine.TestCase
+TestCompactions.settings = settings(max_examples=settings.default.max_examples // 2, stateful_step_count=25, deadline=None)
