@@ -2,7 +2,7 @@
 
 A listing proves what a site had when it began, and nothing of the time after. Its time is that of the machine that listed
 it. A time that lies ahead of who reads it proves nothing: a clock was wrong, and nobody knows by how much.
-Source: docs/decisions/0019-a-proof-has-a-date.md.
+Source: docs/decisions/0022-a-proof-has-a-date.md.
 """
 
 from __future__ import annotations
