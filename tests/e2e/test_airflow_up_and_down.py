@@ -61,8 +61,9 @@ def test_on_loopback_with_a_login_and_alone_until_ctrl_c(deployment: Deployment)
             airflow.login("guess")
         assert refused.value.code == 401
 
-        second = deployment.tidemark("up", "--port", "0", expect=(2,))
-        assert airflow.ui in second["error"]
+        assert deployment.tidemark("up", "--port", "0")["ui"] == airflow.ui, "it runs already"
+        elsewhere = deployment.tidemark("up", "--port", "9", expect=(2,))
+        assert airflow.ui in elsewhere["error"]
         home = deployment.root / "var" / "airflow"
         for private in ("passwords.json", "secrets.json", "airflow.cfg"):
             assert stat.S_IMODE((home / private).stat().st_mode) == 0o600, private
