@@ -71,10 +71,10 @@ def questions(connection: Connection, origin: Origin, told: Iterable[DropRow], l
     due = due_drops(connection, origin, told, [load.file.path for load in loads])
     if not due:
         return []
-    arriving = {load.row.path: load for load in loads}
     place = (origin.receiver, origin.site_id)
     gone = {row.path: row for row in catalog_rows.sources_of_paths(connection, *place, due)}
-    return [Question(row, _made_since(connection, origin, row, due.keys(), arriving)) for row in gone.values()]
+    beside = _Beside(connection, origin, due.keys(), {load.row.path: load.row for load in loads})
+    return [Question(row, beside.made_since(row)) for row in gone.values()]
 
 
 def due_drops(
@@ -105,24 +105,40 @@ def may_hold(name: SourceName, gone: SourceName) -> bool:
     return made.inner > 0 or made.cross > 0 or (made.version == before.version and made.created != before.created)
 
 
-def _made_since(
-    connection: Connection, origin: Origin, gone: CatalogFile, vanished: Iterable[str], arriving: Mapping[str, Load]
-) -> tuple[CatalogFile, ...]:
-    name = parse_source_path(gone.path, origin.data)
-    if name is None:
-        return ()
-    left = set(vanished)
-    beside = {row.path: row for row in catalog_rows.sources_beside(connection, gone) if not row.kept}
-    beside |= {path: load.row for path, load in arriving.items()}
-    fitting = []
-    for path, row in beside.items():
-        other = parse_source_path(path, origin.data)
-        if path not in left and other is not None and may_hold(other, name):
-            fitting.append(row)
-    place = (origin.receiver, origin.site_id)
-    first: dict[tuple[str, str], float] = {}  # when a content of a path came first: grown mods make rows of their own
-    for row in catalog_rows.sources_of_paths(connection, *place, [gone.path, *(f.path for f in fitting)], _ANY):
-        first.setdefault((row.path, row.sha256), row.created)
-    came = first.get((gone.path, gone.sha256), gone.created)
-    since = [row for row in fitting if first.get((row.path, row.sha256), row.created) >= came]
-    return tuple(sorted(since, key=lambda row: row.rank))
+class _Beside:
+    """The live files beside vanished ones, read once a database and catalog partition: a compaction takes many at once."""
+
+    def __init__(
+        self, connection: Connection, origin: Origin, vanished: Iterable[str], arriving: Mapping[str, CatalogFile]
+    ) -> None:
+        self._connection, self._origin, self._arriving = connection, origin, arriving
+        self._vanished = set(vanished)
+        self._found: dict[tuple[str, int, int], list[tuple[SourceName, CatalogFile, float]]] = {}
+
+    def made_since(self, gone: CatalogFile) -> tuple[CatalogFile, ...]:
+        """Files that came no earlier than this one and that a compaction may have made of it, lowest rank first."""
+        name = parse_source_path(gone.path, self._origin.data)
+        if name is None:
+            return ()
+        came = self._first([gone]).get((gone.path, gone.sha256), gone.created)
+        made = [row for other, row, since in self._beside(gone) if since >= came and may_hold(other, name)]
+        return tuple(sorted(made, key=lambda row: row.rank))
+
+    def _beside(self, gone: CatalogFile) -> list[tuple[SourceName, CatalogFile, float]]:
+        key = (gone.database, gone.partition_from, gone.partition_to)
+        if key not in self._found:
+            rows = {row.path: row for row in catalog_rows.sources_beside(self._connection, gone) if not row.kept}
+            rows |= self._arriving
+            named = [(other, rows[path]) for path in rows if (other := parse_source_path(path, self._origin.data))]
+            fitting = [(other, row) for other, row in named if other.path not in self._vanished]
+            first = self._first([row for _, row in fitting])
+            self._found[key] = [(other, row, first.get((row.path, row.sha256), row.created)) for other, row in fitting]
+        return self._found[key]
+
+    def _first(self, rows: Iterable[CatalogFile]) -> dict[tuple[str, str], float]:
+        """When a content of a path came first: grown mods make rows of their own."""
+        first: dict[tuple[str, str], float] = {}
+        place = (self._origin.receiver, self._origin.site_id)
+        for row in catalog_rows.sources_of_paths(self._connection, *place, [row.path for row in rows], _ANY):
+            first.setdefault((row.path, row.sha256), row.created)
+        return first
