@@ -25,10 +25,11 @@ from tidemark.sync.guard import View
 from tidemark.sync.plan import Change, Changes, Compared, Kind, changes, compare, set_outside
 from tidemark.sync.vanished import LATELY
 from tidemark.sync.work import Options, Site, Work
-from tidemark.tsfiles.names import RESOURCE, SUFFIX
+from tidemark.tsfiles.names import RESOURCE, SUFFIX, parse_place
 from tidemark.tsfiles.resource import Extent, read_extent
 from tidemark.tsfiles.sealed import NAMELESS, too_large
 
+_OTHER = {"sequence": "unsequence", "unsequence": "sequence"}
 TRIES = 5  # looks and selections started over because a compaction moved files meanwhile
 
 
@@ -111,21 +112,36 @@ def _pinned(work: Work, options: Options) -> tuple[Selection, frozenset[str]]:
 def _listed(site: Site, everything: bool) -> tuple[Listing, Changes, View]:
     """A listing and its differences; where files vanished it is looked twice, for a listing is no moment in time.
 
-    A compaction makes its outputs before it removes its sources. Found gone, the sources' folders are listed again:
-    outputs that the first listing was too early for are there by now, and all starts over.
+    A compaction makes its outputs before it removes its sources, and not always in their folder: what leaves `unsequence`
+    may come to `sequence`, which was listed before. So where something differs all folders of its time partition are looked
+    at, and where files vanished they are listed until two looks agree: between these the site was as they say.
     """
     for _ in range(TRIES):
         listing, compared = _compared(site, everything)
         if not compared.known:
             _require_folders(site, listing)
+        if compared.absent:
+            compared.folders |= _partitions_folders(compared, site.site.data)
         if listing.partial and compared.folders:
             listing, compared = _look_closer(site, listing, compared)
         found = changes(compared, listing.entries, site.site.data, [path for path, _ in listing.odd], everything)
-        if not found.vanished or _stands_still(site, listing, {r.path.rpartition("/")[0] for r in found.vanished}):
+        if not found.vanished or _stands_still(site, listing, compared.folders):
             return listing, found, _view(site, listing, compared)
     raise RetryableError(
         f"site {site.site.name}: its folders changed during every one of {TRIES} looks", hint="run it again in a while"
     )
+
+
+def _partitions_folders(compared: Compared, data: Sequence[str]) -> set[str]:
+    """All folders of the time partitions in which something differs, in every data folder, those too that are not there."""
+    folders = tuple(data)
+    places = {place[1:] for folder in compared.folders if (place := parse_place(folder, folders))}
+    found = {prefix.rstrip("/") for prefix in compared.prefixes} | compared.folders
+    for folder in tuple(found):
+        parts = folder.split("/")
+        others = [number for number, part in enumerate(parts) if part in _OTHER]
+        found |= {"/".join((*parts[:n], _OTHER[parts[n]], *parts[n + 1 :])) for n in others}
+    return {folder for folder in found if (place := parse_place(folder, folders)) and place[1:] in places}
 
 
 def _compared(site: Site, everything: bool) -> tuple[Listing, Compared]:
