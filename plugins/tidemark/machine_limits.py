@@ -47,10 +47,13 @@ def limit_met(error: BaseException, place: str = "") -> TidemarkError | None:
 
 @contextmanager
 def limits_named(place: Path | str) -> Iterator[None]:
-    """Where the block meets a limit of this machine, that is told as ours, of `place`, which it writes."""
+    """Where the block meets a limit of this machine, that is told as ours, of `place`, which it writes.
+
+    MemoryError passes: whoever limits the memory of a task says so himself (`flows.engine_worker`).
+    """
     try:
         yield
-    except (OSError, MemoryError, RuntimeError) as error:
+    except (OSError, RuntimeError) as error:
         limit = limit_met(error, str(Path(place).absolute()))
         if limit is None:
             raise
