@@ -127,7 +127,7 @@ def test_a_node_that_receives_and_sends(tmp_path: Path, sshd: Sshd) -> None:
         f'[receivers.main]\nstore = "{sshd.url(main)}"\n{far}\n'
         f'[sites.plant]\nid = "{SITE_ID}"\nstore = "{sshd.url(plant)}"\n{far}\n'
         f'data = ["{old.data[0]}", "{old.data[1]}"]\nschema = "{old.schema}"\n'
-        f'[sites.own]\nid = "{SITE_ID[:-1]}7"\nstore = "file://{own}"\n'
+        f'[sites.own]\nid = "1{SITE_ID[1:]}"\nstore = "file://{own}"\n'
         f'data = ["{NEW.data[0]}", "{NEW.data[1]}"]\nschema = "{NEW.schema}"\n'
         '[links.in]\nsite = "plant"\nreceiver = "here"\n'
         '[links.out]\nsite = "own"\nreceiver = "main"\n'
