@@ -182,7 +182,7 @@ def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(spark: Any,
     frame = spark.read.format("tsfile").option("wallSeconds", "2").load(str(place))
     place.unlink()
     os.mkfifo(place)
-    with pytest.raises(Exception, match="1-1-0-0.tsfile.*regular file"):
+    with pytest.raises(Exception, match=r"1-1-0-0\.tsfile.*regular file"):
         frame.collect()
 
 

@@ -170,9 +170,10 @@ class ClusterMachine(RuleBasedStateMachine):
     def _refusal(self, wanted: Wanted) -> type[Exception] | None:
         if self.open is not None:
             return None if self.open == (wanted.kind, wanted.node) else RetryableError
-        if wanted.kind == "add" and wanted.node in self.members:
-            return UsageError
-        if wanted.kind == "remove" and (wanted.node not in self.members or len(self.members) <= REPLICAS):
+        if wanted.kind == "remove" and wanted.node not in self.members:  # said again it is done
+            left = [s for n, s in self.world.sql("SELECT node, state FROM cluster_node") if n == wanted.node]
+            return None if left == ["left"] else UsageError
+        if wanted.kind == "remove" and len(self.members) <= REPLICAS:
             return UsageError
         return None
 
