@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,3 +87,42 @@ def test_what_lies_in_a_landing_and_nobody_named_stays_and_costs_nothing(centre:
     centre.load()
     assert place.name not in opened
     assert (place / "unnamed.txt").exists()
+
+
+class _DiedError(BaseException):
+    pass
+
+
+def dying(call: Callable[..., None], left: Iterator[int]) -> Callable[..., None]:
+    """`call`, as long as there is something left; only calls beside a folder's handle, as removals in trees make them."""
+
+    def dies(*arguments: Any, **beside: Any) -> None:
+        if beside and next(left, None) is None:
+            raise _DiedError
+        call(*arguments, **beside)
+
+    return dies
+
+
+def test_a_cleaning_that_died_anywhere_is_finished_by_the_next_load(centre: Centre, tmp_path: Path) -> None:
+    sender = centre.sender()
+    files = {source(n, database=f"root.sg{n}"): sealed({f"root.sg{n}.d": {"s": [(n, n)]}}) for n in (1, 2)}
+    place = sender.land(files, schema=[("schema/mlog.txt", 1, 0, b"0,root.sg.d1.s,0,0,1,,,-1\n")])
+    shutil.copytree(place, tmp_path / "disk")
+    centre.load()
+    for calls in range(100):
+        shutil.copytree(tmp_path / "disk", place, dirs_exist_ok=True)
+        with pytest.MonkeyPatch.context() as patched:
+            left = iter(range(calls))
+            for name in ("unlink", "rmdir", "rename"):
+                patched.setattr(os, name, dying(getattr(os, name), left))
+            try:
+                centre.load()
+                died = False
+            except _DiedError:
+                died = True
+        if not died:
+            break
+        assert centre.load().troubles == ()
+        assert sorted(p.name for p in place.iterdir()) == ["manifest.json", "receipt.json"], calls
+    assert calls > 10

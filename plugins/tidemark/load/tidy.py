@@ -19,6 +19,7 @@ from tidemark.stores.landing import MANIFEST, RECEIPT, LandedFile, Manifest, lan
 from tidemark.stores.landing_papers import decode_entry
 from tidemark.stores.listing import folders_of, glance
 from tidemark.stores.protocol import Store
+from tidemark.stores.tree_removal import RAISED
 from tidemark.tsfiles.names import RESOURCE
 
 _LEFTOVER = (".part", ".part.blocks", ".tmp")  # of files that were left out of the landing, of papers that got no name
@@ -30,7 +31,7 @@ def clean_landing(store: Store, folder: Folder, manifest: Manifest) -> None:
     found = glance(store, [folder.path], RESOURCE)
     start = len(folder.path) + 1
     paths = [files.prefix + name for files in folders_of(found.entries) for name in files.names]
-    doomed = {path for path in paths if path[start:] in named or path.endswith(_LEFTOVER)}
+    doomed = {path for path in paths if path[start:] in named or _is_leftover(path[start:])}
     kept = [path for path in paths if path not in doomed] + [path for path, _ in found.odd]
     for name in store.list_folder(folder.path):
         place = f"{folder.path}/{name}"
@@ -44,7 +45,12 @@ def unnamed_files(root: Path, folder: Folder, manifest: Manifest) -> list[str]:
     """Files in the landing that its manifest does not name, relative to it; they are left where they are."""
     named = _named(manifest) | {MANIFEST, RECEIPT}
     found = _files_below(str(root / folder.path))
-    return sorted(n for n in found if n not in named and not n.endswith(_LEFTOVER))
+    return sorted(n for n in found if n not in named and not _is_leftover(n))
+
+
+def _is_leftover(path: str) -> bool:
+    """Of a transfer, or of a removal that was cut short: its files lie under another name by then."""
+    return path.endswith(_LEFTOVER) or any(name.startswith(RAISED) for name in path.split("/"))
 
 
 def _files_below(place: str) -> Iterator[str]:

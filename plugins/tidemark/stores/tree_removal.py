@@ -14,7 +14,8 @@ from itertools import count, groupby
 from operator import itemgetter
 
 _FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_DIRECTORY
-_RAISED = b".tidemark-removing-%d"
+RAISED = ".tidemark-removing-"
+"""How a folder's name begins that was moved up while the tree above it is removed."""
 
 
 def remove_files(root: bytes, paths: Sequence[str]) -> None:
@@ -118,6 +119,7 @@ def _empty(top: int, name: bytes, numbers: count[int]) -> None:
         for inner in map(os.fsencode, os.listdir(folder)):
             if not _unlinked(folder, inner):
                 # CRASH WINDOW: it lies in `top` under another name; whoever removes `top` again removes it there.
+                # Who looks what lies in `top` first knows such names by RAISED.
                 _raise(folder, inner, top, numbers)
     finally:
         os.close(folder)
@@ -137,7 +139,7 @@ def _raise(folder: int, inner: bytes, top: int, numbers: count[int]) -> None:
             raise
     while True:
         try:
-            os.rename(inner, _RAISED % next(numbers), src_dir_fd=folder, dst_dir_fd=top)
+            os.rename(inner, b"%s%d" % (RAISED.encode(), next(numbers)), src_dir_fd=folder, dst_dir_fd=top)
             return
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):  # of an earlier try: the next number
