@@ -219,13 +219,6 @@ def mark_gone(connection: Connection, link: str, paths: Iterable[str]) -> None:
     _update(connection, link, paths, "state = 'gone', reason = NULL")
 
 
-def gone_lately(connection: Connection, link: str, seconds: float) -> list[str]:
-    """Paths told as vanished within the last `seconds`."""
-    sql = "SELECT path FROM file WHERE link = :link AND state = 'gone' AND changed >= :since ORDER BY path"
-    found = connection.execute(sa.text(sql), {"link": link, "since": now(connection) - seconds})
-    return [row[0] for row in found]
-
-
 def mark_resend(connection: Connection, link: str, paths: Iterable[str], reason: str) -> None:
     """Whatever is listed under these paths is sent again as a new generation."""
     _update(connection, link, paths, "state = 'waiting', reason = :reason", reason=reason)

@@ -20,7 +20,7 @@ from tidemark.ledger.landing_rows import DropRow
 from tidemark.load.admit import Load, Origin
 from tidemark.load.drops import Survival
 from tidemark.load.surviving_points import HeldFile, SurvivalTask
-from tidemark.tsfiles.names import SourceName, parse_source_path
+from tidemark.tsfiles.names import SourceName, may_hold, parse_source_path
 
 _ANY = ("live", "retired", "reclaimed")
 
@@ -95,14 +95,6 @@ def due_drops(
         if drop.path not in newest or newest[drop.path].generation <= drop.generation:
             newest[drop.path] = drop
     return newest
-
-
-def may_hold(name: SourceName, gone: SourceName) -> bool:
-    """Whether a compaction may have made the one file from the other, by what their names say. Pure."""
-    if name.path == gone.path or name[2:5] != gone[2:5]:
-        return False
-    made, before = name.name, gone.name
-    return made.inner > 0 or made.cross > 0 or (made.version == before.version and made.created != before.created)
 
 
 class _Beside:

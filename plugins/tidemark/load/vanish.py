@@ -29,8 +29,8 @@ from tidemark.load.drops import (
     judge_superseded,
 )
 from tidemark.load.replacing import troubles_of
-from tidemark.load.survival import NOTHING_FOUND, Found, group_of, may_hold
-from tidemark.tsfiles.names import SourceName, parse_source_path, rank
+from tidemark.load.survival import NOTHING_FOUND, Found, group_of
+from tidemark.tsfiles.names import SourceName, may_hold, parse_source_path, rank
 
 _STATE_OF = {"leave": "done", "mark": "done", "leave_settled": "pending", "wait": "pending", "ask": "waiting"}
 _NOT_ASKED = Found(None, trouble="nobody looked yet; the next load does")

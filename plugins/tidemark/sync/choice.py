@@ -35,7 +35,7 @@ class Facts:
     `extents`: of changed files, from their .resource ((): unreadable); `known_extents`: of vanished files and of those
     beside them, from the ledger; `same`: changed files whose digest is the acknowledged one all the same; `same_mods`:
     whose mods' digest is; `approved`: drops that the operator let go; `unreadable`: .resource files that tell nothing,
-    and why; `gone_lately`: paths told as vanished not long ago.
+    and why.
     """
 
     changes: Changes
@@ -46,7 +46,6 @@ class Facts:
     same_mods: Collection[str] = ()
     approved: Collection[str] = ()
     unreadable: Mapping[str, str] = field(default_factory=dict)
-    gone_lately: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -158,13 +157,16 @@ def _vanished(
     rows = [row for row in facts.changes.vanished if _asked(row.path, options)]
     if not rows:
         return [], (), Verdict(())
-    live = [Live(f.name, facts.extents.get(f.entry.path, ()), fresh=True) for f in sending]
-    live += [Live(f.name, facts.known_extents.get(f.entry.path, ()), fresh=False) for f in facts.changes.live]
+    new = {f.entry.path for f in sending}
+    extents = {**facts.known_extents, **{path: extent for path, extent in facts.extents.items() if extent}}
+    there = {f.entry.path: f for f in (*(c.file for c in facts.changes.changed), *facts.changes.live)}
+    live = [Live(f.name, extents.get(path, ())) for path, f in there.items()]
+    live = [file for file in live if wanted(file.extent, link.include, link.exclude)]
     gone = [Gone(r.path, parse_source_path(r.path, data), facts.known_extents.get(r.path, ())) for r in rows]
-    lately = [name for path in facts.gone_lately if (name := parse_source_path(path, data))]
-    by = covers(gone, live, lately)
+    by = covers(gone, live)
     limits = Limits(link.deletes == "apply", link.delete_limit_files, link.delete_limit_share)
-    verdict = judge([r.path for r in rows if not by[r.path]], facts.view, limits, facts.approved)
+    explained = {path for path, paths in by.items() if not new.isdisjoint(paths)}
+    verdict = judge([r.path for r in rows], facts.view, limits, facts.approved, explained)
     held = frozenset(verdict.held)
     forgotten = tuple(r.path for r in rows if r.generation == 0 and r.path not in held)
     told = [_gone_item(r, by[r.path], verdict.reason if r.path in held else "") for r in rows if r.generation]
@@ -174,10 +176,10 @@ def _vanished(
 def _gone_item(row: KnownFile, by: tuple[str, ...], held: str) -> RunItem:
     return RunItem(
         path=row.path,
-        action=SUPERSEDE if by else DROP,
+        action=SUPERSEDE if by and not held else DROP,  # who approves lets a drop go
         state=HELD if held else PLANNED,
         generation=row.generation,
-        covered_by=by,
+        covered_by=() if held else by,
         reason=held or None,
     )
 

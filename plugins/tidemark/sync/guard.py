@@ -1,8 +1,13 @@
-"""May these drops be told? A site that lost its disk must not empty the centre (DESIGN §3 "Vanished files").
+"""May these vanished files be told? A site that lost its disk must not empty the centre (DESIGN §3 "Vanished files").
 
-Pure. A source that looks empty, or lacks a folder it was asked for, drops nothing whatever the link's `deletes` says;
-with `deletes = "apply"` more drops than the link's limits wait as well. What the operator approved goes. Transfers are
-never held back.
+Pure. Three questions, in this order; what the operator approved passes all of them, and transfers are never held back.
+
+1. Was it looked for? Below a data folder that is missing, or has not even a folder in it, nothing is seen: what was there is
+   not told, whatever other files seem to hold it, and whatever the link's `deletes` says.
+2. Does the site look lost otherwise, no TsFile at all or none in one data folder? Then nothing is told but what new files of
+   this very run explain: a compaction may have emptied that folder.
+3. With `deletes = "apply"`: are more files gone than the link's limits, those left out that new files explain? A file that
+   the receiver has already explains nothing here: it may have spanned these times for years.
 """
 
 from __future__ import annotations
@@ -17,14 +22,16 @@ SHARE_FROM = 20  # known files from which delete_limit_share counts (CONTRACT §
 class View:
     """What one listing showed. `known`: files the ledger counts as present; `listed`: TsFiles found, open ones too.
 
-    `missing`: data folders that do not exist; `bare`: data folders in which there is nothing at all. Both arouse
-    suspicion only where drops lie below them: an unsequence folder may be empty or not made yet.
+    `missing`: data folders that do not exist; `bare`: data folders without any file; `hollow`: those of them in which there
+    is no folder either, as where a disk is not mounted. They arouse suspicion only where vanished files lay below them: an
+    unsequence folder may be empty or not made yet.
     """
 
     known: int
     listed: int
     missing: Sequence[str] = ()
     bare: Sequence[str] = ()
+    hollow: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -38,35 +45,50 @@ class Limits:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`reason` is empty where nothing is held."""
+    """`reason` is empty where nothing is held. `away`: what is held may be there still, on a disk that nobody saw."""
 
     told: tuple[str, ...]
     held: tuple[str, ...] = ()
     reason: str = ""
+    away: bool = False
 
 
-def judge(drops: Sequence[str], view: View, limits: Limits, approved: Collection[str] = ()) -> Verdict:
-    """Divide the dropped paths into those told now and those that wait for `approve`."""
-    asking = [path for path in drops if path not in approved]
-    reason = _reason(asking, view, limits) if asking else ""
+def judge(
+    gone: Sequence[str], view: View, limits: Limits, approved: Collection[str] = (), explained: Collection[str] = ()
+) -> Verdict:
+    """Divide the vanished paths into those told now and those that wait for `approve`. `explained`: a file that is new in
+    this run may hold its points."""
+    unseen = (*view.missing, *view.hollow)
+    asking = [p for p in gone if p not in approved and (p not in explained or not view.listed or _below(p, unseen))]
+    lost = _looks_lost(asking, view)
+    reason = lost or _too_many(asking, view, limits)
     if not reason:
-        return Verdict(tuple(drops))
-    return Verdict(tuple(p for p in drops if p in approved), tuple(asking), reason)
+        return Verdict(tuple(gone))
+    held = frozenset(asking)
+    return Verdict(tuple(p for p in gone if p not in held), tuple(asking), reason, bool(lost))
 
 
-def _reason(drops: Sequence[str], view: View, limits: Limits) -> str:
-    if missing := _holding(drops, view.missing):
+def _looks_lost(gone: Sequence[str], view: View) -> str:
+    if missing := _holding(gone, view.missing):
         return f"the site's folder is missing or not mounted: {', '.join(missing)}"
-    if not view.listed:
+    if gone and not view.listed:
         return f"the site looks empty, the ledger knows {view.known} files"
-    if bare := _holding(drops, view.bare):
+    if bare := _holding(gone, view.bare):
         return f"the site's folder looks empty or not mounted: {', '.join(bare)}"
-    if limits.apply and len(drops) > limits.files:
-        return f"{len(drops)} files are gone, more than delete_limit_files = {limits.files}"
-    if limits.apply and view.known >= SHARE_FROM and len(drops) > limits.share * view.known:
-        return f"{len(drops)} of {view.known} files are gone, more than delete_limit_share = {limits.share}"
     return ""
 
 
-def _holding(drops: Sequence[str], folders: Sequence[str]) -> list[str]:
-    return [folder for folder in folders if any(drop.startswith(folder.rstrip("/") + "/") for drop in drops)]
+def _too_many(gone: Sequence[str], view: View, limits: Limits) -> str:
+    if limits.apply and len(gone) > limits.files:
+        return f"{len(gone)} files are gone, more than delete_limit_files = {limits.files}"
+    if limits.apply and view.known >= SHARE_FROM and len(gone) > limits.share * view.known:
+        return f"{len(gone)} of {view.known} files are gone, more than delete_limit_share = {limits.share}"
+    return ""
+
+
+def _holding(gone: Sequence[str], folders: Sequence[str]) -> list[str]:
+    return [folder for folder in folders if any(_below(path, [folder]) for path in gone)]
+
+
+def _below(path: str, folders: Sequence[str]) -> bool:
+    return path.startswith(tuple(folder.rstrip("/") + "/" for folder in folders))

@@ -7,7 +7,7 @@ recorded nothing is decided, and what an earlier try linked is removed first.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from sqlalchemy.engine import Connection
@@ -23,11 +23,10 @@ from tidemark.sync.choice import Facts, Selection, choose, left_out_reason, with
 from tidemark.sync.distrust import kept_back
 from tidemark.sync.guard import View
 from tidemark.sync.plan import Change, Changes, Compared, Kind, changes, compare, set_outside
-from tidemark.sync.vanished import LATELY
 from tidemark.sync.work import Options, Site, Work
 from tidemark.tsfiles.names import RESOURCE, SUFFIX, parse_place
 from tidemark.tsfiles.resource import Extent, read_extent
-from tidemark.tsfiles.sealed import NAMELESS, too_large
+from tidemark.tsfiles.sealed import NAMELESS, hidden, too_large
 
 _OTHER = {"sequence": "unsequence", "unsequence": "sequence"}
 TRIES = 5  # looks and selections started over because a compaction moved files meanwhile
@@ -61,7 +60,6 @@ def look(site: Site, options: Options) -> Selection:
     with site.ledger.read() as connection:
         known = link_rows.extents(connection, site.link.name, beside)
         approved = _approved(connection, site.link.name)
-        gone_lately = link_rows.gone_lately(connection, site.link.name, LATELY) if found.vanished else []
     odd = told(listing.odd, site.site.data)
     facts = Facts(
         changes=replace(found, skipped=(*found.skipped, *odd)),
@@ -72,7 +70,6 @@ def look(site: Site, options: Options) -> Selection:
         same_mods=frozenset() if options.send_all_again else _same_mods(site, found.changed),
         approved=approved,
         unreadable=unreadable,
-        gone_lately=gone_lately,
     )
     return replace(choose(facts, site.link, site.site.data, options), whole=_whole(listing, found, odd))
 
@@ -199,12 +196,17 @@ def _stands_still(site: Site, listing: Listing, folders: set[str]) -> bool:
 
 
 def _view(site: Site, listing: Listing, compared: Compared) -> View:
-    bare = []
-    for folder in site.site.data:
-        prefix = folder.rstrip("/") + "/"
-        if folder not in listing.missing and not any(found.startswith(prefix) for found in compared.prefixes):
-            bare.append(folder)
-    return View(compared.known, compared.listed, tuple(listing.missing), tuple(bare))
+    def holds(paths: Iterable[str], folder: str) -> bool:
+        return any(path.startswith(folder.rstrip("/") + "/") for path in paths)
+
+    bare = [f for f in site.site.data if f not in listing.missing and not holds(compared.prefixes, f)]
+    away = [row.path for row in compared.absent]
+    hollow = [f for f in bare if holds(away, f) and all(_is_hidden(name) for name in site.source.list_folder(f))]
+    return View(compared.known, compared.listed, tuple(listing.missing), tuple(bare), tuple(hollow))
+
+
+def _is_hidden(name: str) -> bool:
+    return hidden(name, ("",))
 
 
 def _extents(site: Site, moving: Sequence[Change]) -> tuple[dict[str, Extent], dict[str, str]]:

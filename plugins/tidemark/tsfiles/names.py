@@ -100,6 +100,23 @@ def rank(source: SourceName) -> tuple[int, int, int, int, int]:
     return (int(source.unsequence), name.version, name.inner, name.cross, name.created)
 
 
+def is_compacted(name: TsFileName) -> bool:
+    """Whether a name says that a compaction made the file: a count above 0. An insertion compaction raises none."""
+    return name.inner > 0 or name.cross > 0
+
+
+def may_hold(made: SourceName, before: SourceName) -> bool:
+    """Whether a compaction may have put points of the one file into the other, by what their names say.
+
+    Both lie in one database, region and time partition, and the later one was compacted, or bears the version of the one
+    before under another creation time: so an insertion compaction moves a file into `sequence`.
+    """
+    if made.path == before.path or made[2:5] != before[2:5]:
+        return False
+    moved = made.name.version == before.name.version and made.name.created != before.name.created
+    return moved or is_compacted(made.name)
+
+
 def within_data(path: str, data_folders: Sequence[str]) -> str:
     """`path` below the longest data folder that holds it, whole where none does."""
     data_folder = _data_folder_of(path, data_folders)

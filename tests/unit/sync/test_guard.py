@@ -50,5 +50,34 @@ def test_what_was_approved_goes_and_the_rest_is_judged_anew() -> None:
     assert (verdict.told, verdict.held) == ((DROPS[0],), (DROPS[1],))
 
 
+def test_what_new_files_explain_has_no_limit() -> None:
+    paths = [f"data/sequence/{n}" for n in range(500)]
+    verdict = judge(paths, View(600, 101), APPLY, explained=paths)
+    assert (verdict.told, verdict.reason) == (tuple(paths), "")
+    verdict = judge(paths, View(600, 101), APPLY, explained=paths[:300])
+    assert (verdict.told, verdict.held) == (tuple(paths[:300]), tuple(paths[300:]))
+    assert verdict.reason == "200 files are gone, more than delete_limit_files = 100" and not verdict.away
+
+
+@pytest.mark.parametrize("limits", [KEEP, APPLY])
+@pytest.mark.parametrize(
+    "view",
+    [
+        View(known=2, listed=0),
+        View(known=50, listed=48, missing=("data/sequence",)),
+        View(known=50, listed=48, bare=("data/sequence",), hollow=("data/sequence",)),
+    ],
+)
+def test_no_file_explains_what_nobody_looked_for(limits: Limits, view: View) -> None:
+    verdict = judge(DROPS, view, limits, explained=DROPS)
+    assert (verdict.told, verdict.held, verdict.away) == ((), tuple(DROPS), True)
+
+
+def test_a_compaction_may_empty_a_folder() -> None:
+    view = View(known=50, listed=48, bare=("data/sequence",))
+    assert judge(DROPS, view, APPLY, explained=DROPS).told == tuple(DROPS)
+    assert judge(DROPS, view, APPLY, explained=DROPS[:1]).held == (DROPS[1],)
+
+
 def test_no_drops_no_reason() -> None:
     assert judge([], View(known=0, listed=0, missing=("data/sequence",)), APPLY).reason == ""

@@ -8,7 +8,7 @@ import pytest
 
 from tests.crash.edge import path_of
 from tests.crash.sync_world import LINK, SyncWorld
-from tests.unit.sync.link_runs import guard, opened, seal
+from tests.unit.sync.link_runs import DISJOINT, guard, opened, seal
 from tidemark.errors import (
     NotFoundError,
 )
@@ -131,6 +131,61 @@ def test_too_many_drops_wait_for_approval(world: SyncWorld) -> None:
     after = world.sync()
     assert (after.exit_code, after.dropped) == (0, 4)
     assert guard(world) is None
+    world.check()
+
+
+def test_old_compacted_files_do_not_let_a_mass_drop_pass(world: SyncWorld) -> None:
+    """Somebody removes every late file: files that were compacted before span their times, and no new one does."""
+    world.link = replace(LINK, deletes="apply", delete_limit_files=2)
+    world.edge.seal(path_of(1, cross=1), extent={"root.sg.d1": (0, 99)})
+    late = [world.edge.seal(path_of(n, unsequence=True), extent=DISJOINT[n]) for n in range(2, 8)]
+    world.sync()
+    for path in late[1:]:
+        world.edge.drop(path)
+    result = world.sync()
+    assert (result.exit_code, result.superseded, result.dropped, result.pending) == (22, 0, 0, 5)
+    world.edge.compact([path_of(1, cross=1), late[0]], path_of(1, cross=2))
+    result = world.sync()
+    assert (result.superseded, result.pending) == (7, 0), "a new file may hold them: the receiver looks at their points"
+
+
+def test_a_compaction_of_more_files_than_the_limits_passes(world: SyncWorld) -> None:
+    world.link = replace(LINK, deletes="apply", delete_limit_files=2)
+    paths = seal(world, *range(1, 8))
+    world.sync()
+    world.edge.compact(paths, path_of(1, inner=1))
+    result = world.sync()
+    assert (result.exit_code, result.superseded, result.pending) == (0, 7, 0)
+    world.check()
+
+
+def test_a_folder_that_a_compaction_emptied_is_no_lost_disk(disk_world: SyncWorld) -> None:
+    world = disk_world
+    seal(world, 1)
+    late = world.edge.seal(path_of(2, unsequence=True), extent=DISJOINT[1])
+    world.sync()
+    world.edge.compact([path_of(1), late], path_of(1, cross=1))
+    result = world.sync()
+    assert (result.exit_code, result.superseded) == (0, 2)
+    world.check()
+
+
+def test_a_disk_that_is_away_while_files_are_compacted_drops_nothing(disk_world: SyncWorld) -> None:
+    world = disk_world
+    seal(world, 1, 2)
+    late = world.edge.seal(path_of(3, unsequence=True), extent=DISJOINT[1])
+    world.sync()
+    unsequence = world.folder / "site/data/unsequence"
+    unsequence.rename(world.folder / "unmounted")
+    unsequence.mkdir()  # the place of the mount
+    world.edge.compact([path_of(1), path_of(2)], path_of(1, inner=1))
+    result = world.sync()
+    assert (result.exit_code, result.superseded, result.pending) == (22, 2, 1)
+    assert "looks empty or not mounted" in result.guard
+    assert late in world.told()
+    unsequence.rmdir()
+    (world.folder / "unmounted").rename(unsequence)
+    assert world.sync().exit_code == 0
     world.check()
 
 
