@@ -12,13 +12,15 @@ InsertionCrossSpaceCompactionTask, TsFileNameGenerator (2.x) and LevelCompaction
 | insertion | the oldest unsequence file that meets no sequence one | its version in `sequence`, created at another time |
 
 A 2.x server writes a log beside the outputs before they get their names and removes it after the sources; 0.12 keeps its log
-elsewhere. An output without points is never named. What is deleted, or null throughout, is not copied; a `.resource` still
-counts it.
+elsewhere. A killed server does nothing until it starts again. Then 2.x takes the outputs back where all sources are there
+(CompactionRecoverTask; an insertion whose output is there it ends), else it removes the sources that are left; 0.12 ends
+what it began. An output without points is never named. What is deleted, or null throughout, is not copied; a `.resource`
+still counts it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tidemark.tsfiles.names import TsFileName, parse_source_path, rank
@@ -75,6 +77,9 @@ class Server:
     steps: list[Step] = field(default_factory=list)  # of the compaction in work, those still to be done
     sources: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    moves: bool = False  # the compaction in work is an insertion
+    killed: bool = False  # until `restart`
+    taken_back: set[str] = field(default_factory=set)  # outputs that are no files of the server after all
 
     # what its users do
 
@@ -116,18 +121,18 @@ class Server:
         """`count` neighbours from the `first` by version. False where there are not as many."""
         there = self._space(unsequence)
         taken = there[first : first + count]
-        if len(taken) < 2 or self.steps:
+        if len(taken) < 2 or self.steps or self.killed:
             return False
         names = [name_of(path) for path in taken]
         kept = names[-1] if unsequence else names[0]
         name = TsFileName(kept.created, kept.version, max(n.inner for n in names) + 1, max(n.cross for n in names))
-        self._begin(taken, {path_of(unsequence, name): newest({p: self.files[p] for p in taken})})
+        self._begin(taken, {path_of(unsequence, name): newest({p: self.files[p] for p in taken})}, "inner")
         return True
 
     def cross(self, count: int) -> bool:
         """All sequence files with the `count` oldest unsequence ones."""
         sequence, late = self._space(False), self._space(True)[:count]
-        if not sequence or not late or self.steps:
+        if not sequence or not late or self.steps or self.killed:
             return False
         reach = [{d: last for d, (_, last) in self.files[path].extent().items()} for path in sequence]
         parts: list[dict[Point, int]] = [{} for _ in sequence]
@@ -139,13 +144,13 @@ class Server:
         for path, points in zip(sequence, parts, strict=True):
             name = name_of(path)
             outputs[path_of(False, name._replace(cross=name.cross + 1))] = points
-        self._begin([*sequence, *late], outputs)
+        self._begin([*sequence, *late], outputs, "cross")
         return True
 
     def insertion(self) -> bool:
         """The oldest unsequence file moves where it meets no sequence file of its devices."""
         late = self._space(True)[:1]
-        if not late or self.steps:
+        if not late or self.steps or self.killed:
             return False
         mine = self.files[late[0]].extent()
         for path in self._space(False):
@@ -154,51 +159,56 @@ class Server:
                     return False
         name = name_of(late[0])
         target = path_of(False, name._replace(created=name.created + 1))
-        self.sources, self.outputs = tuple(late), (target,)
-        file = self.files.pop(late[0])
-        self.files[target] = file
-        self.steps = self._around([Step("output", target, file)], late)
+        self._work(late, {target: self.files[late[0]]}, f"{target}.insertion-compaction.log")
+        self.moves = True
         return True
 
-    def _begin(self, taken: list[str], outputs: Mapping[str, dict[Point, int]]) -> None:
+    def _begin(self, taken: list[str], outputs: Mapping[str, dict[Point, int]], kind: str) -> None:
+        first = next(iter(outputs)).removesuffix(".tsfile")
         made = {path: SiteFile(points) for path, points in outputs.items() if points}
+        self._work(taken, made, f"{first}.{kind}.{kind}-compaction.log")
+        self.moves = False
+
+    def _work(self, taken: list[str], made: Disk, log: str) -> None:
         self.sources, self.outputs = tuple(taken), tuple(made)
         for path in taken:
             del self.files[path]
         self.files |= made
-        self.steps = self._around([Step("output", path, file) for path, file in made.items()], taken)
-
-    def _around(self, outputs: list[Step], taken: Iterable[str]) -> list[Step]:
-        removals = [Step("remove", path) for path in taken]
-        if not self.logs:
-            return [*outputs, *removals]
-        log = f"{removals[0].path}.compaction"
-        return [Step("log", log), *outputs, *removals, Step("unlog", log)]
+        self.taken_back -= made.keys()
+        steps = [*(Step("output", path, file) for path, file in made.items()), *(Step("remove", path) for path in taken)]
+        self.steps = [Step("log", log), *steps, Step("unlog", log)] if self.logs else steps
 
     def step(self) -> bool:
         """One step of the compaction in work; False where none is."""
-        if not self.steps:
+        if not self.steps or self.killed:
             return False
         one = self.steps.pop(0)
         if one.kind == "output" and one.file is not None:
             self.disk[one.path] = one.file
         elif one.kind == "remove":
             self.disk.pop(one.path, None)
-        elif self.logs:
+        else:
             self.log = one.path if one.kind == "log" else ""
         return True
 
     def restart(self) -> None:
-        """After a kill in a compaction: rolled back while all its sources are there, else brought to its end."""
-        if self.steps and all(path in self.disk for path in self.sources):
+        """A server that was killed, or is now, starts again: a compaction in work is undone or brought to its end."""
+        self.killed = False
+        if self.steps and self._rolls_back():
             for path in self.outputs:
                 del self.files[path]
                 self.disk.pop(path, None)
+            self.taken_back |= set(self.outputs)
             self.files |= {path: self.disk[path] for path in self.sources}  # with the deletions made since
             self.steps = []
         while self.step():
             pass
         self.log = ""
+
+    def _rolls_back(self) -> bool:
+        if self.moves:
+            return self.outputs[0] not in self.disk
+        return self.logs and all(path in self.disk for path in self.sources)
 
     def _space(self, unsequence: bool) -> list[str]:
         found = [p for p in self.files if p.startswith(DATA[unsequence] + "/")]

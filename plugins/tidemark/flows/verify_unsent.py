@@ -35,12 +35,12 @@ def add_unsent(app: App, site: Site, store: Store, told: tuple[list[Unsent], lis
 
 
 def unsent_files(app: App, site: Site, store: Store) -> list[Unsent]:
-    """The files that the next run of the site's link would send, by path. A listing that shows nothing new is the site's
-    newest whole one, and noted so. Raises what looking at a site raises."""
+    """The files that the next run of the site's link would send, and those that wait for a compaction, by path. A listing
+    that shows nothing new is the site's newest whole one, and noted so. Raises what looking at a site raises."""
     link = app.link(site.link)
     began = app.clock()
     selection = look(looking.Site(app.ledger, link, app.site(link.site), store), Options())
-    sending = [item for item in selection.items if item.action in (SEND, MODS)]
+    sending = [*(item for item in selection.items if item.action in (SEND, MODS)), *selection.waiting]
     with app.ledger.read() as connection:
         known = link_rows.get_link(connection, link.name)
         since = link_rows.waiting_since(connection, link.name, [item.path for item in sending])

@@ -6,6 +6,7 @@ from tidemark.proof.explanation import when
 from tidemark.proof.file_story import FileStory, Told
 from tidemark.proof.passed_over import LET_LIST
 from tidemark.stores.disk_rows import UNLISTED
+from tidemark.tsfiles.sealed import COMPACTING, UNTOLD, WAITS
 
 
 def held_by_guard(story: FileStory) -> Told | None:
@@ -52,6 +53,8 @@ def skipped(story: FileStory) -> Told | None:
     return Told(
         "in quarantine"
         if reason.startswith("in quarantine")
+        else "waits for a compaction"
+        if reason in _COMPACTION
         else "not sealed"
         if reason.startswith(("still open", "being", "its .resource is being"))
         else "skipped",
@@ -63,7 +66,12 @@ def skipped(story: FileStory) -> Told | None:
 
 
 _SKIPPED_ELSE = ("look at the file at the site", "it is passed over by every run; nothing else waits for it")
+_COMPACTING = "wait; if it lasts, start IoTDB at the site: it ends the compaction or undoes it, and removes its log"
+_COMPACTION = (COMPACTING, WAITS, UNTOLD)
 _ADVICE_SKIPPED = {
+    COMPACTING: (_COMPACTING, "the first run after it sends what the compaction made"),
+    WAITS: (_COMPACTING, "the first run after it sends the file"),
+    UNTOLD: (_COMPACTING, "it stays in the catalog as it is; the first run after it tells what became of it"),
     "still open": (
         "wait until IoTDB closes it, or run FLUSH at the site",
         "the first run after IoTDB wrote its .resource sends it",

@@ -64,6 +64,7 @@ class Selection:
     skipped: Mapping[str, str] = field(default_factory=dict)
     guard: str = ""  # why drops are held
     approved: bool = False  # drops go that the operator let go
+    waiting: tuple[RunItem, ...] = ()  # sent once a compaction has ended
     whole: bool = True  # the listing showed all of the site
 
     @property
@@ -87,6 +88,10 @@ def wanted(extent: Extent, include: Sequence[str], exclude: Sequence[str]) -> bo
     )
 
 
+def _is_wanted(file: SealedFile, facts: Facts, link: LinkSettings) -> bool:
+    return wanted(facts.extents.get(file.entry.path, ()), link.include, link.exclude)
+
+
 def choose(facts: Facts, link: LinkSettings, data: Sequence[str], options: Options) -> Selection:
     """The selection of a run. Raises PlanOutOfDateError where a given plan does not fit the site any more."""
     changes = [_settled(change, facts) for change in facts.changes.changed]
@@ -97,13 +102,12 @@ def choose(facts: Facts, link: LinkSettings, data: Sequence[str], options: Optio
     adopted: list[tuple[Seen, int]] = []
     sending: list[tuple[SealedFile, RunItem]] = []
     for change in changes:
-        extent = facts.extents.get(change.file.entry.path, ())
         if change.kind is Kind.MODS:
             sending.append((change.file, _item(change, MODS)))
         elif change.kind is Kind.NEW and change.file.entry.path in options.adopted:
             adopted.append((_seen(change.file, ADOPTED), _mods_size(change.file)))
         elif change.kind is not Kind.SAME:
-            sent = wanted(extent, link.include, link.exclude)
+            sent = _is_wanted(change.file, facts, link)
             seen.append(_seen(change.file, None if sent else left_out))
             if sent:
                 sending.append((change.file, _item(change, SEND)))
@@ -123,6 +127,7 @@ def choose(facts: Facts, link: LinkSettings, data: Sequence[str], options: Optio
         skipped={**dict(facts.changes.skipped), **facts.unreadable},
         guard=verdict.reason,
         approved=any(path in facts.approved for path in verdict.told),
+        waiting=tuple(_item(c, SEND) for c in facts.changes.waiting if _is_wanted(c.file, facts, link)),
     )
     if options.plan:
         _keep_to(options.plan, selection)

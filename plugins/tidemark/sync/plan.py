@@ -76,13 +76,14 @@ class Change(NamedTuple):
 class Changes:
     """`live`: sealed files beside them that are as acknowledged. `vanished`: rows whose file is really not there.
     `unjudged`: rows we could not look at (unreadable folder, a companion of a compaction in work): neither changed nor
-    vanished."""
+    vanished. `waiting`: changes that go once a compaction has ended (`compacting`)."""
 
     changed: tuple[Change, ...] = ()
     live: tuple[SealedFile, ...] = ()
     vanished: tuple[KnownFile, ...] = ()
     unjudged: tuple[str, ...] = ()
     skipped: tuple[tuple[str, str], ...] = ()
+    waiting: tuple[Change, ...] = ()
 
 
 def compare(

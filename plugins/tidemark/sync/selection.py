@@ -20,6 +20,7 @@ from tidemark.stores.listing import entries_in, folders_of, glance, told
 from tidemark.stores.protocol import Listing, Range, Tier
 from tidemark.sync import snapshot
 from tidemark.sync.choice import Facts, Selection, choose, left_out_reason, without
+from tidemark.sync.compacting import hold_back, new_outputs, partitions_at_work
 from tidemark.sync.distrust import kept_back
 from tidemark.sync.guard import View
 from tidemark.sync.plan import Change, Changes, Compared, Kind, changes, compare, set_outside
@@ -55,7 +56,7 @@ def look(site: Site, options: Options) -> Selection:
         with site.ledger.read() as connection:
             found = kept_back(connection, site.link.name, found)
     moving = [c for c in found.changed if c.kind is not Kind.MODS]
-    extents, unreadable = _extents(site, moving)
+    extents, unreadable = _extents(site, [*moving, *found.waiting])
     beside = [*(r.path for r in found.vanished), *(f.entry.path for f in found.live)] if found.vanished else []
     with site.ledger.read() as connection:
         known = link_rows.extents(connection, site.link.name, beside)
@@ -75,10 +76,11 @@ def look(site: Site, options: Options) -> Selection:
 
 
 def _whole(listing: Listing, found: Changes, odd: Sequence[tuple[str, str]]) -> bool:
-    """Whether the listing showed all that the site has: no folder that nobody could list, none away with files we know."""
+    """Whether the listing showed all that the site has: no folder that nobody could list, none away with files we know, no
+    file that waits for a compaction."""
     away = tuple(f"{folder.rstrip('/')}/" for folder in listing.missing)
     unlisted = any(why.startswith(UNLISTED) for _, why in odd)
-    return not unlisted and not any(row.path.startswith(away) for row in found.vanished)
+    return not unlisted and not found.waiting and not any(row.path.startswith(away) for row in found.vanished)
 
 
 def _pinned(work: Work, options: Options) -> tuple[Selection, frozenset[str]]:
@@ -107,22 +109,25 @@ def _pinned(work: Work, options: Options) -> tuple[Selection, frozenset[str]]:
 
 
 def _listed(site: Site, everything: bool) -> tuple[Listing, Changes, View]:
-    """A listing and its differences; where files vanished it is looked twice, for a listing is no moment in time.
+    """A listing and its differences. A listing is no moment in time: where it matters it is looked twice.
 
     A compaction makes its outputs before it removes its sources, and not always in their folder: what leaves `unsequence`
     may come to `sequence`, which was listed before. So where something differs all folders of its time partition are looked
-    at, and where files vanished they are listed until two looks agree: between these the site was as they say.
+    at, and where files vanished, or came from a compaction, they are listed until two looks agree: between these the site
+    was as they say. A partition in which a compaction is at work waits for the next run.
     """
+    data = site.site.data
     for _ in range(TRIES):
         listing, compared = _compared(site, everything)
         if not compared.known:
             _require_folders(site, listing)
-        if compared.absent:
-            compared.folders |= _partitions_folders(compared, site.site.data)
+        compared.folders |= _partitions_folders(compared, data)
         if listing.partial and compared.folders:
             listing, compared = _look_closer(site, listing, compared)
-        found = changes(compared, listing.entries, site.site.data, [path for path, _ in listing.odd], everything)
-        if not found.vanished or _stands_still(site, listing, compared.folders):
+        found = changes(compared, listing.entries, data, [path for path, _ in listing.odd], everything)
+        found = hold_back(found, partitions_at_work(entries_in(listing.entries, compared.folders), data), data)
+        moved = found.vanished or new_outputs(found, data)
+        if not moved or _stands_still(site, listing, compared.folders):
             return listing, found, _view(site, listing, compared)
     raise RetryableError(
         f"site {site.site.name}: its folders changed during every one of {TRIES} looks", hint="run it again in a while"
@@ -131,6 +136,8 @@ def _listed(site: Site, everything: bool) -> tuple[Listing, Changes, View]:
 
 def _partitions_folders(compared: Compared, data: Sequence[str]) -> set[str]:
     """All folders of the time partitions in which something differs, in every data folder, those too that are not there."""
+    if not compared.folders:
+        return set()
     folders = tuple(data)
     places = {place[1:] for folder in compared.folders if (place := parse_place(folder, folders))}
     found = {prefix.rstrip("/") for prefix in compared.prefixes} | compared.folders
@@ -181,6 +188,7 @@ def _look_closer(site: Site, glanced: Listing, compared: Compared) -> tuple[List
         rows = link_rows.files_in(connection, site.link.name, folders)
     again = compare(entries, rows, left_out_reason(site.link))
     in_them = [files for files in folders_of(glanced.entries) if files.folder in folders]
+    again.folders |= folders
     again.listed += compared.listed - sum(name.endswith(SUFFIX) for files in in_them for name in files.names)
     again.known, again.outside = compared.known, compared.outside
     again.prefixes |= compared.prefixes - {files.prefix for files in in_them}

@@ -37,16 +37,28 @@ _IN_WORK = {
     ".compaction.mods2": "being compacted",
     ".inner": "being compacted",
     ".cross": "being compacted",
+    ".target": "being compacted",
     ".vm": "being compacted",
     ".broken": "marked broken by IoTDB",
 }
 _OPEN = "still open (no .resource yet)"
 _UNFINISHED = "unfinished output of a compaction"
 _ALONE = "its TsFile is not there"
-AT_WORK = frozenset({_OPEN, _UNFINISHED, _ALONE, *(f"{why} ({end})" for end, why in _IN_WORK.items() if end != ".broken")})
+COMPACTING = "a compaction is at work in its time partition, or was cut short"
+WAITS = "a compaction made it, and one is at work in its time partition or was cut short"
+UNTOLD = "gone at the site, where a compaction is at work in its time partition or was cut short"
+"""Of a compaction's log; of a file that is not sent, and of one that is not told as vanished, before that has ended."""
+AT_WORK = frozenset(
+    {
+        *(_OPEN, _UNFINISHED, _ALONE, COMPACTING, WAITS, UNTOLD),
+        *(f"{why} ({end})" for end, why in _IN_WORK.items() if end != ".broken"),
+    }
+)
 """Reasons that IoTDB's own work gives: such a file is sealed later, or gone."""
 _OF_THE_DISK = "lost+found"  # root's alone, on every disk of its own
-_OUTPUTS = (".inner", ".cross", ".merge", ".settle", ".vm", ".broken")
+_OUTPUTS = (".inner", ".cross", ".target", ".merge", ".settle", ".vm", ".broken")
+_LOG = "compaction.log"  # 0.13 to 2.x: a TsFile's name and more, then `.inner-`, `.cross-`, `.insertion-` or `.settle-`
+_COMPACTING = (_LOG, ".inner", ".cross", ".target", ".merge", ".settle")
 
 
 class Entry(Protocol):
@@ -141,6 +153,20 @@ class _Folders(dict[str, Place | None]):
         return place
 
 
+def shows_compaction(path: str) -> bool:
+    """Whether such a file stands in a time partition only while IoTDB compacts there: from before an output has its name
+    until the last source is gone. After a kill it stands until the server starts again, which ends the compaction or undoes
+    it.
+
+    Source: `CompactionLogger`, `TsFileNameGenerator`, `CompactionRecoverTask` of 0.13 to 2.x. 0.12 keeps its log in the
+    system folder, where no listing looks.
+    """
+    base = path.rpartition("/")[2]
+    if not base.endswith(_COMPACTING) or base.endswith((".mods.settle", ".mods2.settle")):
+        return False
+    return parse_name(base.partition(".")[0] + SUFFIX) is not None
+
+
 def too_large(size: int) -> str:
     """The reason of a companion that counts as missing."""
     return f"{MISSING}{size:,} bytes, more than a companion may have ({COMPANION_BYTES:,})"
@@ -170,7 +196,7 @@ def _decide(entry: Entry, place: Place | None, companions: dict[str, Entry], res
     result.sealed.append(SealedFile(entry, place, companions[".resource"], mods))
     for suffix, other in companions.items():
         if suffix != ".resource" and suffix not in MODS_SUFFIXES and suffix.startswith("."):
-            result.skipped.append((other.path, "not known beside a TsFile"))
+            result.skipped.append((other.path, COMPACTING if suffix.endswith(_LOG) else "not known beside a TsFile"))
 
 
 def _why_not_sealed(entry: Entry, companions: dict[str, Entry]) -> str:
@@ -193,7 +219,8 @@ def _why_not_sealed(entry: Entry, companions: dict[str, Entry]) -> str:
 def _note_stray(path: str, data_folders: Sequence[str], skipped: list[tuple[str, str]]) -> None:
     """A file that is neither a TsFile nor beside one."""
     base = path.rpartition("/")[2]
+    log = base.endswith(_LOG) and shows_compaction(path)
     alone = SUFFIX + "." in base and not base.endswith(".part")
     unfinished = base.endswith(_OUTPUTS) and parse_name(base.partition(".")[0] + SUFFIX)
-    if (alone or unfinished) and not hidden(path, data_folders):
-        skipped.append((path, _ALONE if alone else _UNFINISHED))
+    if (log or alone or unfinished) and not hidden(path, data_folders):
+        skipped.append((path, COMPACTING if log else _ALONE if alone else _UNFINISHED))

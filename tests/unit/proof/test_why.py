@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from tests.landing_maker import SITE_B
 from tests.small_files import sealed, source
 from tidemark.errors import NotFoundError
 from tidemark.flows.operate import quarantine_drop, quarantine_list
-from tidemark.flows.prove import coverage, why
+from tidemark.flows.prove import coverage, verify, why
 from tidemark.flows.sync_link import Options, run_sync
 from tidemark.proof.explanation import Explanation
 from tidemark.tsfiles.codes import DataType
@@ -109,6 +110,28 @@ class TestAtTheSite:
         open_state(why(d.app, d.path(first)), "not sealed", next_="FLUSH")
         open_state(why(d.app, d.path(second)), "skipped", next_="look at the disk")
         assert why(d.app, d.path(third)).final
+
+    def test_what_waits_for_a_compaction_says_so(self, deploy) -> None:
+        """The server was killed between the removals of its sources: its output is whole, one source is gone."""
+        d = deploy(3)
+        first, second, _ = d.files()
+        d.sync()
+        made = second.with_name("-".join((*second.name.split("-")[:2], "9-0.tsfile")))
+        for end in ("", ".resource"):
+            shutil.copy2(f"{second}{end}", f"{made}{end}")
+        for one in first.parent.glob(first.name + "*"):
+            one.unlink()
+        log = made.with_name(made.name.replace(".tsfile", ".inner.inner-compaction.log"))
+        log.touch()
+        d.sync()
+        for path in (log, made, first):
+            open_state(why(d.app, d.path(path)), "waits for a compaction", next_="start IoTDB at the site")
+        report = verify(d.app, d.receiver)
+        assert (report.exit_code, [one.path for one in report.unsent]) == (0, [d.path(made)])
+        log.unlink()
+        d.sync()
+        assert "compaction" not in why(d.app, d.path(first)).state and why(d.app, d.path(made)).final
+        assert not verify(d.app, d.receiver).unsent
 
     def test_a_file_that_no_run_sent_yet_names_the_sync(self, deploy) -> None:
         d = deploy(3)

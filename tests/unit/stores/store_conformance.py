@@ -15,7 +15,9 @@ from typing import Protocol
 import pytest
 
 from tidemark.errors import CorruptionError, PermanentError, SourceVanishedError, TidemarkError
+from tidemark.stores.listing import glance
 from tidemark.stores.protocol import Entry, Range, Store
+from tidemark.tsfiles.names import RESOURCE
 
 BIG = bytes(range(256)) * 5000 + b"tail"  # 1.28 MB, no two pages alike in place
 
@@ -66,6 +68,17 @@ class StoreConformance:
         assert {(entry.size, entry.mtime) for entry in listing.entries[:3]} == {(15, 1_700_000_001), (17, 1_700_000_001)}
         assert listing.missing == ("nowhere",)
         assert listing.odd == ()
+
+    def test_lists_what_a_compaction_leaves_beside_tsfiles(self, store: Store, place: Place) -> None:
+        """The sender tells by it that a compaction is at work (`shows_compaction`): no tier may leave such a name out."""
+        folder = "data/sequence/root.a/0/7"
+        logs = [f"{folder}/1-1-{c}.{e}.{e}-compaction.log" for c, e in (("1-0", "inner"), ("0-1", "cross"))]
+        logs += [f"{folder}/1-1-0-0.tsfile.{kind}-compaction.log" for kind in ("insertion", "settle")]
+        unfinished = [f"{folder}/1-1-1-0.{end}" for end in ("inner", "cross", "target", "settle", "tsfile.merge")]
+        for path in (*logs, *unfinished):
+            place.put(path, b"")
+        for listing in (store.list_files(["data"]), glance(store, ["data"], RESOURCE)):
+            assert [entry.path for entry in listing.entries] == sorted([*logs, *unfinished])
 
     def test_lists_the_root_and_overlapping_folders_once(self, store: Store, place: Place) -> None:
         place.put("data/a/1", b"1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidemark.stores.protocol import Entry
-from tidemark.tsfiles.sealed import Classified, classify, hidden
+from tidemark.tsfiles.sealed import COMPACTING, Classified, classify, hidden, shows_compaction
 
 FOLDER = "data/sequence/root.a/0/7"
 FOLDERS = ("data/sequence", "data/unsequence")
@@ -99,6 +99,45 @@ def test_what_has_nothing_to_do_with_tsfiles_is_passed_over() -> None:
     paths = ["data/sequence/.tidemark/x/100-1-0-0.tsfile", ".tidemark/100-1-0-0.tsfile", f"{FOLDER}/compaction.log",
              "system/schema/mlog.bin", f"{FOLDER}/100-1-0-0.tsfile.part"]  # fmt: skip
     assert classify(listing(*paths), FOLDERS) == Classified([], [])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "100-1-1-0.inner.inner-compaction.log",
+        "100-1-0-1.cross.cross-compaction.log",
+        "100-1-0-0.tsfile.insertion-compaction.log",
+        "100-1-0-0.tsfile.settle-compaction.log",
+        "100-1-1-0.tsfile.compaction.log",
+    ],
+)
+def test_a_log_of_a_compaction_is_told(name: str) -> None:
+    log = f"{FOLDER}/{name}"
+    beside = [FILE, FILE + ".resource"]
+    assert shows_compaction(log)
+    result = classify(listing(log, *beside), FOLDERS)
+    assert ([f.entry.path for f in result.sealed], reasons(result)) == ([FILE], {log: COMPACTING})
+    assert reasons(classify(listing(log), FOLDERS)) == {log: COMPACTING}
+
+
+@pytest.mark.parametrize(
+    ("name", "shows"),
+    [
+        ("100-1-1-0.inner", True),
+        ("100-1-0-1.cross", True),
+        ("100-1-1-0.target", True),
+        ("100-1-0-0.tsfile.merge", True),
+        ("100-1-1-0.settle", True),
+        ("100-1-0-0.tsfile.mods2.settle", False),  # its deletions alone
+        ("100-1-0-0.tsfile.resource.temp", False),
+        ("100-1-0-0.tsfile.broken", False),
+        ("100-1-0-0.tsfile.vm", False),  # 0.11: while the file is written
+        ("100-1-1-0.tsfile", False),
+        ("notes.merge", False),
+    ],
+)
+def test_what_stands_only_while_files_are_compacted(name: str, shows: bool) -> None:
+    assert shows_compaction(f"{FOLDER}/{name}") is shows
 
 
 def test_the_order_of_the_listing_and_names_between_do_not_matter() -> None:
