@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -66,7 +67,7 @@ def jars() -> Path:
     return found
 
 
-def start(folder: Path, port: int = 0) -> Server:
+def start(folder: Path, port: int = 0, settings: Mapping[str, str] | None = None) -> Server:
     """A server on `folder`/data, empty or as a server left it. `port`: for sessions; 0: any free one."""
     lib = jars()
     port = port or free_port()
@@ -74,6 +75,7 @@ def start(folder: Path, port: int = 0) -> Server:
     _configure(
         folder,
         {"rpc_port": port, "sync_server_port": sync_port, "mqtt_port": mqtt, "metrics_port": metrics, "rest_port": rest},
+        settings or {},
     )
     with (folder / "server.out").open("wb") as out:
         process = subprocess.Popen(
@@ -96,14 +98,14 @@ def start(folder: Path, port: int = 0) -> Server:
 
 def client(folder: Path, sync_port: int) -> list[str]:
     """The command line of the sending client, for what lies in `folder`/data. It goes on until it is killed."""
-    _configure(folder, {})
+    _configure(folder, {}, {})
     (folder / "conf" / "iotdb-sync-client.properties").write_text(
         f"server_ip=127.0.0.1\nserver_port={sync_port}\nsync_period_in_second={_AGAIN_SECONDS}\nmax_number_of_sync_file_retry=5\n"
     )
     return [*_words(folder, jars(), "sync", ""), _CLIENT]
 
 
-def _configure(folder: Path, ports: dict[str, int]) -> None:
+def _configure(folder: Path, ports: Mapping[str, int], more: Mapping[str, str]) -> None:
     settings = {
         "rpc_address": "127.0.0.1",
         "is_sync_enable": "true",
@@ -121,6 +123,7 @@ def _configure(folder: Path, ports: dict[str, int]) -> None:
         "wal_buffer_size": 16_777_216,
         "query_timeout_threshold": 600_000,
         **ports,
+        **more,
     }
     (folder / "conf").mkdir(parents=True, exist_ok=True)
     text = "".join(f"{key}={value}\n" for key, value in settings.items())

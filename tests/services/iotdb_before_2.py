@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +43,7 @@ class OldIoTDB:
     folder: Path
     port: int
     process: subprocess.Popen[bytes]
+    settings: Mapping[str, str]  # of 0.12.0, over those of bench/sync_tool.py
 
     def run(self, statement: str) -> None:
         with self._connected() as server:
@@ -66,7 +67,7 @@ class OldIoTDB:
 
     def again(self) -> None:
         """Start what was killed on what it left."""
-        self.process = _launch(self.version, self.folder, self.port)
+        self.process = _launch(self.version, self.folder, self.port, self.settings)
 
     def close(self) -> None:
         self.kill()
@@ -76,12 +77,12 @@ class OldIoTDB:
         return Connected(Server("127.0.0.1", self.port, "root", "root"))
 
 
-def start(version: str) -> OldIoTDB:
+def start(version: str, settings: Mapping[str, str] | None = None) -> OldIoTDB:
     """A server with an empty folder of its own. PartMissing without Java, Maven or the jars."""
     folder = Path(tempfile.mkdtemp(prefix="tidemark-iotdb-"))
     try:
         port = free_port()
-        return OldIoTDB(version, folder, port, _launch(version, folder, port))
+        return OldIoTDB(version, folder, port, _launch(version, folder, port, settings or {}), settings or {})
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -96,9 +97,9 @@ def jars() -> Path:
     return found
 
 
-def _launch(version: str, folder: Path, port: int) -> subprocess.Popen[bytes]:
+def _launch(version: str, folder: Path, port: int, settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
     if version != ALONE:
-        return sync_tool.start(folder, port).process
+        return sync_tool.start(folder, port, settings).process
     lib = jars()
     conf, log = folder / "conf", folder / "server.log"
     if not conf.exists():

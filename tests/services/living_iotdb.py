@@ -1,0 +1,179 @@
+"""Real IoTDBs that compact as they please while a test writes to them: 2.0.1-beta and 0.12.0, small and in a hurry.
+
+Both are asked series by series: `select *` of 2.0.1-beta answers overwritten values of aligned devices wrongly.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from bench import sync_tool
+from tests.expected import SITES, RealSite
+from tests.services import iotdb, iotdb_before_2
+from tidemark.load.iotdb_session import RefusedError
+
+STILL_SECONDS, STILL_WITHIN = 1.5, 60.0
+_AT_WORK = re.compile(r"compaction\.log$|\.(inner|cross|settle|target|merge|vm)$|\.(resource\.temp|tsfile\.merge)$")
+
+
+class LivingServer(Protocol):
+    """`site`: its folders as a Tidemark site names them; `root`: the store's root."""
+
+    site: RealSite
+    root: Path
+    aligned: bool  # it knows aligned devices, and rows with nulls
+    stale: bool  # after compactions it answers overwritten values, until it is started again on the same files
+    create: str  # a database
+    time_to_live: str  # that points of a database are gone after so many ms
+    no_time_to_live: str
+
+    def run(self, statement: str) -> None:
+        """RuntimeError with the server's message."""
+
+    def insert(self, into: str, rows: Sequence[str]) -> None:
+        """Rows `(time, value, …)` into `device(time, measurement, …)`."""
+
+    def series(self, device: str, measurement: str) -> dict[int, str]:
+        """Its answer: time → value as it prints it."""
+
+    def kill(self) -> None:
+        """As a power cut would."""
+
+    def again(self) -> None:
+        """Start what was killed on what it left."""
+
+    def close(self) -> None: ...
+
+
+class LivingIoTDB2:
+    """2.0.1-beta. Compactions are looked for three times a second; two files are enough for one."""
+
+    aligned, stale = True, False
+    create = "create database {database}"
+    time_to_live, no_time_to_live = "set ttl to {database}.** {ms}", "set ttl to {database}.** INF"
+
+    def __init__(self) -> None:
+        self.node = iotdb.start(
+            {
+                "compaction_schedule_interval_in_ms": "300",
+                "inner_compaction_candidate_file_num": "3",
+                "inner_compaction_total_file_num_threshold": "4",
+                "min_cross_compaction_unseq_file_level": "0",
+                "compaction_thread_count": "2",
+                "compaction_write_throughput_mb_per_sec": "0",
+                "data_region_per_data_node": "1",
+            },
+            heap="512m",
+        )
+        self.site, self.root = SITES["2.0.1-beta"], self.node.folder
+        self.line = threading.Lock()  # its command line is one for all
+
+    def run(self, statement: str) -> None:
+        with self.line:
+            self.node.run(statement)
+
+    def insert(self, into: str, rows: Sequence[str]) -> None:
+        self.run(f"insert into {into} values {', '.join(rows)}")
+
+    def series(self, device: str, measurement: str) -> dict[int, str]:
+        try:
+            with self.line:
+                rows = self.node.query(f"select {measurement} from {device}")
+        except RuntimeError as error:
+            if "does not exist" in str(error):
+                return {}
+            raise
+        return {int(time): value for time, value in rows if value != "null"}
+
+    def kill(self) -> None:
+        with self.line:
+            self.node.kill()
+
+    def again(self) -> None:
+        with self.line:
+            self.node.again()
+
+    def close(self) -> None:
+        self.node.close()
+
+
+class LivingIoTDB0:
+    """0.12.0. Compactions are looked for at every flush; two files are enough for one of a level."""
+
+    aligned, stale = False, True
+    create = "set storage group to {database}"
+    time_to_live, no_time_to_live = "set ttl to {database} {ms}", "unset ttl to {database}"
+
+    def __init__(self) -> None:
+        self.node = iotdb_before_2.start(
+            sync_tool.VERSION,
+            {
+                "compaction_strategy": "LEVEL_COMPACTION",
+                "enable_unseq_compaction": "true",
+                "seq_file_num_in_each_level": "2",
+                "unseq_file_num_in_each_level": "2",
+                "seq_level_num": "3",
+                "unseq_level_num": "2",
+                "merge_interval_sec": "1",
+                "continue_merge_after_reboot": "true",
+            },
+        )
+        self.site, self.root = SITES["0.12.0"], self.node.folder
+
+    def run(self, statement: str) -> None:
+        try:
+            self.node.run(statement)
+        except RefusedError as refused:
+            raise RuntimeError(refused.message) from refused
+
+    def insert(self, into: str, rows: Sequence[str]) -> None:
+        self.node.insert(into, rows)
+
+    def series(self, device: str, measurement: str) -> dict[int, str]:
+        rows = self.node.rows(f"select {measurement} from {device}")
+        cells = rows.cells[0].texts() if rows.cells else []
+        return {at: value for at, value in zip(rows.times.tolist(), cells, strict=True) if value is not None}
+
+    def kill(self) -> None:
+        self.node.kill()
+
+    def again(self) -> None:
+        self.node.again()
+
+    def close(self) -> None:
+        self.node.close()
+
+
+VERSIONS = {"2.0.1-beta": LivingIoTDB2, "0.12.0": LivingIoTDB0}
+
+
+def wait_until_still(server: LivingServer) -> None:
+    """Until no compaction has moved a file for STILL_SECONDS. TimeoutError after STILL_WITHIN."""
+    deadline = time.monotonic() + STILL_WITHIN
+    before, since = look(server), time.monotonic()
+    while time.monotonic() - since < STILL_SECONDS:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"compactions went on for {STILL_WITHIN:.0f} s: {before}")
+        time.sleep(0.1)
+        if (now := look(server)) != before or any(_AT_WORK.search(name) for name, _ in now):
+            before, since = now, time.monotonic()
+
+
+def look(server: LivingServer) -> list[tuple[str, int]]:
+    """All files of its data folders with their sizes."""
+    return sorted(_files(server))
+
+
+def _files(server: LivingServer) -> Iterator[tuple[str, int]]:
+    for folder in server.site.data:
+        for place in (server.root / folder).rglob("*"):
+            try:
+                if place.is_file():
+                    yield place.relative_to(server.root).as_posix(), place.stat().st_size
+            except FileNotFoundError:
+                continue
