@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 from tests.crash.edge import path_of
-from tests.crash.explorer import explore, explore_double
+from tests.crash.explorer import Effects, explore, explore_double
 from tests.crash.sync_world import LINK, SMALL_PARTS, SyncWorld
+from tidemark.ledger import link_rows
 
 LOG = "system/schema/mlog.bin"
 
@@ -100,4 +101,37 @@ def test_drops_are_applied_too() -> None:
     world = SyncWorld.in_memory(replace(LINK, deletes="apply"))
     everything_at_once(world)
     explore(copies(world, power=False), EVERY_OTHER)
+    world.close()
+
+
+def held_drops() -> tuple[SyncWorld, list[str]]:
+    """Three files are gone, told as held: the limit is one."""
+    world = SyncWorld.in_memory(replace(LINK, deletes="apply", delete_limit_files=1))
+    paths = [world.edge.seal(path_of(number), extent={"root.sg.d1": (number * 10, number * 10 + 9)}) for number in range(6)]
+    world.sync()
+    for path in paths[:3]:
+        world.edge.drop(path)
+    assert len(world.manifests()) == 1 and world.sync().pending == 3
+    assert [v.path for v in world.manifests()[-1].held] == paths[:3]
+    return world, paths
+
+
+def test_held_drops_that_come_back() -> None:
+    world, paths = held_drops()
+    world.edge.clock = 1_700_000_000
+    for number, path in enumerate(paths[:3]):
+        world.edge.seal(path, extent={"root.sg.d1": (number * 10, number * 10 + 9)})
+    explore(copies(world, power=True))
+    world.close()
+
+
+def test_held_drops_that_are_approved() -> None:
+    world, _ = held_drops()
+    app = world.app(Effects())
+    with app.ledger.write() as connection:
+        link = link_rows.get_link(connection, world.link.name)
+        assert link is not None
+        link_rows.set_link(connection, link.link, approved_run=link.guard_run)
+    app.ledger.close()
+    explore(copies(world, power=True))
     world.close()

@@ -3,13 +3,14 @@
 A model of the server's compactions (`compaction_model`) writes real TsFiles into a folder that real syncs list, with a step
 of the compaction in work between any two folders of a listing; loads and merges are real, too. At each quiet moment every
 point that the server has is read with the server's value. With `deletes = "apply"` nothing else is read; with "keep" what
-else is read comes from files of which nothing lives on, never from outputs that a killed server took back. At no moment a
-point is missing that the server never lost.
+else is read comes from files of which nothing lives on, never from outputs that a killed server took back; so with drops
+that the limits hold. At no moment a point is missing that the server never lost.
 """
 
 from __future__ import annotations
 
 import csv
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,8 +29,10 @@ from tidemark.flows import admitting, merge_catalog
 from tidemark.flows.app import App, open_app
 from tidemark.flows.load_landings import load
 from tidemark.flows.merge_catalog import merge
+from tidemark.flows.operate import approve
 from tidemark.flows.read_catalog import Query, read
 from tidemark.flows.sync_link import Options, run_sync
+from tidemark.ledger import link_rows
 from tidemark.settings import LinkSettings, ReceiverSettings, Settings, SiteSettings
 from tidemark.stores.local import LocalStore
 from tidemark.stores.opening import StoreAddress, open_store
@@ -46,11 +49,11 @@ torn = st.lists(st.integers(0, 6), max_size=8)  # steps of the compaction betwee
 class World:
     """The server's folder, a link from it and the receiver, below `folder`."""
 
-    def __init__(self, folder: Path, deletes: str, logs: bool) -> None:
+    def __init__(self, folder: Path, deletes: str, logs: bool, limit: int = 10_000) -> None:
         self.folder, self.server, self.plan = folder, Server(logs), []
         self.written: dict[str, tuple[SiteFile, bool]] = {}
         site = SiteSettings("plant1", "0f8e1c52-7d1b-4a5e-9c1e-aaaaaaaaaaaa", f"file://{folder}/site")
-        link = LinkSettings("plant1", "plant1", "centre", deletes=deletes, delete_limit_files=10_000, delete_limit_share=1.0)
+        link = LinkSettings("plant1", "plant1", "centre", deletes=deletes, delete_limit_files=limit, delete_limit_share=1.0)
         self.receiver = ReceiverSettings("centre", f"file://{folder}/centre", max_unloaded_landings=1_000)
         self.app: App = open_app(
             Settings(
@@ -96,6 +99,12 @@ class World:
         finally:
             self.plan = []
         assert load(self.app, self.receiver).troubles == ()
+
+    def guard_run(self) -> str:
+        """The run whose drops wait for a person."""
+        with self.app.ledger.read() as connection:
+            link = link_rows.get_link(connection, "plant1")
+        return link.guard_run or "" if link else ""
 
     def rows(self) -> dict[Point, int]:
         out = self.folder / "read.csv"
@@ -175,13 +184,49 @@ def test_a_server_that_is_killed_in_a_compaction(tmp_path: Path, deletes: str, s
     world.app.ledger.close()
 
 
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_held_drop_never_wins_over_what_the_site_has(tmp_path: Path, merged: bool) -> None:
+    """Somebody removes files that overwrote older ones: the site answers with those again, and the guard asks a person."""
+    world = World(tmp_path, "apply", logs=True, limit=1)
+    point = (DEVICES[0], "a", 5)
+    for value in (100, 200, 300):  # late twice
+        world.server.write({point: value, (DEVICES[0], "b", value // 100): value}, {})
+    world.sync()
+    before = world.rows()
+    assert before[point] == 300
+    if merged:
+        assert merge(world.app, world.receiver).exit_code == 0
+    late = {path: world.server.files[path] for path in world.server.files if "unsequence" in path}
+    places = [world.folder / "site" / f"{path}{end}" for path in late for end in ("", ".resource")]
+    saved = {place: (place.read_bytes(), place.stat().st_mtime_ns) for place in places}
+    for path in late:
+        world.server.drop(path)
+    world.sync()
+    assert world.rows() == {**before, point: 100}, "what the site has, and what it has nothing of"
+    for place, (data, mtime) in saved.items():
+        place.write_bytes(data)
+        os.utime(place, ns=(mtime, mtime))
+    world.written |= {path: (file, True) for path, file in late.items()}
+    world.server.files |= late
+    world.server.disk |= late
+    world.sync()
+    assert world.rows() == before, "mounted again"
+    for path in late:
+        world.server.drop(path)
+    world.sync()
+    approve(world.app, world.guard_run())
+    world.sync()
+    assert world.rows() == world.server.shown()
+    world.app.ledger.close()
+
+
 class CompactionMachine(RuleBasedStateMachine):
     """Deeds of a server's users, of the server, and syncs that fall anywhere between."""
 
-    @initialize(deletes=st.sampled_from(("keep", "apply")), logs=st.booleans())
-    def begin(self, deletes: str, logs: bool) -> None:
+    @initialize(deletes=st.sampled_from(("keep", "apply")), logs=st.booleans(), limit=st.sampled_from((10_000, 1)))
+    def begin(self, deletes: str, logs: bool, limit: int = 10_000) -> None:
         self.scratch = tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
-        self.world = World(Path(self.scratch.name), deletes, logs)
+        self.world = World(Path(self.scratch.name), deletes, logs, limit)
         self.server, self.deletes = self.world.server, deletes
         self.value = 0
         self.seen: dict[str, SiteFile] = {}  # every file that was ever there, as it was last
@@ -271,7 +316,7 @@ class CompactionMachine(RuleBasedStateMachine):
             f"missing or stale (server, read): {dict(sorted(wrong.items()))}; files: {sorted(self.server.files)}"
         )
         extra = rows.keys() - shown.keys()
-        allowed = self._kept() if self.deletes == "keep" else set()
+        allowed = self._kept() if self.deletes == "keep" else self._gone() if self.world.guard_run() else set()
         assert extra <= allowed, (
             f"read, and not at the server: {sorted(extra - allowed)}; files: {sorted(self.server.files)}"
         )
@@ -279,6 +324,15 @@ class CompactionMachine(RuleBasedStateMachine):
 
     def _note(self) -> None:
         self.seen |= self.server.disk | self.server.files
+
+    @rule()
+    def approve(self) -> None:
+        if run := self.world.guard_run():
+            approve(self.world.app, run)
+
+    def _gone(self) -> set[Point]:
+        """Points of all files that the guard may hold."""
+        return {point for path, file in self.seen.items() if path not in self.server.files for point in file.points}
 
     def _kept(self) -> set[Point]:
         """Points of files that are gone and of which nothing lives on in files that a compaction made."""

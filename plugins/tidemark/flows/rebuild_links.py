@@ -11,8 +11,9 @@ from sqlalchemy.engine import Connection
 from tidemark.errors import CorruptionError
 from tidemark.flows.app import App
 from tidemark.flows.rebuild_result import Findings
-from tidemark.ledger import link_rows, run_rows, sender_rows
-from tidemark.ledger.link_rows import SchemaPosition, Seen
+from tidemark.ledger import link_rows, run_rows, schema_position_rows, sender_rows
+from tidemark.ledger.link_rows import Seen
+from tidemark.ledger.schema_position_rows import SchemaPosition
 from tidemark.load.place import schema_location
 from tidemark.progress import Progress, Tick
 from tidemark.settings import LinkSettings, SiteSettings
@@ -50,7 +51,7 @@ def rebuild_link(app: App, link: LinkSettings, findings: Findings, progress: Pro
         with app.ledger.write() as connection:
             link_rows.put_site(connection, site.id, site.name, site.time_unit, site.partition_interval_ms)
             _write_files(connection, link.name, recalled, adopted)
-            link_rows.put_schema_positions(connection, link.name, positions)
+            schema_position_rows.put_schema_positions(connection, link.name, positions)
             _write_runs(connection, link, site.id, recalled, read.newest)
         _settle_open(app, store, link, site.id, recalled, read.open, findings)
 
@@ -155,6 +156,7 @@ def _write_files(connection: Connection, link: str, recalled: Recalled, adopted:
     for path, reason in recalled.reasons().items():
         link_rows.note_reason(connection, link, [path], reason)
     link_rows.mark_gone(connection, link, recalled.gone & recalled.acked.keys())
+    link_rows.mark_held(connection, link, recalled.held & recalled.acked.keys())
     link_rows.put_extents(connection, link, recalled.extents)
     weak = [sender_rows.Sent(path, generation, False, True) for path, generation in recalled.unverified.items()]
     sender_rows.note_sent(connection, link, weak)

@@ -1,4 +1,4 @@
-"""The link's rows: sites, links, the files a site has and what the receiver has of them, schema positions.
+"""The link's rows: sites, links, the files a site has and what the receiver has of them.
 
 Every function works in the caller's transaction. The `file` table is read as plain tuples, streamed: a site may have a
 million. Tables: sql/0001_link_side.sql.
@@ -73,16 +73,6 @@ class Skipped(NamedTuple):
 
     reason: str
     since: float
-
-
-class SchemaPosition(NamedTuple):
-    """How far a schema log was sent: `position` bytes of its `epoch`, whose digest is `prefix_sha256`."""
-
-    path: str
-    position: int
-    mtime: int
-    prefix_sha256: str
-    epoch: int
 
 
 def put_site(connection: Connection, site_id: str, name: str, time_unit: str, partition_interval_ms: int) -> None:
@@ -219,6 +209,22 @@ def mark_gone(connection: Connection, link: str, paths: Iterable[str]) -> None:
     _update(connection, link, paths, "state = 'gone', reason = NULL")
 
 
+def mark_held(connection: Connection, link: str, paths: Iterable[str]) -> None:
+    """Vanished, and told so; the drop waits for the operator."""
+    _update(connection, link, paths, "state = 'held'")
+
+
+def mark_back(connection: Connection, link: str, paths: Iterable[str]) -> None:
+    """Listed again as they were acknowledged."""
+    _update(connection, link, paths, "state = 'acked'")
+
+
+def held_paths(connection: Connection, link: str, paths: Sequence[str]) -> frozenset[str]:
+    """Those of `paths` that were told as vanished while their drop waits."""
+    sql = "SELECT path FROM file WHERE link = :link AND state = 'held' AND path IN :paths"
+    return frozenset(row[0] for row in _in_chunks(connection, sql, link, paths))
+
+
 def mark_resend(connection: Connection, link: str, paths: Iterable[str], reason: str) -> None:
     """Whatever is listed under these paths is sent again as a new generation."""
     _update(connection, link, paths, "state = 'waiting', reason = :reason", reason=reason)
@@ -236,8 +242,8 @@ def _update(connection: Connection, link: str, paths: Iterable[str], change: str
 
 
 def count_live(connection: Connection, link: str) -> int:
-    """Files of the link that are not known as gone."""
-    sql = sa.text("SELECT COUNT(*) FROM file WHERE link = :link AND state <> 'gone'")
+    """Files of the link that are not known as gone, nor as held."""
+    sql = sa.text("SELECT COUNT(*) FROM file WHERE link = :link AND state NOT IN ('gone', 'held')")
     return int(connection.execute(sql, {"link": link}).scalar_one())
 
 
@@ -291,32 +297,6 @@ def skipped_files(connection: Connection, link: str) -> Mapping[str, Skipped]:
     """What the newest listing passed over, by path."""
     rows = connection.execute(sa.text("SELECT path, reason, since FROM skipped_file WHERE link = :link"), {"link": link})
     return {str(path): Skipped(str(reason), float(since)) for path, reason, since in rows}
-
-
-def schema_positions(connection: Connection, link: str) -> Mapping[str, SchemaPosition]:
-    """{path of the log: how far it was sent}."""
-    sql = "SELECT path, position, mtime, prefix_sha256, epoch FROM schema_position WHERE link = :link"
-    return {row[0]: SchemaPosition(*row) for row in connection.execute(sa.text(sql), {"link": link})}
-
-
-def put_schema_positions(connection: Connection, link: str, positions: Iterable[SchemaPosition]) -> None:
-    """The logs were sent so far; only forward within an epoch."""
-    at = now(connection)
-    rows = [{"link": link, "at": at, **p._asdict()} for p in positions]
-    write_rows(
-        connection,
-        "INSERT INTO schema_position (link, path, position, mtime, prefix_sha256, epoch, updated)"
-        " VALUES (:link, :path, :position, :mtime, :prefix_sha256, :epoch, :at) ON CONFLICT (link, path) DO UPDATE"
-        " SET position = excluded.position, mtime = excluded.mtime, prefix_sha256 = excluded.prefix_sha256,"
-        " epoch = excluded.epoch, updated = excluded.updated",
-        rows,
-    )
-
-
-def forget_schema_prefix(connection: Connection, link: str, path: str) -> None:
-    """The receiver lacks bytes of this log: it is sent again from its start, under the next epoch."""
-    sql = "UPDATE schema_position SET prefix_sha256 = '', mtime = -1 WHERE link = :link AND path = :path"
-    connection.execute(sa.text(sql), {"link": link, "path": path})
 
 
 def _in_chunks(connection: Connection, sql: str, link: str, paths: Sequence[str]) -> Iterator[Sequence[Any]]:

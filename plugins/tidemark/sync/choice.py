@@ -60,6 +60,8 @@ class Selection:
     extents: Mapping[str, Extent] = field(default_factory=dict)
     added: tuple[InventoryEntry, ...] = ()
     removed: tuple[str, ...] = ()
+    held: tuple[tuple[str, int], ...] = ()  # path and generation: told as vanished from this run on, their drops wait
+    back: tuple[str, ...] = ()  # told so before, and listed again
     forgotten: tuple[str, ...] = ()  # vanished before they were ever acknowledged
     skipped: Mapping[str, str] = field(default_factory=dict)
     guard: str = ""  # why drops are held
@@ -111,18 +113,24 @@ def choose(facts: Facts, link: LinkSettings, data: Sequence[str], options: Optio
             seen.append(_seen(change.file, None if sent else left_out))
             if sent:
                 sending.append((change.file, _item(change, SEND)))
+    extents = {**facts.known_extents, **facts.extents}
     told, forgotten, verdict = _vanished(facts, [f for f, i in sending if i.action == SEND], link, data, options)
     sending = [(file, item) for file, item in sending if _asked(item.path, options)]
-    told_of = [*seen, *(file for file, _ in adopted)]
+    back = [c for c in changes if c.kind in (Kind.SAME, Kind.MODS) and c.row is not None and c.row.state == "held"]
+    told_of = [*seen, *(file for file, _ in adopted), *(_seen(c.file, None) for c in back)]
+    rows = {row.path: row for row in facts.changes.vanished}
+    held = [i for i in told if i.state == HELD and not verdict.away and rows[i.path].state == "acked"]
     selection = Selection(
         items=(*(item for _, item in sending), *told),
         files=tuple(file for file, _ in sending),
         seen=tuple(seen),
         touched=tuple(_touched(c) for c in changes if c.kind is Kind.SAME or c.file.entry.path in facts.same),
         adopted=tuple(adopted),
-        extents={s.path: facts.extents.get(s.path, ()) for s in told_of},
-        added=tuple(InventoryEntry(s.path, s.size, s.mtime, facts.extents.get(s.path, ()), s.reason or "") for s in told_of),
-        removed=tuple(sorted([*forgotten, *(i.path for i in told if i.state != HELD)])),
+        extents={s.path: extents.get(s.path, ()) for s in told_of},
+        added=tuple(InventoryEntry(s.path, s.size, s.mtime, extents.get(s.path, ()), s.reason or "") for s in told_of),
+        removed=tuple(sorted([*forgotten, *(i.path for i in told if i.state != HELD), *(i.path for i in held)])),
+        held=tuple(sorted((i.path, i.generation) for i in held)),
+        back=tuple(c.file.entry.path for c in back),
         forgotten=forgotten,
         skipped={**dict(facts.changes.skipped), **facts.unreadable},
         guard=verdict.reason,

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import CorruptionError, RetryableError, SourceVanishedError
-from tidemark.ledger import events, link_rows, run_rows, sender_rows
-from tidemark.ledger.link_rows import Acked, SchemaPosition
+from tidemark.ledger import events, link_rows, run_rows, schema_position_rows, sender_rows
+from tidemark.ledger.link_rows import Acked
 from tidemark.ledger.run_rows import (
     DROP,
     FAILED,
@@ -34,6 +34,7 @@ from tidemark.ledger.run_rows import (
     RunItem,
     SentLanding,
 )
+from tidemark.ledger.schema_position_rows import SchemaPosition
 from tidemark.settings import LinkSettings, SiteSettings
 from tidemark.stores.landing import MANIFEST
 from tidemark.stores.landing_papers import encode
@@ -254,7 +255,7 @@ def _land(connection: Connection, work: Work, landing: SentLanding, contents: Co
     if gone and sender_rows.any_unverified(connection, link):
         sender_rows.settled(connection, link, [i.path for i in gone])
     positions = [SchemaPosition(p.path, p.start + p.size, p.mtime, p.prefix_sha256, p.epoch) for p in contents.schema]
-    link_rows.put_schema_positions(connection, link, positions)
+    schema_position_rows.put_schema_positions(connection, link, positions)
     if contents.schema:
         run_rows.set_schema_landed(connection, run_id)
     run_rows.set_landed(connection, run_id, landing.part)

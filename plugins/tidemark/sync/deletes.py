@@ -36,11 +36,13 @@ def _let_go(connection: Connection, work: Work) -> None:
         return
     if run_rows.landings(connection, work.link.name, run_id=work.run_id):
         return  # the inventory change is told already
-    held = [i.path for i in run_rows.items(connection, work.run_id, HELD) if i.action == DROP]
+    held = frozenset(i.path for i in run_rows.items(connection, work.run_id, HELD) if i.action == DROP)
     inventory = json.loads(run.inventory)
+    away = held - link_rows.held_paths(connection, work.link.name, sorted(held))  # not told as gone yet
     inventory["removed"] = sorted({*inventory["removed"], *held})
-    inventory["count"] -= len(held)
+    inventory["count"] -= len(away)
+    inventory["held"] = []
     inventory["approved"] = True
-    run_rows.set_items(connection, work.run_id, [{"path": path, "state": PLANNED, "reason": None} for path in held])
+    run_rows.set_items(connection, work.run_id, [{"path": path, "state": PLANNED, "reason": None} for path in sorted(held)])
     run_rows.set_run(connection, work.run_id, inventory=json.dumps(inventory, ensure_ascii=False), pending=0)
     link_rows.set_link(connection, work.link.name, guard=None, guard_run=None)

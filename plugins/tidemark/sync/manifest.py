@@ -27,11 +27,13 @@ from tidemark.stores.landing import InventoryEntry, LandedFile, LandedSchema, Ma
 
 @dataclass(frozen=True)
 class Inventory:
-    """The run's inventory change as recorded at selection. `approved`: it lets go drops that the operator approved;
+    """The run's inventory change as recorded at selection. `held`: path and generation of drops that wait from now on;
+    `approved`: it lets go drops that the operator approved;
     `listed`: when the whole listing began that it is by, None where that was not whole."""
 
     added: tuple[InventoryEntry, ...] = ()
     removed: tuple[str, ...] = ()
+    held: tuple[tuple[str, int], ...] = ()
     count: int = 0
     approved: bool = False
     listed: float | None = None
@@ -48,7 +50,8 @@ def read_inventory(text: str) -> Inventory:
         InventoryEntry(e["path"], e["size"], e["mtime"], tuple((d, a, b) for d, a, b in e["extent"]), e["reason"])
         for e in raw["added"]
     )
-    return Inventory(added, tuple(raw["removed"]), raw["count"], raw["approved"], raw.get("listed"))
+    held = tuple((path, generation) for path, generation in raw.get("held", ()))
+    return Inventory(added, tuple(raw["removed"]), held, raw["count"], raw["approved"], raw.get("listed"))
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ def compose(landing: SentLanding, contents: Contents, link: LinkSettings, site: 
         schema=tuple(LandedSchema(p.path, p.epoch, p.start, Part(p.landed_path, p.size, p.sha256)) for p in contents.schema),
         superseded=tuple(Vanished(i.path, i.generation, i.covered_by) for i in gone if i.action == SUPERSEDE),
         dropped=tuple(Vanished(i.path, i.generation) for i in gone if i.action == DROP),
+        held=tuple(Vanished(path, generation) for path, generation in contents.inventory.held),
         added=contents.inventory.added,
         removed=contents.inventory.removed,
         inventory_count=contents.inventory.count,

@@ -24,7 +24,7 @@ from tidemark.tsfiles.sealed import Entry as AnyEntry
 
 
 class KnownFile(NamedTuple):
-    """A row of the ledger's `file` table as far as planning needs it. `state`: waiting | acked | gone."""
+    """A row of the ledger's `file` table as far as planning needs it. `state`: waiting | acked | held | gone."""
 
     path: str
     size: int
@@ -47,11 +47,11 @@ class Compared:
     """Outcome of the first pass. `differing`: listed TsFiles that are not simply unchanged, with their row if any."""
 
     differing: dict[str, KnownFile | None] = field(default_factory=dict)
-    absent: list[KnownFile] = field(default_factory=list)  # known (waiting or acked), not in the listing
+    absent: list[KnownFile] = field(default_factory=list)  # known (not gone), not in the listing
     folders: set[str] = field(default_factory=set)  # where something differs: to be classified
     prefixes: set[str] = field(default_factory=set)  # folders, with their slash, that hold any file
     listed: int = 0  # TsFiles in the listing, whatever their state
-    known: int = 0  # rows waiting or acked
+    known: int = 0  # rows that are not gone
     outside: list[str] = field(default_factory=list)  # known, and below no data folder: nobody looked for them
 
 
@@ -61,7 +61,7 @@ class Kind(enum.StrEnum):
     NEW = "new"  # never seen, or seen and never acknowledged, or back after it had gone
     CONTENT = "content"  # size, time or inode differ from what was acknowledged
     MODS = "mods"  # only its deletions grew, or were written anew: they travel alone
-    SAME = "same"  # other times or inode, the acknowledged digests: nothing travels
+    SAME = "same"  # other times or inode, or back again, the acknowledged digests: nothing travels
 
 
 class Change(NamedTuple):
@@ -284,6 +284,8 @@ def _change(file: SealedFile, compared: Compared, everything: bool) -> Iterator[
         yield Change(Kind.CONTENT, file, row)
     elif mods_size > row.mods_size or written_anew(file.mods, row.mods_mtime):
         yield Change(Kind.MODS, file, row)
+    elif row.state == "held":
+        yield Change(Kind.SAME, file, row)
 
 
 def same_content(entry: AnyEntry, row: KnownFile) -> bool:

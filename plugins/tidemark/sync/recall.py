@@ -55,6 +55,7 @@ class Recalled:
     waiting: dict[str, Seen] = field(default_factory=dict)  # told, not acknowledged (again)
     adopted: dict[str, Seen] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
+    held: set[str] = field(default_factory=set)  # told as vanished, the drop waits; acknowledged all the same
     extents: dict[str, Extent] = field(default_factory=dict)
     logs: dict[str, Log] = field(default_factory=dict)
     unverified: dict[str, int] = field(default_factory=dict)  # of acknowledged paths: the generation
@@ -72,6 +73,7 @@ class Recalled:
             self._ack(file, manifest.landing)
         for vanished in (*manifest.superseded, *manifest.dropped):
             self._forget(vanished.path)
+        self.held |= {vanished.path for vanished in manifest.held}
         for path in manifest.removed:
             if path not in self.acked:  # never acknowledged; of others only the drop itself counts, it may wait for a cover
                 self._forget(path)
@@ -93,7 +95,9 @@ class Recalled:
     def _tell(self, seen: Seen, extent: Extent) -> None:
         self.extents[seen.path] = extent
         self.gone.discard(seen.path)
-        if seen.reason == ADOPTED:
+        if seen.path in self.held:  # listed again: as it was, or its other content is in this manifest, or comes in the next
+            self.held.discard(seen.path)
+        elif seen.reason == ADOPTED:
             self.adopted[seen.path] = seen
         else:
             self.waiting[seen.path] = seen
@@ -119,6 +123,7 @@ class Recalled:
     def _forget(self, path: str) -> None:
         self._settled(path)
         self.unverified.pop(path, None)
+        self.held.discard(path)
         self.gone.add(path)
 
     def _log(self, path: str, epoch: int, start: int, part: Part, folder: str) -> None:

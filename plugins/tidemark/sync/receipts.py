@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import CorruptionError, SourceVanishedError
-from tidemark.ledger import events, link_rows, run_rows
+from tidemark.ledger import events, link_rows, run_rows, schema_position_rows
 from tidemark.ledger.run_rows import SentLanding
 from tidemark.stores.landing import RECEIPT, Answer, Receipt, Resend
 from tidemark.stores.landing_papers import decode_receipt
@@ -97,7 +97,7 @@ def _record(
         if answer.outcome == "schema" and not answer.resend:
             continue  # named in the receipt; the same bytes again would not help
         if answer.outcome == "schema":
-            link_rows.forget_schema_prefix(connection, link, answer.path)
+            schema_position_rows.forget_schema_prefix(connection, link, answer.path)
             events.record(connection, "file.resend", link=link, run_id=work.run_id, path=answer.path, why=answer.reason)
         elif answer.path in resend:
             link_rows.mark_resend(connection, link, [answer.path], f"was quarantined: {answer.reason}")

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemark.errors import CorruptionError, SourceVanishedError
-from tidemark.ledger import events, link_rows, run_rows
-from tidemark.ledger.link_rows import SchemaPosition
+from tidemark.ledger import events, link_rows, run_rows, schema_position_rows
 from tidemark.ledger.run_rows import RunSchema
+from tidemark.ledger.schema_position_rows import SchemaPosition
 from tidemark.stores.landing import landed_path
 from tidemark.stores.listing import unknown
 from tidemark.stores.protocol import Entry, Range
@@ -74,7 +74,7 @@ def plan_pieces(site: Site) -> tuple[Sequence[Piece], Mapping[str, str]]:
     """What the site's schema logs gained, and {path: reason} of what the listing did not look into. A log of known size and
     time is not read."""
     with site.ledger.read() as connection:
-        known = link_rows.schema_positions(connection, site.link.name)
+        known = schema_position_rows.schema_positions(connection, site.link.name)
     listing = site.source.list_files([site.site.schema])
     logs = [e for e in listing.entries if not e.path.endswith((".temp", ".tmp"))]
     grown = [e for e in logs if e.path not in known or (e.size, e.mtime) != (known[e.path].position, known[e.path].mtime)]

@@ -30,6 +30,7 @@ from tidemark.tsfiles.resource import Extent, read_extent
 from tidemark.tsfiles.sealed import NAMELESS, hidden, too_large
 
 _OTHER = {"sequence": "unsequence", "unsequence": "sequence"}
+_HAS = ("acked", "held")  # states of a file whose content the receiver has
 TRIES = 5  # looks and selections started over because a compaction moved files meanwhile
 
 
@@ -58,6 +59,7 @@ def look(site: Site, options: Options) -> Selection:
     moving = [c for c in found.changed if c.kind is not Kind.MODS]
     extents, unreadable = _extents(site, [*moving, *found.waiting])
     beside = [*(r.path for r in found.vanished), *(f.entry.path for f in found.live)] if found.vanished else []
+    beside += [c.file.entry.path for c in found.changed if c.kind is Kind.MODS and c.row and c.row.state == "held"]
     with site.ledger.read() as connection:
         known = link_rows.extents(connection, site.link.name, beside)
         approved = _approved(connection, site.link.name)
@@ -242,7 +244,7 @@ def _same_digest(site: Site, moving: Sequence[Change]) -> frozenset[str]:
     asked = [
         (c.file.entry.path, c.row.sha256, c.row.size)
         for c in moving
-        if c.kind is Kind.CONTENT and c.row and c.row.state == "acked" and c.row.size == c.file.entry.size
+        if c.kind is Kind.CONTENT and c.row and c.row.state in _HAS and c.row.size == c.file.entry.size
     ]
     found = site.source.digests([Range(path, 0, size) for path, _, size in asked])
     return frozenset(path for (path, sha256, _), now in zip(asked, found, strict=True) if now == sha256)
@@ -255,7 +257,7 @@ def _same_mods(site: Site, changed: Sequence[Change]) -> frozenset[str]:
     asked = [
         (c.file.entry.path, Range(c.file.mods.path, 0, c.file.mods.size))
         for c in changed
-        if c.file.mods and c.row and c.row.state == "acked" and c.row.mods_size == c.file.mods.size
+        if c.file.mods and c.row and c.row.state in _HAS and c.row.mods_size == c.file.mods.size
     ]
     with site.ledger.read() as connection:
         known = link_rows.digests(connection, site.link.name, [path for path, _ in asked])
@@ -292,10 +294,14 @@ def _record(connection: Connection, work: Work, selection: Selection, made: tupl
     link_rows.mark_gone(connection, link, selection.forgotten)
     sender_rows.end_held(connection, link, [*selection.forgotten, *(i.path for i in items)])
     run_rows.add_items(connection, run_id, items)
-    told = sum(i.action in (DROP, SUPERSEDE) and i.state != HELD for i in items)
+    gone = [i.path for i in items if i.action in (DROP, SUPERSEDE) and i.state != HELD]
+    told = len(gone) - len(link_rows.held_paths(connection, link, gone))
+    link_rows.mark_held(connection, link, [path for path, _ in selection.held])
+    link_rows.mark_back(connection, link, selection.back)
     inventory = {
         "added": [vars(entry) for entry in selection.added],
         "removed": selection.removed,
+        "held": selection.held,
         "count": link_rows.count_live(connection, link) - told,
         "approved": selection.approved,
         "listed": listed,

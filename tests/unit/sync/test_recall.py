@@ -96,6 +96,17 @@ def test_only_what_was_told_as_vanished_is_gone() -> None:
     assert taken(before, after, manifest(3, files=(file("a", 2),))).gone == {"never sent"}
 
 
+def test_a_held_drop_is_known_until_it_is_decided() -> None:
+    before = manifest(1, files=(file("a"), file("b"), file("c")))
+    after = manifest(2, removed=("a", "b", "c"), held=(Vanished("a", 1), Vanished("b", 1), Vanished("c", 1)))
+    ended = manifest(3, added=(entry("a"), entry("b")), files=(file("b", 2),), removed=("c",), dropped=(Vanished("c", 1),))
+    found = taken(before, after)
+    assert (found.held, found.gone, found.acked.keys()) == ({"a", "b", "c"}, set(), {"a", "b", "c"})
+    found = taken(before, after, ended)
+    assert (found.held, found.gone, found.waiting) == (set(), {"c"}, {})
+    assert [found.acked[path].generation for path in ("a", "b")] == [1, 2]
+
+
 def test_a_log_s_position_is_that_of_its_newest_epoch() -> None:
     def log(epoch: int, start: int, size: int) -> LandedSchema:
         return LandedSchema("mlog", epoch, start, Part(f"_schema/mlog.{epoch}-{start}", size, "sha"))

@@ -12,8 +12,10 @@ from tests.unit.sync.link_runs import DISJOINT, guard, opened, seal
 from tidemark.errors import (
     NotFoundError,
 )
+from tidemark.flows.operate import approve
 from tidemark.flows.sync_link import Options
 from tidemark.ledger import link_rows
+from tidemark.stores.landing import Manifest
 
 # what is told of vanished files
 
@@ -203,3 +205,79 @@ def test_approval_does_not_stretch_to_later_drops(world: SyncWorld) -> None:
     after = world.sync()
     assert (after.exit_code, after.dropped, after.pending) == (22, 3, 3)
     assert guard(world) is not None
+
+
+# drops that the limits hold are told as held
+
+
+@pytest.fixture
+def held(world: SyncWorld) -> SyncWorld:
+    """Three files are gone, the limit is two."""
+    world.link = replace(LINK, deletes="apply", delete_limit_files=2)
+    seal(world, *range(1, 8))
+    world.sync()
+    for number in (1, 2, 3):
+        world.edge.drop(path_of(number))
+    assert world.sync().pending == 3
+    return world
+
+
+def last(world: SyncWorld) -> Manifest:
+    return world.manifests()[-1]
+
+
+def test_held_drops_are_told_once(held: SyncWorld) -> None:
+    paths = tuple(map(path_of, (1, 2, 3)))
+    assert [(v.path, v.generation) for v in last(held).held] == [(path, 1) for path in paths]
+    assert (last(held).removed, last(held).dropped, last(held).inventory_count) == (paths, (), 4)
+    count = len(held.manifests())
+    again = held.sync()
+    assert (again.exit_code, again.pending, len(held.manifests())) == (22, 3, count), "nothing new is to be told"
+    held.edge.drop(path_of(4))
+    assert held.sync().pending == 4
+    assert ([v.path for v in last(held).held], last(held).removed) == ([path_of(4)], (path_of(4),))
+    assert last(held).inventory_count == 3
+
+
+def test_a_held_file_that_comes_back_is_told_as_there_and_not_sent(held: SyncWorld) -> None:
+    for number in (1, 2, 3):
+        held.edge.clock = 1_700_000_000 + number - 1  # as it was
+        seal(held, number)
+    result = held.sync()
+    assert (result.exit_code, result.files) == (0, 0)
+    assert [e.path for e in last(held).added] == [path_of(n) for n in (1, 2, 3)]
+    assert (last(held).held, last(held).inventory_count) == ((), 7)
+    assert all(entry.extent for entry in last(held).added)
+    held.check()
+
+
+def test_a_held_file_that_comes_back_with_deletions_or_another_content_is_sent(held: SyncWorld) -> None:
+    held.edge.clock = 1_700_000_000
+    seal(held, 1)
+    held.edge.delete_points(path_of(1))
+    held.edge.seal(path_of(2), "other", DISJOINT[2])
+    result = held.sync()
+    assert (result.files, result.dropped) == (2, 1), "one drop is within the limit"
+    assert sorted(e.path for e in last(held).added) == [path_of(1), path_of(2)]
+    held.check()
+
+
+def test_an_approved_drop_leaves_after_it_was_held(held: SyncWorld) -> None:
+    with opened(held) as app, app.ledger.read() as connection:
+        run = link_rows.get_link(connection, "plant1").guard_run  # type: ignore[union-attr]
+    with opened(held) as app:
+        approve(app, str(run))
+    result = held.sync()
+    assert (result.exit_code, result.dropped, last(held).held) == (0, 3, ())
+    assert last(held).inventory_count == 4
+    held.check()
+
+
+def test_what_nobody_looked_for_is_not_told_as_held(world: SyncWorld) -> None:
+    """The disk may be mounted again: nobody knows that the files are gone."""
+    paths = seal(world, 1, 2)
+    world.sync()
+    for path in paths:
+        world.edge.drop(path)
+    assert world.sync().pending == 2
+    assert len(world.manifests()) == 1
