@@ -8,10 +8,11 @@ import pytest
 import sqlalchemy as sa
 
 from tests.centre import Centre, d1, rows
-from tests.small_files import deletion, source
+from tests.landing_maker import SITE_A, SITE_B
+from tests.small_files import deletion, sealed, source
 from tidemark.errors import NotFoundError
 from tidemark.flows.merge_catalog import merge
-from tidemark.flows.operate import approve
+from tidemark.flows.operate import approve, owners_transfer, quarantine_list, quarantine_release
 from tidemark.ledger import landing_rows, merge_rows
 from tidemark.ledger.landing_rows import DropRow
 from tidemark.stores.landing import InventoryEntry
@@ -99,6 +100,46 @@ class TestVanishedFiles:
         sender.land({made: d1((1, 10))})
         assert centre.load().pending == ()
         assert states(centre) == {source(1): ["retired"], made: ["live"]}
+
+    @pytest.mark.parametrize("deletes", ["keep", "apply"])
+    def test_a_release_from_quarantine_lets_go_of_what_it_covers_at_once(self, centre: Centre, deletes: str) -> None:
+        """What nothing of lives on in it is judged as before: kept and marked, or by the landing that says so."""
+        sender = centre.sender(deletes=deletes)
+        sender.land({source(1): d1((1, 10)), source(2): d1((2, 20)), source(3): d1((9, 90))})
+        made = source(1, inner=1)
+        gone = tuple(sender.drop(source(v), made) for v in (1, 2))
+        told = {"removed": (source(1), source(2), source(3)), "dropped": (sender.drop(source(3)),)}
+        sender.land({made: d1((1, 10), (2, 20))}, superseded=gone, **told)
+        bad = next(p for p in centre.root.rglob(made.rpartition("/")[2]))
+        whole = bad.read_bytes()
+        bad.write_bytes(whole[:-1])
+        assert len(centre.load().pending) == 3, "nothing leaves while a file that may hold it is not loaded"
+        held = next(p for p in (centre.root / "quarantine").rglob(made.rpartition("/")[2]))
+        held.write_bytes(whole)
+        [one] = quarantine_list(centre.app, centre.receiver).as_json()["quarantine"]
+        quarantine_release(centre.app, centre.receiver, str(one["id"]))
+        assert centre.rows() == rows((1, 10), (2, 20), (9, 90))
+        assert states(centre) == {source(1): ["retired"], source(2): ["retired"], source(3): ["live"], made: ["live"]}
+        assert centre.sql("SELECT path, state FROM pending_drop WHERE state <> 'done'") == [(source(3), "pending")]
+        sender.land({source(4): d1((4, 40))})
+        assert centre.load().pending == ()
+        assert centre.rows() == rows((1, 10), (2, 20), (4, 40), *([(9, 90)] if deletes == "keep" else []))
+
+    def test_a_transfer_of_a_device_lets_go_of_what_the_refused_file_covers(self, centre: Centre) -> None:
+        theirs, sender = centre.sender(SITE_B, name="plant2"), centre.sender()
+        theirs.land({source(1): sealed({"root.sg.d2": {"s": [(1, 1)]}})})
+        centre.load()
+        sender.land({source(1): d1((1, 10))})
+        made = source(1, inner=1)
+        both = sealed({"root.sg.d1": {"s": [(1, 10)]}, "root.sg.d2": {"s": [(2, 2)]}})
+        sender.land({made: both}, superseded=(sender.drop(source(1), made),), removed=(source(1),))
+        assert len(centre.load().pending) == 1
+        owners_transfer(centre.app, centre.receiver, "root.sg.d2", "plant1")
+        assert states(centre)[made] == ["live"]
+        assert centre.sql("SELECT state FROM catalog_file WHERE path = :p AND site_id = :s", p=source(1), s=SITE_A) == [
+            ("retired",)
+        ]
+        assert centre.sql("SELECT path FROM pending_drop WHERE state <> 'done'") == []
 
     def test_a_chain_of_compactions_is_followed(self, centre: Centre) -> None:
         """The first covering file never came: the one that covers it in turn does as well."""

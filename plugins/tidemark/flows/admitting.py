@@ -8,12 +8,15 @@ from pathlib import Path
 
 from tidemark.errors import CorruptionError, NotFoundError, TaskLimitError, TidemarkError, UsageError
 from tidemark.flows.app import App
+from tidemark.flows.cluster_cache import recall
+from tidemark.flows.cluster_nodes import Cluster
 from tidemark.flows.engines import Engine, PoolEngine, choose_engine
 from tidemark.ledger import landing_rows
-from tidemark.load.admit import Admission, Origin, admit
+from tidemark.ledger.landing_rows import DropRow
+from tidemark.load.admit import Admission, Load, Origin, admit
 from tidemark.load.check import Examined, ExamineTask
 from tidemark.load.commit import known_before
-from tidemark.load.survival import Found, Question
+from tidemark.load.survival import Found, Question, questions
 from tidemark.progress import Progress, Tick
 from tidemark.settings import ReceiverSettings
 from tidemark.stores.landing import LandedFile
@@ -99,6 +102,17 @@ def find_survivors(app: App, root: Path, asked: Sequence[Question]) -> dict[str,
         trouble = outcome.error.message.splitlines()[0] if outcome.error else ""
         found[one.gone.path] = one.answered(None if outcome.error else outcome.value, trouble)
     return found
+
+
+def ask_survivors(
+    app: App, root: Path, cluster: Cluster | None, origin: Origin, told: Iterable[DropRow], loads: Sequence[Load]
+) -> dict[str, Found]:
+    """What became of all vanished files that are judged with these drops and loads, before they are recorded. Files that
+    only nodes have are fetched, where they can be."""
+    with app.ledger.read() as connection:
+        asked = questions(connection, origin, told, loads)
+    recall(cluster, [file for one in asked for file in (one.gone, *one.made) if file.file_id], if_any=True)
+    return find_survivors(app, root, asked)
 
 
 def examine_soon(app: App, root: Path, folder: str, files: Iterable[LandedFile], data: Sequence[str]) -> None:

@@ -20,10 +20,9 @@ from tidemark.errors import (
     TaskLimitError,
     TidemarkError,
 )
-from tidemark.flows.admitting import CheckedFile, decide, examine_all, find_survivors, local_root, site_of
+from tidemark.flows.admitting import CheckedFile, ask_survivors, decide, examine_all, local_root, site_of
 from tidemark.flows.answers import catch_up_answers, keep_manifest, keep_receipt
 from tidemark.flows.app import App
-from tidemark.flows.cluster_cache import recall
 from tidemark.flows.cluster_catch_up import catch_up
 from tidemark.flows.cluster_forward import make_visible
 from tidemark.flows.cluster_nodes import opened
@@ -43,7 +42,6 @@ from tidemark.load.landing_record import drops_told, record_landing
 from tidemark.load.manifests import Folder, Paper, in_batches, landing_folders, odd_landings, read_paper, unlike
 from tidemark.load.place import put
 from tidemark.load.sequence import Arrival, judge
-from tidemark.load.survival import questions
 from tidemark.load.tidy import clean_landing, sweep_waiting, unnamed_files
 from tidemark.progress import Progress, silent
 from tidemark.settings import ReceiverSettings
@@ -249,12 +247,7 @@ _UNNAMED = "it lies in the landing but its manifest does not name it"
 def _record(work: Work, one: Landing, admission: Admission, logs: Sequence[schema.KeptLog], strays: Sequence[str]) -> None:
     """The one transaction in which readers see the landing."""
     origin, manifest, at = one.origin, one.manifest, work.app.clock()
-    with work.app.ledger.read() as connection:
-        asked = questions(connection, origin, drops_told(manifest, at), admission.loads)
-    recall(
-        work.cluster, [file for question in asked for file in (question.gone, *question.made) if file.file_id], if_any=True
-    )
-    found = find_survivors(work.app, work.root, asked)
+    found = ask_survivors(work.app, work.root, work.cluster, origin, drops_told(manifest, at), admission.loads)
 
     def tell(connection: Connection) -> tuple[Receipt, Sequence[str]]:
         check_in(connection, work.lease)

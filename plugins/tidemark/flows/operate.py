@@ -21,7 +21,7 @@ from tidemark.flows.app import App
 from tidemark.flows.cluster_forward import make_visible
 from tidemark.flows.cluster_nodes import opened
 from tidemark.flows.ledger_marks import changing
-from tidemark.flows.replay import Bench, replay_refused, take, try_again
+from tidemark.flows.replay import Bench, ask, replay_refused, take, try_again
 from tidemark.flows.taking import leave
 from tidemark.ledger import audit, landing_rows, link_rows, owner_rows, run_rows, trouble_rows
 from tidemark.ledger.events import record
@@ -89,10 +89,11 @@ def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engin
         put(bench.store, admission.placements)
         leave(bench.store, origin)
         # CRASH WINDOW: in place, not recorded: the file is still held, releasing it again goes on.
+        found = ask(bench, origin, admission)
 
         def tell(connection: Connection) -> tuple[Answer, ...]:
             check_in(connection, bench.lease)
-            answers = take(connection, origin, admission, app.clock())
+            answers = take(connection, origin, admission, app.clock(), found)
             trouble_rows.end_quarantine(connection, quarantine_id, "superseded" if admission.known else "released")
             audit.record(connection, "quarantine release", row.path, id=quarantine_id, site=row.site_id)
             place = {"site_id": row.site_id, "landing": row.landing, "path": row.path}

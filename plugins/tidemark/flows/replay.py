@@ -6,12 +6,13 @@ that waited removed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy.engine import Connection
 
-from tidemark.flows.admitting import decide, examine_all
+from tidemark.flows.admitting import ask_survivors, decide, examine_all
 from tidemark.flows.app import App
 from tidemark.flows.cluster_forward import make_visible
 from tidemark.flows.cluster_nodes import Cluster
@@ -27,6 +28,7 @@ from tidemark.load.admit import Admission, Origin
 from tidemark.load.commit import SiteNames, write_admission
 from tidemark.load.place import put
 from tidemark.load.replacing import look_again
+from tidemark.load.survival import NOTHING_FOUND, Found
 from tidemark.load.tidy import sweep_waiting, waiting_folder
 from tidemark.load.vanish import take_vanished
 from tidemark.progress import silent
@@ -90,12 +92,24 @@ def try_again(bench: Bench, row: QuarantineRow | RefusalRow) -> tuple[Origin, Ad
     return origin, decide(bench.app, origin, checked, bench.app.clock())
 
 
-def take(connection: Connection, origin: Origin, admission: Admission, at: float) -> tuple[Answer, ...]:
-    """Record the decision on waiting files, and what it means for vanished ones. Their bytes are in place."""
+def ask(bench: Bench, origin: Origin, admission: Admission) -> Mapping[str, Found]:
+    """What the waiting files show of vanished ones; their bytes are in place."""
+    return ask_survivors(bench.app, bench.root, bench.cluster, origin, (), admission.loads)
+
+
+def take(
+    connection: Connection,
+    origin: Origin,
+    admission: Admission,
+    at: float,
+    found: Mapping[str, Found] = NOTHING_FOUND,
+) -> tuple[Answer, ...]:
+    """Record the decision on waiting files, and what it means for vanished ones, by what was `found` of these. Their bytes
+    are in place."""
     names = SiteNames({s.site_id: s.name for s in landing_rows.sites(connection).values()})
     answers = write_admission(connection, origin, admission, names, at)
     schema.write_schema(connection, origin, (), admission.loads)
-    vanished = take_vanished(connection, origin, (), "", at)
+    vanished = take_vanished(connection, origin, (), "", at, found)
     paths = vanished | {load.file.path for load in admission.loads}
     look_again(connection, origin.receiver, origin.site_id, paths, at)
     return answers
@@ -115,11 +129,11 @@ def _replay(bench: Bench, row: RefusalRow) -> bool:
     put(bench.store, admission.placements)
     leave(bench.store, origin)
     # CRASH WINDOW: in place, not recorded: still refused, the next load replays it.
-    at = bench.app.clock()
+    at, found = bench.app.clock(), ask(bench, origin, admission)
 
     def tell(connection: Connection) -> bool:
         check_in(connection, bench.lease)
-        take(connection, origin, admission, at)
+        take(connection, origin, admission, at, found)
         owner_rows.end_refusal(connection, row.refusal_id, "superseded" if admission.holds else "replayed")
         place = {"site_id": row.site_id, "landing": row.landing, "path": row.path}
         record(connection, "file.replayed", **place, why=f"device {row.device} belongs to its site now")

@@ -72,7 +72,10 @@ def take_vanished(
     verdicts = [_judge(drop, picture, deletes, found, missing) for drop in rows.values()]
     again = {(drop.path, drop.generation) for drop in marked.values()}
     _act(connection, origin, verdicts, picture, at)
-    judged = [_recorded(drop, verdict) for drop, verdict in zip(rows.values(), verdicts, strict=True)]
+    judged = [
+        drop if not deletes and drop.state == "done" and verdict.action == "wait" else _recorded(drop, verdict)
+        for drop, verdict in zip(rows.values(), verdicts, strict=True)
+    ]
     landing_rows.put_drops(connection, *place, judged)
     _tell(
         connection,
