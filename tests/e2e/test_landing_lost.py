@@ -57,7 +57,7 @@ def test_a_landing_that_nobody_may_look_at_is_not_taken_for_lost(edge: Commanded
             for command in (["verify"], ["verify", "--repair"]):
                 said = edge.run(*command)
                 assert said.code == 6 and "Permission denied" in str(said.json) and not said.json["differences"]
-            edge.run("coverage").refused(20, "cannot be looked at: Permission denied")
+            edge.run("coverage").refused(20, "Permission denied")
     except PartMissing as missing:
         pytest.skip(str(missing))
     finally:

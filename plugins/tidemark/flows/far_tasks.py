@@ -66,7 +66,7 @@ def reached_by(files: StoreAddress, task: MoveTask) -> MoveTask:
 def _needed(task: MergeTask) -> list[str]:
     """Its sources, and the files that it is to prove: those may hold none of its devices."""
     sources = [place for one in task.sources for place in (one.location, one.mods_location) if place]
-    return list(dict.fromkeys([*sources, *(place for place, _ in task.prove)]))
+    return list(dict.fromkeys([*sources, *(place for place, *_ in task.prove)]))
 
 
 def _fetch(store: Store, paths: Sequence[str], folder: Path) -> None:

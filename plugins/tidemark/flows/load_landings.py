@@ -82,8 +82,8 @@ def load(
         catch_up(cluster, store, most=_CATCH_UP)
         for path, why in replay_refused(Bench(app, receiver, root, store, lease, engine, cluster)).failed:
             work.tally.troubles.append(Trouble("refused", "", path, why, PartialError.kind))
-        for odd in odd_landings(root, site_id):
-            work.tally.troubles.append(Trouble("landing", odd, odd, _NOT_TEXT, PartialError.kind))
+        for odd, why in odd_landings(root, site_id):
+            work.tally.troubles.append(Trouble("landing", odd, odd, why, PartialError.kind))
         failed = _load_sites(work, landing_folders(root, site_id, finished))
         _note_finished(work)
         catch_up(cluster, store, most=0)  # with the schema of what came
@@ -240,7 +240,6 @@ def _take(work: Work, one: Landing, checked: Sequence[CheckedFile]) -> None:
     work.placed.extend(load.row for load in admission.loads)
 
 
-_NOT_TEXT = "its name is not UTF-8: it is passed over; rename or remove it"
 _UNNAMED = "it lies in the landing but its manifest does not name it"
 
 
@@ -281,6 +280,8 @@ def _finish(work: Work, folder: Folder, paper: Paper | None) -> None:
         keep_receipt(work.store, *key, receipt)
         # CRASH WINDOW: kept, and the sender is not told: the next load tells it.
     paper = paper or read_paper(work.root, folder)
+    if paper.trouble and not paper.sha256:
+        raise CorruptionError(paper.trouble, subject=folder.path)
     if paper.sha256 != manifest_sha256 or paper.manifest is None:
         reason = f"landing {folder.landing} was loaded with another manifest; {_PUT_BACK.format(kept_manifest(*key))}"
         work.tally.reject(Trouble("landing", folder.landing, folder.path, reason, CorruptionError.kind))

@@ -11,6 +11,7 @@ from tidemark.errors import (
     CorruptionError,
     LeaseLostError,
     PartialError,
+    PermanentError,
     RetryableError,
     SourceVanishedError,
     TidemarkError,
@@ -28,11 +29,13 @@ from tidemark.load.manifests import Folder, Paper
 from tidemark.machine_limits import limit_met
 from tidemark.progress import Progress
 from tidemark.settings import ReceiverSettings
-from tidemark.stores.landing import RECEIPT, Manifest
+from tidemark.stores.landing import LANDING, RECEIPT, Manifest
 from tidemark.stores.protocol import Store
 
 _THEIR_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.EILSEQ, errno.EINVAL)
 """What a disk says of names that somebody else gave."""
+_THE_DISKS = (errno.EROFS, errno.ESTALE, errno.ETIMEDOUT)
+"""What a disk says of itself, whatever is asked of it."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +70,15 @@ class Landing:
 def theirs(error: Exception) -> Exception:
     """`error`, where it came of what a landing holds and costs that landing alone; raises what is ours.
 
-    Ours: what this machine lacks, what its disks, its ledger and its nodes refuse, a lease that was lost.
+    Ours: what this machine lacks, what its disks, its ledger and its nodes refuse, a lease that was lost. What lies in a
+    landing is its sender's, with its rights and its kind: that it can be neither read nor written is no fault of ours.
     """
     if isinstance(error, CorruptionError | SourceVanishedError):
         return error
+    if isinstance(error, PermanentError | RetryableError) and error.subject.startswith(f"{LANDING}/"):
+        refused = error.__cause__
+        if isinstance(refused, OSError) and refused.errno not in _THE_DISKS and limit_met(refused) is None:
+            return error
     if isinstance(error, TidemarkError) and type(error) is not TidemarkError:
         cause = error.__cause__
         if isinstance(error, LeaseLostError) or not (isinstance(cause, OSError) and cause.errno in _THEIR_NAMES):

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from tidemark.errors import CorruptionError
 from tidemark.load.chronicle import Heard, Moment, chronicle
-from tidemark.load.manifests import Folder, Paper, landing_folders, read_paper
+from tidemark.load.manifests import Folder, Paper, landing_folders, odd_landings, read_paper
 from tidemark.load.recall import Traces
 from tidemark.stores import decided, settled
 from tidemark.stores.answered import altered, answered_landings, has_begun, kept_manifest, kept_receipt, read_landed
@@ -69,7 +69,7 @@ class Books:
 
 
 def read_books(root: Path, store: Store, traces: Traces) -> Books:
-    troubles: list[str] = []
+    troubles = [f"{path}: {why}" for path, why in odd_landings(root)]
     kept, begun = answered_landings(root), has_begun(root)
     folders = {key: Folder(*key, answered=True, bulky=False) for key in sorted(kept)}
     folders |= {(folder.site_id, folder.landing): folder for folder in landing_folders(root)}

@@ -126,7 +126,10 @@ def verify(
 def _verify_all(works: Sequence[_Work], cluster: Cluster | None, store: Store | None, deep: bool) -> None:
     """`store`: the receiver's, where differences at nodes are to be repaired."""
     for work in works:
-        _verify_site(work, deep)
+        try:
+            _verify_site(work, deep)
+        except PermissionDeniedError as closed:  # its folder below `landing/`, which its sender may close
+            work.tally.unreachable.append((work.site.name, closed))
     if cluster is not None and works:
         first = works[0]
         sites = {work.site.site_id: work.site.name for work in works}
@@ -242,7 +245,7 @@ def _kept(rows: Sequence[Row], source: SourceChecked | None) -> list[Damage]:
 
 def _landed(work: _Work, loaded: Sequence[Row]) -> list[Damage]:
     assert work.root is not None
-    parts = landed_parts(work.root, work.site.site_id, {r["landing"] for r in loaded})
+    parts = landed_parts(work.root, work.site.site_id, {r["landing"] for r in loaded}, work.tally.not_read)
     return [Damage(record, path, "landing", source) for record, path, source in parts]
 
 

@@ -172,9 +172,12 @@ def check_part(place: UntrustedFile, part: Part) -> None:
         )
 
 
-def sha256_of(place: UntrustedFile) -> str:
-    """Hex digest; raises as opening it."""
+def sha256_of(place: UntrustedFile, most: int) -> str:
+    """Hex digest. Raises as opening it; CorruptionError, before a byte is read, where it has more than `most` bytes."""
     with place.opened() as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise CorruptionError(f"{place.path} has {size} bytes, at most {most} were loaded", subject=place.path)
         return _digest_of(file)
 
 

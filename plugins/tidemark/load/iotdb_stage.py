@@ -18,7 +18,7 @@ from tidemark.stores.protocol import Store
 from tidemark.tsfiles.column import Column
 from tidemark.tsfiles.devices import is_table, table_segments
 from tidemark.tsfiles.writer import TsFileWriter, device_order, tree_segments
-from tidemark.untrusted_files import UntrustedFile
+from tidemark.untrusted_files import MOST_MODS, UntrustedFile
 
 _BLOCK = 4 << 20
 FOLDER = "staging/iotdb"
@@ -26,10 +26,11 @@ FOLDER = "staging/iotdb"
 
 def sound(root: Path, file: CatalogFile) -> None:
     """Raises CorruptionError where the bytes are not those of the catalog, SourceVanishedError where they are gone."""
-    wanted = [(file.location, file.sha256)] + ([(file.mods_location, file.mods_sha256)] if file.mods_location else [])
-    for location, digest in wanted:
+    wanted = [(file.location, file.sha256, file.size)]
+    wanted += [(file.mods_location, file.mods_sha256, MOST_MODS)] if file.mods_location else []
+    for location, digest, most in wanted:
         try:
-            found = sha256_of(UntrustedFile(str(root), location))
+            found = sha256_of(UntrustedFile(str(root), location), most)
         except FileNotFoundError:
             hint = "./tidemark verify --repair"
             raise SourceVanishedError(f"{location} is gone from the receiver", hint=hint, subject=file.path) from None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from tidemark.errors import CorruptionError, PermissionDeniedError
+from tidemark.errors import CorruptionError, PermanentError, PermissionDeniedError
 from tidemark.ledger.landing_rows import SiteRow
 from tidemark.stores.answered import landing_sign
 from tidemark.stores.landed_manifests import folder_names
@@ -55,7 +55,8 @@ class Paper:
 def landing_folders(
     root: Path, site_id: str | None = None, finished: Mapping[tuple[str, str], int] = MappingProxyType({})
 ) -> Iterator[Folder]:
-    """The landings below a receiver's root, of one site or of all, by name; symlinks and arriving folders passed over.
+    """The landings below a receiver's root, of one site or of all, by name; symlinks and arriving folders passed over. One
+    that nobody may look into is there, and its manifest cannot be read; a site's folder of that kind is `odd_landings`'.
 
     `finished`: (site, landing) → its sign. While that is the same nobody has touched it, and the folder is passed over
     without being opened: answered landings stay for ever, as papers.
@@ -63,22 +64,38 @@ def landing_folders(
     for site in folder_names(root / "landing")[0]:
         if site_id is not None and site != site_id:
             continue
-        for landing in folder_names(root / "landing" / site)[0]:
+        for landing in _names(root, site)[0]:
             sign = finished.get((site, landing), 0)
             if sign and sign == landing_sign(root, site, landing):
                 continue
-            names = {entry.name: entry for entry in _entries(root / "landing" / site / landing)}
-            if MANIFEST in names:
-                yield Folder(site, landing, RECEIPT in names, bool(names.keys() - {MANIFEST, RECEIPT}))
+            names = _held(root / "landing" / site / landing)
+            if names is None:
+                yield Folder(site, landing, answered=False, bulky=False)
+            elif MANIFEST in names:
+                yield Folder(site, landing, RECEIPT in names, bool(names - {MANIFEST, RECEIPT}))
 
 
-def odd_landings(root: Path, site_id: str | None = None) -> list[str]:
-    """Folders of landings or sites whose name is not UTF-8, relative to the root and readably. Nobody can record them."""
+def odd_landings(root: Path, site_id: str | None = None) -> list[tuple[str, str]]:
+    """Folders below `landing/` that no landing can be told of, relative to the root and readably, and why: those whose name
+    is not UTF-8, those of sites that cannot be listed."""
     sites, odd = folder_names(root / "landing")
-    found = [f"landing/{name}" for name in odd if site_id is None]
+    found = [(f"landing/{name}", _NOT_TEXT) for name in odd if site_id is None]
     for site in sites if site_id is None else [site_id]:
-        found += [f"landing/{site}/{name}" for name in folder_names(root / "landing" / site)[1]]
+        _, odd, closed = _names(root, site)
+        found += [(f"landing/{site}/{name}", _NOT_TEXT) for name in odd]
+        found += [(f"landing/{site}", closed)] if closed else []
     return found
+
+
+_NOT_TEXT = "its name is not UTF-8: it is passed over; rename or remove it"
+
+
+def _names(root: Path, site: str) -> tuple[list[str], list[str], str]:
+    """Of a site's folder: landings, names that are not UTF-8, and why it cannot be listed."""
+    try:
+        return *folder_names(root / "landing" / site), ""
+    except PermanentError as closed:
+        return [], [], closed.message
 
 
 def read_paper(root: Path, folder: Folder, path: str = "") -> Paper:
@@ -178,11 +195,12 @@ def _check_file(manifest: Manifest, path: str) -> None:
         raise CorruptionError(f"landing {manifest.landing}: a source path may not be {path}")
 
 
-def _entries(place: Path) -> list[os.DirEntry[str]]:
+def _held(place: Path) -> set[str] | None:
+    """What lies in a landing by name; None where that cannot be listed."""
     try:
         with os.scandir(place) as entries:
-            return list(entries)
+            return {entry.name for entry in entries}
     except (FileNotFoundError, NotADirectoryError):
-        return []
-    except PermissionError as refused:
-        raise PermissionDeniedError(f"cannot list {place}: {refused}", subject=str(place)) from refused
+        return set()
+    except OSError:
+        return None

@@ -18,6 +18,7 @@ from types import MappingProxyType
 
 from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile, Rank
 from tidemark.load.merge_task import MergeTask, TaskSource
+from tidemark.untrusted_files import MOST_MODS
 
 NONE: Mapping[int, Mapping[str, str]] = MappingProxyType({})
 TASK_POINTS = 2_000_000  # a device is never split; what is left over makes a smaller task
@@ -166,11 +167,11 @@ def tasks_of(group: Group, number: int, root: str, staging: str, interval: int) 
         for device in unit.devices:
             holders[device.device].append(place)
     known = [
-        pair
-        for unit in group.units
-        for pair in ((unit.file.location, unit.file.sha256), (unit.file.mods_location, unit.file.mods_sha256))
+        whole
+        for file in (unit.file for unit in group.units)
+        for whole in ((file.location, file.sha256, file.size), (file.mods_location, file.mods_sha256, MOST_MODS))
     ]
-    proofs = tuple((location, sha256) for location, sha256 in known if location and sha256)
+    proofs = tuple((location, sha256, most) for location, sha256, most in known if location and sha256)
     return [
         MergeTask(
             group=number,

@@ -43,8 +43,8 @@ class TaskSource:
 class MergeTask:
     """Devices of one group. `sources` lowest rank first; `interval` of catalog partitions, in the site's unit.
 
-    `prove`: (location, SHA-256) of files that must still be what was loaded: between them the tasks of a group prove all its
-    sources, for what rotted on this disk would get a sound digest by being merged.
+    `prove`: (location, SHA-256, bytes at most) of files that must still be what was loaded: between them the tasks of a
+    group prove all its sources, for what rotted on this disk would get a sound digest by being merged.
     """
 
     group: int
@@ -55,7 +55,7 @@ class MergeTask:
     interval: int
     sources: tuple[TaskSource, ...]
     devices: tuple[str, ...]
-    prove: tuple[tuple[str, str], ...] = ()
+    prove: tuple[tuple[str, str, int], ...] = ()
 
     @property
     def subject(self) -> str:
@@ -155,8 +155,8 @@ def _proving(task: MergeTask) -> Iterator[Future[None]]:
 
 
 def _prove(task: MergeTask) -> None:
-    for location, sha256 in task.prove:
-        found = sha256_of(UntrustedFile(task.root, location))
+    for location, sha256, most in task.prove:
+        found = sha256_of(UntrustedFile(task.root, location), most)
         if found != sha256:
             raise CorruptionError(
                 f"{location} is not what was loaded: its SHA-256 is {found}, not {sha256}",

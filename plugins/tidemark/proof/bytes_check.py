@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tidemark.errors import CorruptionError, PermissionDeniedError
 from tidemark.ledger.proof_rows import FileCheck
-from tidemark.untrusted_files import UntrustedFile
+from tidemark.untrusted_files import MOST_MODS, UntrustedFile
 
 _THREADS = 2  # hashing leaves the interpreter alone; more than two only fight for the disk
 
@@ -63,6 +63,8 @@ def _look(root: Path, record: Recorded, before: FileCheck | None) -> tuple[str, 
         stat = path.lstat()
         if record.size and stat.st_size != record.size:
             return f"{record.location} has {stat.st_size} bytes, {record.size} were recorded", None
+        if not record.size and stat.st_size > MOST_MODS:
+            return f"{record.location} has {stat.st_size} bytes, more than deletions may take", None
         seen = (stat.st_size, stat.st_ctime_ns, stat.st_ino)
         if before is not None and (before.size, before.ctime_ns, before.inode) == seen:
             digest, fresh = before.sha256, None

@@ -16,10 +16,12 @@ from tidemark.stores.landing import landed_path, landing_folder
 LOST = "it was whole, is not loaded, and is not at the receiver any more: the later ones of the site wait for it"
 
 
-def landed_parts(root: Path, site_id: str, loaded: Collection[str]) -> list[tuple[Recorded, str, str]]:
+def landed_parts(
+    root: Path, site_id: str, loaded: Collection[str], unread: dict[str, str]
+) -> list[tuple[Recorded, str, str]]:
     """(record, path of the TsFile, source path of the part) of every file in landings that are not in `loaded`.
 
-    A manifest that cannot be read is passed over: the load rejects and names it.
+    `unread`: {path of a manifest that cannot be read: why}, filled here. PermanentError where they cannot be listed.
     """
     found = []
     for landing, path in landings_of(root, site_id):
@@ -27,7 +29,8 @@ def landed_parts(root: Path, site_id: str, loaded: Collection[str]) -> list[tupl
             continue
         try:
             manifest = read_manifest(root, path)
-        except (CorruptionError, PermissionDeniedError, OSError):
+        except (CorruptionError, PermissionDeniedError, OSError) as broken:
+            unread[path] = str(broken)
             continue
         folder = landing_folder(site_id, landing)
         for file in manifest.files:

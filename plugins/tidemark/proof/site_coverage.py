@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sqlalchemy.engine import Connection
 
-from tidemark.errors import CorruptionError, PermissionDeniedError
+from tidemark.errors import CorruptionError, PermanentError, PermissionDeniedError
 from tidemark.ledger import sender_rows
 from tidemark.ledger.link_rows import get_link
 from tidemark.ledger.proof_rows import report
@@ -175,8 +175,8 @@ def _not_loaded(connection: Connection, scene: Scene, site: Site, gaps: list[str
     found = []
     try:
         there = landings_of(scene.root, site.site_id)
-    except PermissionDeniedError:
-        gaps.append(f"what landed of {site.name} cannot be looked at: Permission denied")
+    except PermanentError as closed:
+        gaps.append(f"what landed of {site.name} cannot be looked at: {closed.message}")
         there = []
     for landing, path in there:
         if landing in decided:

@@ -92,7 +92,7 @@ def landing_sign(root: Path, site_id: str, landing: str) -> int:
     for path in (place, place / MANIFEST, place / RECEIPT):
         try:
             info = os.lstat(path)
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError:  # not there, or nobody may look
             signs += (0, 0, 0)
         else:
             signs += (info.st_ino, info.st_ctime_ns, 0 if stat.S_ISDIR(info.st_mode) else info.st_size)

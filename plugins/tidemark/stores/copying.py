@@ -12,20 +12,25 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from tidemark.errors import CorruptionError
+from tidemark.errors import CorruptionError, PermanentError
 from tidemark.untrusted_files import UntrustedFile
 
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _PIECE = 1 << 30  # asked of the kernel at once; it gives less
 _BLOCK = 1 << 20
-_NOT_BY_KERNEL = (errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM)
+_NOT_BY_KERNEL = (errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM, errno.EIO)
+_LOOK = "look at the disk and the system log there, then ./tidemark load"
+
+
+class _Unreadable(Exception):
+    """The source, not the copy, met an OSError."""
 
 
 def copy_files(root: Path, pairs: Iterable[tuple[str, str]]) -> None:
     """Copy source → target each, both relative to `root`, as large as the source is when it is opened.
 
     A source that is no regular file, or that no plain folders lead to, is passed over. PermissionDeniedError for one that
-    cannot be opened, OSError where the target cannot be written.
+    cannot be opened, PermanentError for one whose bytes cannot be read; OSError where the target cannot be written.
     """
     for source, target in pairs:
         try:
@@ -38,6 +43,9 @@ def copy_files(root: Path, pairs: Iterable[tuple[str, str]]) -> None:
             copy = os.open(place, _WRITE, 0o644)
             try:
                 _copy(handle, copy, os.fstat(handle).st_size)
+            except _Unreadable as silent:
+                refused = silent.args[0]
+                raise PermanentError(f"cannot read {source}: {refused.strerror}", hint=_LOOK, subject=source) from refused
             finally:
                 os.close(copy)
         finally:
@@ -71,4 +79,8 @@ def _copy_piece(source: int, copy: int, at: int, count: int) -> int:
     except OSError as error:
         if error.errno not in _NOT_BY_KERNEL:
             raise
-    return os.pwrite(copy, os.pread(source, min(count, _BLOCK), at), at)
+    try:
+        block = os.pread(source, min(count, _BLOCK), at)
+    except OSError as error:
+        raise _Unreadable(error) from error
+    return os.pwrite(copy, block, at)

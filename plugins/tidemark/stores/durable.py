@@ -95,6 +95,55 @@ def publish(place: bytes, pieces: Iterable[bytes]) -> None:
     sync_folder(os.path.dirname(place))
 
 
+def publish_within(root: bytes, path: bytes, data: bytes) -> None:
+    """`publish` of `path` below `root`, through folders that are opened one by one: whoever may write there cannot lead it
+    elsewhere by a symlink. ELOOP where a folder on the way is none. What lies above `root` is trusted."""
+    folder, _, name = path.rpartition(b"/")
+    temp = b"%s.%s.tmp" % (name, os.urandom(4).hex().encode())
+    try:
+        above = _open_folder(root, folder)
+        try:
+            handle = os.open(temp, _WRITE | os.O_EXCL, 0o644, dir_fd=above)
+            try:
+                try:
+                    _write(handle, data)
+                    os.fsync(handle)
+                finally:
+                    os.close(handle)
+                # CRASH WINDOW: as in `publish`.
+                os.rename(temp, name, src_dir_fd=above, dst_dir_fd=above)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(temp, dir_fd=above)
+                raise
+            os.fsync(above)
+        finally:
+            os.close(above)
+    except OSError as error:
+        error.filename, error.filename2 = os.path.join(root, path), None
+        raise
+
+
+def _open_folder(root: bytes, path: bytes) -> int:
+    """A handle of the folder at `path` below `root`, made where it is not there."""
+    make_folder(root)
+    handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    for name in path.split(b"/"):
+        try:
+            try:
+                os.mkdir(name, 0o755, dir_fd=handle)
+                os.fsync(handle)
+            except FileExistsError:
+                pass
+            below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
+        except NotADirectoryError as error:  # what Linux says of a symlink, too
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from error
+        finally:
+            os.close(handle)
+        handle = below
+    return handle
+
+
 def write_part(place: bytes, offset: int, pieces: Iterable[bytes], sync: bool = False) -> int:
     """Write `pieces` at `offset`, cutting what lay beyond; returns the new length. ERANGE when that would leave a hole."""
     make_folder(os.path.dirname(place))

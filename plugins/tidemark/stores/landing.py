@@ -15,11 +15,13 @@ from tidemark.errors import CorruptionError
 
 MANIFEST = "manifest.json"
 RECEIPT = "receipt.json"
+LANDING = "landing"
+"""The folder at a receiver below which senders write."""
 
 
 def landing_folder(site_id: str, landing: str) -> str:
     """Where a landing lies, relative to the receiver's root."""
-    return f"landing/{site_id}/{landing}"
+    return f"{LANDING}/{site_id}/{landing}"
 
 
 def landed_path(source_path: str) -> str:

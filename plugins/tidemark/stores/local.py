@@ -9,7 +9,7 @@ from tidemark.errors import CorruptionError, SourceVanishedError
 from tidemark.stores import durable
 from tidemark.stores.disk import Disk
 from tidemark.stores.disk_rows import pack_rows
-from tidemark.stores.landing import check_path
+from tidemark.stores.landing import LANDING, check_path
 from tidemark.stores.listing import Frame, PackedEntries
 from tidemark.stores.protocol import Entry, Listing, Range, StoreProperties, Tier
 from tidemark.stores.translation import Where, translated
@@ -81,7 +81,10 @@ class LocalStore:
 
     def publish(self, path: str, data: bytes) -> None:
         with translated(self._where, check_path(path)):
-            durable.publish(self._disk.locate(path), (data,))
+            if path.startswith(f"{LANDING}/"):  # its sender may write there, too
+                durable.publish_within(self._disk.locate(""), path.encode(), data)
+            else:
+                durable.publish(self._disk.locate(path), (data,))
 
     def write_part(self, path: str, offset: int, pieces: Iterable[bytes], sync: bool = False) -> int:
         with translated(self._where, check_path(path)):

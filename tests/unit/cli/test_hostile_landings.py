@@ -16,7 +16,7 @@ import pytest
 
 from tests.commanded import Commanded, Said
 from tests.landing_maker import SITE_A, Sender
-from tests.small_files import sealed, source
+from tests.small_files import deletion, sealed, source
 from tidemark.stores.landing import MANIFEST, RECEIPT
 
 WALL = 20  # seconds a command may take here; it takes well under one
@@ -140,10 +140,13 @@ def test_no_command_hangs_on_what_lies_in_a_landing(world: Commanded, harm: Harm
     assert run(world, "load").code != 5  # nobody holds the lease
 
 
-@pytest.mark.parametrize("by", [os.mkfifo, link("/dev/zero")], ids=["a FIFO", "a link to /dev/zero"])
-def test_no_command_hangs_on_what_lies_in_the_catalog(world: Commanded, by: Harm) -> None:
-    assert run(world, "load").code == 0
-    place = next((world.root / "data").rglob("*.tsfile"))
+@pytest.mark.parametrize("name", ["*-3-0-0.tsfile", "*-3-0-0.tsfile*.mods"])
+@pytest.mark.parametrize("by", [os.mkfifo, link("/dev/zero"), sparse], ids=["a FIFO", "a link to /dev/zero", "a terabyte"])
+def test_no_command_hangs_on_what_lies_in_the_catalog(world: Commanded, by: Harm, name: str) -> None:
+    world.put(source(3), sealed({"root.sg.d3": {"s": [(1, 1), (2, 2)]}}, deletion("root.sg.d3.s", 1, 1)))
+    world.put(source(4, unsequence=True), sealed({"root.sg.d3": {"s": [(1, 7)]}}))
+    assert world.sync().code == 0
+    place = next((world.root / "data").rglob(name))
     place.unlink()
     by(place)
     for words in (("read", "--out", "x.csv"), ("merge",), ("verify", "--deep"), ("coverage",), ("verify", "--repair")):
