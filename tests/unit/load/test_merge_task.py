@@ -177,10 +177,10 @@ def test_a_source_that_is_not_what_was_loaded_is_named_and_leaves_no_output(case
     """A chunk that is copied is not decoded, and a page has no checksum: only the digest tells."""
     place = case.add({D1: {"s": column({1: 1})}})
     case.add({D1: {"s": column({2: 2})}})
-    sound = dataclasses.replace(case.task, prove=(("0.tsfile", hashlib.sha256(place.read_bytes()).hexdigest()),))
+    sound = dataclasses.replace(case.task, prove=(("0.tsfile", hashlib.sha256(place.read_bytes()).hexdigest(), 1 << 20),))
     assert run_merge_task(sound).staged
     with pytest.raises(CorruptionError, match=r"0\.tsfile is not what was loaded"):
-        run_merge_task(dataclasses.replace(case.task, staging="other", prove=(("0.tsfile", "0" * 64),)))
+        run_merge_task(dataclasses.replace(case.task, staging="other", prove=(("0.tsfile", "0" * 64, 1 << 20),)))
     assert [p for p in case.root.glob("other/**/*") if p.is_file()] == []
 
 
