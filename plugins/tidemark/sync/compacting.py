@@ -17,8 +17,10 @@ from dataclasses import replace
 from tidemark.stores.protocol import Entry
 from tidemark.sync.parts import Partition, partition_of
 from tidemark.sync.plan import Change, Changes, Kind, same_content
-from tidemark.tsfiles.names import SourceName, is_compacted, parse_place, parse_source_path
-from tidemark.tsfiles.sealed import UNTOLD, WAITS, shows_compaction
+from tidemark.tsfiles.names import SUFFIX, is_compacted, parse_place, parse_source_path
+from tidemark.tsfiles.sealed import UNTOLD, WAITS, SealedFile, shows_compaction
+
+_WRITTEN = "-0-0" + SUFFIX  # how the name ends of a file that no compaction made
 
 
 def partitions_at_work(entries: Iterable[Entry], data_folders: Sequence[str]) -> frozenset[Partition]:
@@ -31,17 +33,21 @@ def partitions_at_work(entries: Iterable[Entry], data_folders: Sequence[str]) ->
 def new_outputs(found: Changes, data_folders: Sequence[str]) -> list[Change]:
     """Changes whose content the receiver never had and whose name says that a compaction made it: a count above 0, or in
     `sequence` the version of a late file under another creation time, as an insertion compaction leaves it."""
-    gone = (name for row in found.vanished if (name := parse_source_path(row.path, data_folders)))
     late: dict[tuple[object, ...], set[int]] = defaultdict(set)
-    for name in (*(c.file.name for c in found.changed), *(file.name for file in found.live), *gone):
+    gone = (name for row in found.vanished if (name := parse_source_path(row.path, data_folders)))
+    there = (file.name for file in (*(c.file for c in found.changed), *found.live) if file.place.unsequence)
+    for name in (*there, *gone):
         if name.unsequence:
             late[(*name[2:5], name.name.version)].add(name.name.created)
 
-    def is_output(name: SourceName) -> bool:
+    def is_output(file: SealedFile) -> bool:
+        if file.entry.path.endswith(_WRITTEN) and (not late or file.place.unsequence):
+            return False  # nearly all files: kept quick
+        name = file.name
         moved = not name.unsequence and late.get((*name[2:5], name.name.version), set()) - {name.name.created}
         return is_compacted(name.name) or bool(moved)
 
-    return [change for change in found.changed if _is_new(change) and is_output(change.file.name)]
+    return [change for change in found.changed if is_output(change.file) and _is_new(change)]
 
 
 def hold_back(found: Changes, at_work: frozenset[Partition], data_folders: Sequence[str]) -> Changes:

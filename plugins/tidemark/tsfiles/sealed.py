@@ -161,10 +161,9 @@ def shows_compaction(path: str) -> bool:
     Source: `CompactionLogger`, `TsFileNameGenerator`, `CompactionRecoverTask` of 0.13 to 2.x. 0.12 keeps its log in the
     system folder, where no listing looks.
     """
-    base = path.rpartition("/")[2]
-    if not base.endswith(_COMPACTING) or base.endswith((".mods.settle", ".mods2.settle")):
+    if not path.endswith(_COMPACTING) or path.endswith((".mods.settle", ".mods2.settle")):
         return False
-    return parse_name(base.partition(".")[0] + SUFFIX) is not None
+    return parse_name(path.rpartition("/")[2].partition(".")[0] + SUFFIX) is not None
 
 
 def too_large(size: int) -> str:
