@@ -46,6 +46,18 @@ def test_a_compaction_whose_sources_go_one_by_one_between_runs_supersedes_them_a
     world.check()
 
 
+def test_an_output_of_another_folder_that_came_a_run_earlier_covers(disk_world: SyncWorld) -> None:
+    """Only `unsequence` differs; the file of a cross compaction is in `sequence`, and acknowledged."""
+    world = disk_world
+    late = world.edge.seal(path_of(5, unsequence=True), extent=DISJOINT[1])
+    made = world.edge.seal(path_of(1, cross=1), extent=DISJOINT[1])
+    world.edge.seal(path_of(6, unsequence=True))
+    world.sync()
+    world.edge.drop(late)
+    assert world.sync().superseded == 1
+    assert world.manifests()[-1].superseded[0].covered_by == (made,)
+
+
 def test_a_drop_is_told_and_may_come_back(world: SyncWorld) -> None:
     seal(world, 1, 2, 3)
     world.sync()
