@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy.engine import Connection
 
 from tidemark.ledger import catalog_rows, landing_rows, merge_rows, owner_rows, standing_rows, trouble_rows
-from tidemark.ledger.catalog_rows import CatalogFile
+from tidemark.ledger.catalog_rows import CatalogFile, below_live
 from tidemark.ledger.events import record_many
 from tidemark.ledger.landing_rows import DropRow, InventoryRow
 from tidemark.ledger.standing_rows import Stand
@@ -106,7 +106,10 @@ def _judge(connection: Connection, receiver: str, site_id: str, stand: Stand) ->
             row.path for row in trouble_rows.quarantined(connection, receiver, "awaiting") if row.site_id == site_id
         ),
     )
-    return judge([_root(row, known) for row in newest.values()], _beneath(connection, receiver, site_id, stand))
+    roots = [_root(row, known) for row in newest.values()]
+    kept = {root.path for root in roots if root.fate is Fate.KEPT}
+    here = [newest[root.path] for root in roots if root.fate in (Fate.HERE, Fate.TOLD)]
+    return judge(roots, _beneath(connection, receiver, site_id, stand, ([newest[path] for path in sorted(kept)], here)))
 
 
 def _root(row: CatalogFile, known: _Known) -> Root:
@@ -137,21 +140,34 @@ def _vanished(row: CatalogFile, drop: DropRow) -> Fate:
     return Fate.KEPT if kept else Fate.LEFT
 
 
-def _beneath(connection: Connection, receiver: str, site_id: str, stand: Stand) -> list[str]:
-    """Live files, none of the stand's sources, that overlap it and rank between it and one of its sources."""
+def _beneath(
+    connection: Connection,
+    receiver: str,
+    site_id: str,
+    stand: Stand,
+    fates: tuple[Sequence[CatalogFile], Sequence[CatalogFile]],
+) -> list[str]:
+    """Files that overlap the stand and which it outranks wrongly: live ones, none of its sources, that rank between it and
+    one of these; and whatever the site has below a source that is gone and kept. `fates`: such sources, and those that the
+    site still has."""
+    kept, here = fates
     mine = {row.path for row in stand.roots}
     databases = {file.database for file in stand.merged}
     rows = standing_rows.source_rows(connection, receiver, site_id, databases)
     rows = [row for row in rows if row.path not in mine and any(_meets(row, file) for file in stand.merged)]
     roots = [root for root in stand.roots if any(root.rank < row.rank for row in rows)]
-    devices = catalog_rows.devices_of_files(connection, [f.file_id for f in (*rows, *stand.merged, *roots)])
-    found = []
+    concerned = (*rows, *stand.merged, *roots, *kept, *(here if kept else ()))
+    devices = catalog_rows.devices_of_files(connection, [f.file_id for f in concerned])
+
+    def overlap(one: CatalogFile, other: CatalogFile) -> bool:
+        return merge_rows.overlapping(devices.get(one.file_id, ()), devices.get(other.file_id, ()))
+
+    found = {row.path for row in (*rows, *here) if any(row.rank < gone.rank and overlap(row, gone) for gone in kept)}
     for row in rows:
-        here = devices.get(row.file_id, ())
-        above = [m for m in stand.merged if _meets(row, m) and merge_rows.overlapping(here, devices.get(m.file_id, ()))]
-        low = [r.rank for r in roots if merge_rows.overlapping(here, devices.get(r.file_id, ()))]
+        above = [m for m in stand.merged if _meets(row, m) and overlap(row, m)]
+        low = [r.rank for r in roots if overlap(row, r)]
         if low and any(outranked(min(low), file.rank, row.rank) for file in above):
-            found.append(row.path)
+            found.add(row.path)
     return sorted(found)
 
 
@@ -160,6 +176,13 @@ def _act(connection: Connection, receiver: str, site_id: str, stand: Stand, outc
     if outcome.action != "wait":
         standing_rows.set_waits(connection, merged if stand.waits else (), {})
     if outcome.action == "stand":
+        return
+    if outcome.action == "below":
+        ranks = {file.file_id: below_live(file.rank) for file in stand.merged if not file.kept}
+        catalog_rows.rank_files(connection, ranks)
+        catalog_rows.mark_files(connection, ranks, "dropped")
+        merge_rows.unmerge(connection, receiver, ranks, at)
+        _conclude(connection, receiver, site_id, stand)
         return
     merge_rows.unmerge(connection, receiver, merged, at)  # what was derived from it since is read apart again
     if outcome.action == "go":
@@ -172,7 +195,6 @@ def _act(connection: Connection, receiver: str, site_id: str, stand: Stand, outc
         standing_rows.set_waits(connection, merged, outcome.late)
         told = [{"site_id": site_id, "path": path, "reason": why} for path, why in outcome.late.items()]
         record_many(connection, "merge.waits", told)
-    _ask(connection, receiver, site_id, outcome.approve)
 
 
 def _conclude(connection: Connection, receiver: str, site_id: str, stand: Stand) -> None:
@@ -184,9 +206,3 @@ def _conclude(connection: Connection, receiver: str, site_id: str, stand: Stand)
     done = [replace(d, state="done", reason=None) for d in (*covered, *approved)]
     landing_rows.put_drops(connection, receiver, site_id, done)
     record_many(connection, "file.removed", [{"site_id": site_id, "path": d.path, "approved": True} for d in approved])
-
-
-def _ask(connection: Connection, receiver: str, site_id: str, approve: Mapping[str, str]) -> None:
-    drops = landing_rows.drops_of_paths(connection, receiver, site_id, approve)
-    asked = [replace(drop, state="waiting", reason=approve[path]) for path, drop in drops.items()]
-    landing_rows.put_drops(connection, receiver, site_id, asked)

@@ -3,7 +3,8 @@
 A stand (merged files that stand alone, with the sources whose points they hold together) cannot give up one source: nobody
 can tell its points from those of the others. So whatever becomes of one of them at the site takes effect when all of them
 are answered for: come again as live files, covered by others, or gone for good. Until then the stand is read as it is, and
-what is late is named. Source: docs/decisions/0007-settled-files-are-replaced-whole.md.
+what is late is named. Where a source is gone and its points stay, the stand stays too, below all live files of its site.
+Source: docs/decisions/0007-settled-files-are-replaced-whole.md.
 """
 
 from __future__ import annotations
@@ -58,24 +59,22 @@ class Again:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`action`: stand (nothing to do), go (out of the catalog, its sources are read), wait.
-
-    Waiting: `late` {path: why} are the files whose content readers do not see yet, `again` what the site is asked for,
-    `approve` {path: why} the vanished files whose points only the operator may give up.
-    """
+    """`action`: stand (nothing to do), go (out of the catalog, its sources are read), below (it ranks below all live files
+    from now on), wait (`late` {path: why}: whose content readers do not see yet; `again`: what the site is asked for)."""
 
     action: str
     late: Mapping[str, str] = field(default_factory=dict)
     again: tuple[Again, ...] = ()
-    approve: Mapping[str, str] = field(default_factory=dict)
 
 
 def judge(roots: Iterable[Root], beneath: Iterable[str] = ()) -> Outcome:
-    """What becomes of a stand. `beneath`: live files that are none of its sources and which it outranks wrongly, since one
-    of its sources ranks below them."""
+    """What becomes of a stand. `beneath`: files that the site has and which the stand outranks wrongly, since one of its
+    sources ranks below them, or one that is gone above."""
     roots = sorted(roots, key=lambda root: root.path)
     if all(root.fate in _ANSWERED for root in roots):
         return Outcome("go")
+    if all(root.fate in _ANSWERED | _GONE for root in roots):
+        return Outcome("below")
     late = dict.fromkeys(beneath, "it")
     for root in roots:
         if root.fate is Fate.COVERED:
@@ -87,14 +86,9 @@ def judge(roots: Iterable[Root], beneath: Iterable[str] = ()) -> Outcome:
             late[root.path] = "its deletion or change"
     if not late:
         return Outcome("stand")
-    kept = [root for root in roots if root.fate is Fate.KEPT]
-    gone = [root for root in roots if root.fate in _GONE]
     coming = [root for root in roots if root.fate in _COMING]
-    why = _why(gone, coming, [root for root in roots if root.fate is Fate.COVERING])
+    why = _why(coming, [root for root in roots if root.fate is Fate.COVERING])
     told = {path: f"{what} is not read yet: {why}" for path, what in sorted(late.items())}
-    if gone:
-        approve = {root.path: _ask(root.path, sorted(late)) for root in kept}
-        return Outcome("wait", told, approve=approve)
     again = tuple(
         Again(root.path, root.generation, f"a settled file that holds its points has to be replaced: {why}")
         for root in coming
@@ -108,22 +102,12 @@ def outranked(low: Rank, high: Rank, between: Rank) -> bool:
     return low < between < high
 
 
-def _why(gone: list[Root], coming: list[Root], covering: list[Root]) -> str:
-    if gone:
-        files = _named([root.path for root in gone])
-        return f"a settled file holds its points together with those of {files}, which the site has no more; approve decides"
+def _why(coming: list[Root], covering: list[Root]) -> str:
     if troubled := next((root for root in coming if root.trouble), None):
         return f"it waits for {troubled.path}, which is {troubled.trouble}"
     if coming:
         return f"{_named([root.path for root in coming])} of a settled file has to come again; the next sync sends it"
     return f"it waits for what covers {_named([root.path for root in covering])}"
-
-
-def _ask(path: str, late: list[str]) -> str:
-    return (
-        f"{path} was dropped at the site and is kept in a settled file together with points that changed at the site "
-        f"({_named(late)}); approve gives its points up, so that the change is read"
-    )
 
 
 def _named(paths: list[str]) -> str:

@@ -22,7 +22,10 @@ QUIET = [Fate.HERE, Fate.COVERING, Fate.KEPT, Fate.ASKED]
 ANSWERED = [Fate.AGAIN, Fate.COVERED, Fate.LEFT]
 
 
-@pytest.mark.parametrize("fates", [(a, b) for a, b in product(QUIET, QUIET)], ids=str)
+GONE = [Fate.KEPT, Fate.ASKED]
+
+
+@pytest.mark.parametrize("fates", [(a, b) for a, b in product(QUIET, QUIET) if not {a, b} <= {*GONE}], ids=str)
 def test_nothing_changed_nothing_happens(fates: tuple[Fate, Fate]) -> None:
     assert judge([root("a", fates[0]), root("b", fates[1])]).action == "stand"
 
@@ -32,6 +35,11 @@ def test_it_goes_when_every_source_is_answered_for(fates: tuple[Fate, ...]) -> N
     assert judge([root(str(n), fate) for n, fate in enumerate(fates)]).action == "go"
 
 
+@pytest.mark.parametrize("fates", list(product(GONE, [*GONE, *ANSWERED])), ids=str)
+def test_it_ranks_below_live_files_once_its_site_has_nothing_of_it_but_live_files(fates: tuple[Fate, ...]) -> None:
+    assert judge([root(str(n), fate, changed=True) for n, fate in enumerate(fates)]).action == "below"
+
+
 def test_the_same_content_sent_again_asks_for_nothing() -> None:
     assert judge([root("a", Fate.AGAIN), root("b", Fate.HERE)]).action == "stand"
 
@@ -39,29 +47,24 @@ def test_the_same_content_sent_again_asks_for_nothing() -> None:
 @pytest.mark.parametrize("fate", [Fate.AGAIN, Fate.TOLD, Fate.COVERED, Fate.LEFT], ids=str)
 def test_one_late_source_asks_for_all_that_the_site_still_has(fate: Fate) -> None:
     outcome = judge([late(fate), root("a", Fate.HERE), root("b", Fate.TOLD, changed=True), root("c2", Fate.AGAIN)])
-    assert outcome.action == "wait" and not outcome.approve
+    assert outcome.action == "wait"
     coming = {"a", "b"} | ({f"late-{fate}"} if fate is Fate.TOLD else set())
     assert {one.path for one in outcome.again} == coming
     assert outcome.late[f"late-{fate}"] and "come again" in outcome.late[f"late-{fate}"]
     assert ("c" in outcome.late) == (fate is Fate.COVERED)
 
 
+@pytest.mark.parametrize("gone", GONE, ids=str)
 @pytest.mark.parametrize("fate", [Fate.AGAIN, Fate.TOLD, Fate.COVERED, Fate.LEFT], ids=str)
-def test_points_of_a_vanished_source_are_given_up_by_the_operator_alone(fate: Fate) -> None:
-    outcome = judge([late(fate), root("a", Fate.HERE), root("kept", Fate.KEPT)])
-    assert outcome.action == "wait" and outcome.again == ()
-    assert list(outcome.approve) == ["kept"] and f"late-{fate}" in outcome.approve["kept"]
-    assert "kept" in outcome.late[f"late-{fate}"]
+def test_a_vanished_source_keeps_nobody_waiting(fate: Fate, gone: Fate) -> None:
+    outcome = judge([late(fate), root("a", Fate.HERE), root("gone", gone)])
+    assert outcome.action == "wait"
+    assert {one.path for one in outcome.again} == {"a"} | ({f"late-{fate}"} if fate is Fate.TOLD else set())
 
 
-def test_who_is_asked_already_is_not_asked_again() -> None:
-    outcome = judge([late(Fate.TOLD), root("gone", Fate.ASKED)])
-    assert (outcome.action, outcome.again, dict(outcome.approve)) == ("wait", (), {})
-
-
-def test_a_kept_file_whose_deletions_came_is_late_itself() -> None:
+def test_a_kept_file_whose_deletions_came_asks_for_the_others() -> None:
     outcome = judge([root("kept", Fate.KEPT, changed=True), root("a", Fate.HERE)])
-    assert outcome.action == "wait" and list(outcome.approve) == ["kept"] and "kept" in outcome.late
+    assert outcome.action == "wait" and [one.path for one in outcome.again] == ["a"] and "kept" in outcome.late
 
 
 def test_a_source_in_quarantine_is_not_asked_for_but_named() -> None:
