@@ -5,7 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +16,7 @@ from airflow.sdk.execution_time.context import set_current_context
 
 from tests.dags.conftest import Centre
 from tests.dags.test_runs import Dag
-from tidemark.errors import PermanentError, UnreachableError
+from tidemark.errors import CorruptionError, PermanentError, UnreachableError
 from tidemark.flows.prove import status, why
 from tidemark.orchestration import sync_tasks
 
@@ -119,3 +121,17 @@ def test_a_dry_run_is_no_try(centre: Centre) -> None:
     with set_current_context({"ti": instance, "params": {"dry_run": True}}), pytest.raises(UnreachableError):  # type: ignore[typeddict-item]
         sync_tasks.select_files("plant1", "", params={"dry_run": True})
     assert link_of(centre)["state"] == "new"
+
+
+def test_a_damaged_ledger_is_told_as_damage(centre: Centre) -> None:
+    Dag("manual__1").whole()
+    place = centre.root / "ledger.db"
+    with closing(sqlite3.connect(place)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    sound = place.read_bytes()
+    for old, new in ((b"CREATE TABLE run (", b"CREATE TABLE rum ("), (b"first_seen DOUBLE", b"first_sefn DOUBLE")):
+        assert old in sound
+        place.write_bytes(sound.replace(old, new))
+        with pytest.raises(CorruptionError, match=r"the ledger is damaged.*ledger\.db") as told:
+            Dag("manual__2").whole()
+        assert "./tidemark ledger rebuild" in told.value.hint

@@ -8,16 +8,29 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-from tidemark.errors import CorruptionError
+from tidemark.errors import CorruptionError, TidemarkError
 from tidemark.ledger.database import Ledger, damaged
 from tidemark.ledger.migrations import SERIAL, column_comments, known_migrations, statements
 
 _SCHEMA = (
     "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' AND name <> 'tidemark_schema'"
 )
+
+
+@contextmanager
+def surprises_judged(ledger: Ledger) -> Iterator[None]:
+    """Within the block an error that is not ours becomes the ledger's damage, where it is damaged."""
+    try:
+        yield
+    except TidemarkError:
+        raise
+    except Exception as surprise:
+        if damage := damage_of(ledger):
+            raise damage from surprise
+        raise
 
 
 def damage_of(ledger: Ledger) -> CorruptionError | None:

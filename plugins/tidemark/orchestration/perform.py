@@ -28,11 +28,12 @@ def perform(act: Callable[[App], T]) -> T:
     """Run one step of a flow as an Airflow task. Raises AirflowSkipException when the link's window is over."""
     from airflow.sdk.exceptions import AirflowSkipException
 
+    from tidemark.ledger.soundness import surprises_judged
     from tidemark.orchestration.attempts import noted
     from tidemark.orchestration.retry_policy import advice, soon
 
     try:
-        with opened() as app, noted(app):
+        with opened() as app, noted(app), surprises_judged(app.ledger):
             return soon(lambda: act(app))
     except WindowOverError as over:
         raise AirflowSkipException(advice(over)) from over
@@ -46,9 +47,13 @@ def perform(act: Callable[[App], T]) -> T:
 def opened() -> Iterator[App]:
     """An App of the standing settings, its remote stores opened at their first use; its ledger is closed at the end."""
     from tidemark.flows.app import open_app
+    from tidemark.ledger.database import Ledger
+    from tidemark.ledger.soundness import surprises_judged
     from tidemark.orchestration.late_store import open_late
 
-    app = replace(open_app(standing(os.environ)), opener=open_late)
+    settings = standing(os.environ)
+    with surprises_judged(Ledger(settings.ledger.url, settings.root)):
+        app = replace(open_app(settings), opener=open_late)
     try:
         yield app
     finally:
