@@ -25,6 +25,8 @@ MOST_MODS = 1 << 26
 """Bytes of a file of deletions: about a million of them."""
 MOST_SMALL = 1 << 24
 """Bytes of a paper that tells of one thing: a decision, a settled merge, a mark."""
+NO_LINK = "put the folder or file itself in the link's place; one that lies on another disk is mounted there (mount --bind)"
+"""What helps where a symlink stands in what is ours."""
 
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -108,7 +110,7 @@ def _step(file: UntrustedFile, name: str, above: int | None, how: int) -> int:
     except OSError as broken:
         if above is not None and broken.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(name, above):
             raise CorruptionError(
-                f"{file.path} is or lies below a symlink; links are not followed", subject=file.path
+                f"{file.path} is or lies below a symlink; links are not followed", hint=NO_LINK, subject=file.path
             ) from broken
         if broken.errno in _NOT_THERE:
             raise FileNotFoundError(errno.ENOENT, "No such file", str(file)) from broken

@@ -14,9 +14,10 @@ from tidemark.proof.passed_over import LET_LIST
 from tidemark.settings import ReceiverSettings, SiteSettings
 from tidemark.stores.disk_rows import UNLISTED
 from tidemark.stores.listing import glance, told, unknown
-from tidemark.stores.opening import TIERS, StoreAddress
+from tidemark.stores.opening import TIERS, StoreAddress, local_root
 from tidemark.stores.protocol import Store, Tier
 from tidemark.tsfiles.names import RESOURCE
+from tidemark.untrusted_files import NO_LINK
 
 LOW_BYTES = 1_000_000_000
 CLOCK_SECONDS = 5.0  # a larger difference makes times in logs and landings hard to read side by side
@@ -34,10 +35,22 @@ Clock = Callable[[], float]
 
 
 def check_receiver(receiver: ReceiverSettings, opener: Opener, clock: Clock) -> Sequence[Check]:
-    """The receiver's store: reached, written to, space."""
+    """The receiver's store: reached, written to, space; of one on this machine, no symlink in the way of its files."""
     name = f"receiver {receiver.name}"
     address = StoreAddress.of(receiver)
-    return looked_at(name, address, opener, lambda store: written_to(name, store, clock))
+    found = list(looked_at(name, address, opener, lambda store: written_to(name, store, clock)))
+    if address.url.startswith("file://"):
+        found += _links_below(name, Path(local_root(address.url)))
+    return found
+
+
+def _links_below(name: str, root: Path) -> Iterator[Check]:
+    """Symlinks among the receiver's folders, and in `data/` down to partitions: what lies behind one is not read."""
+    for where in ("*", "data/*", "data/*/*"):
+        for place in sorted(root.glob(where)):
+            if place.is_symlink():
+                path = str(place.relative_to(root))
+                yield bad(f"{name}: {path}", PermanentError(f"{path} is a symlink; links are not followed"), NO_LINK)
 
 
 def check_site(site: SiteSettings, opener: Opener, clock: Clock) -> Sequence[Check]:

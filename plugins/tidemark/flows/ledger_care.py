@@ -29,7 +29,7 @@ from tidemark.flows.rebuild_result import Findings, Lost, RebuildResult
 from tidemark.flows.rebuild_schemas import write_schemas
 from tidemark.ledger import audit, events, rebuild_rows
 from tidemark.ledger.backup import back_up, copy_rows, used_tables
-from tidemark.ledger.database import Ledger
+from tidemark.ledger.database import Ledger, make_folder
 from tidemark.ledger.leases import Leases, this_process
 from tidemark.ledger.migrations import migrate, schema_version
 from tidemark.load.place import folder_name
@@ -149,7 +149,7 @@ def _make_way(settings: Settings, target: Ledger, replace: bool) -> str:
 def _workshop(settings: Settings, clock: Callable[[], float]) -> Iterator[App]:
     """An app with an empty ledger of its own in `var/rebuild/`, which goes at the end; one rebuild at a time."""
     folder = settings.root / "var" / "rebuild"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with (folder / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel lets go of it when this process dies

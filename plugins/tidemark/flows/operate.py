@@ -14,7 +14,15 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from tidemark.errors import CorruptionError, NotFoundError, OwnershipError, TaskLimitError, TidemarkError, UsageError
+from tidemark.errors import (
+    CorruptionError,
+    GuardError,
+    NotFoundError,
+    OwnershipError,
+    TaskLimitError,
+    TidemarkError,
+    UsageError,
+)
 from tidemark.flows import link_quarantine
 from tidemark.flows.admitting import local_root, site_of
 from tidemark.flows.app import App
@@ -213,9 +221,16 @@ def approve(app: App, run_id: str) -> Decision:
         return Decision({"run": run_id, "approved": paths})
     with app.ledger.read() as connection:
         landings = [row for name in app.settings.receivers for row in landing_rows.landings(connection, name).values()]
+        approved = audit.decided(connection, "approve", run_id)
     known = any(row.run_id == run_id for row in landings)
     if run is None and not known:
         raise NotFoundError(f"no run named {run_id!r} has drops that wait", hint="./tidemark status", subject=run_id)
+    if link is not None and link.guard_run not in (None, link.approved_run) and not approved:
+        raise GuardError(
+            f"no drops of run {run_id} wait: {link.guard_run} looked again since, and its drops do: {link.guard}",
+            hint=f"look at ./tidemark plan {link.link}; then ./tidemark approve {link.guard_run}",
+            subject=run_id,
+        )
     return Decision({"run": run_id, "approved": [], "note": "no drops of this run wait for approval"})
 
 

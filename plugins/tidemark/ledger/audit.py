@@ -28,6 +28,12 @@ def record(connection: Connection, action: str, subject: str, **detail: Any) -> 
     )
 
 
+def decided(connection: Connection, action: str, subject: str) -> bool:
+    """Whether that was decided before."""
+    sql = "SELECT COUNT(*) FROM audit WHERE action = :action AND subject = :subject"
+    return bool(connection.execute(sa.text(sql), {"action": action, "subject": subject}).scalar_one())
+
+
 def who() -> str:
     """user@host of this command; the number of the user where the system has no name for it (containers)."""
     try:

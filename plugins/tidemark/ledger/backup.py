@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import DiskFullError, PermanentError
-from tidemark.ledger.database import Ledger, close_to_others
+from tidemark.ledger.database import Ledger, close_to_others, make_folder
 from tidemark.ledger.migrations import migrate
 from tidemark.machine_limits import limits_named
 
@@ -28,7 +28,7 @@ _PASSING = ("lease", "line_place", "link_attempt")  # rows of who works, or died
 
 def back_up(ledger: Ledger, target: Path) -> int:
     """Write a copy of `ledger` to the file `target`, which comes into being whole or not at all; returns its bytes."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     part = target.with_name(target.name + ".part")
     part.unlink(missing_ok=True)
     try:

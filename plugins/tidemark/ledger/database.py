@@ -68,7 +68,7 @@ def _absolute(url: str, root: Path | None) -> str:
         path = Path(parsed.database)
         path = path if path.is_absolute() else (root or Path.cwd()) / path
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
         except OSError as refused:
             raise PermissionDeniedError(
                 f"the ledger's folder {path.parent} cannot be made: {refused.strerror}",
@@ -102,6 +102,14 @@ def _engine(url: str) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+def make_folder(folder: Path) -> None:
+    """A folder, and those above it, into which none but its owner writes, whatever the umask: who may write into a ledger's
+    folder may put another ledger into its place. One that is there stays as it is."""
+    for one in reversed((folder, *folder.parents)):
+        if not one.exists():
+            one.mkdir(mode=0o755, exist_ok=True)
 
 
 def close_to_others(path: Path) -> None:

@@ -253,3 +253,19 @@ def test_a_rebuild_takes_over_the_lease_of_a_process_that_was_killed_and_of_no_o
         holder.kill()
         holder.wait()
     assert edge.run("ledger", "rebuild", "--replace", "--yes").code == 0
+
+
+def test_a_run_that_a_newer_one_took_over_from_names_that_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A schedule runs on while somebody thinks: what waits then is the newest run's."""
+    monkeypatch.chdir(tmp_path)
+    edge = Commanded(tmp_path, monkeypatch)
+    first = _approve(edge)
+    newest = edge.sync()
+    assert newest.code == 22 and newest.json["run"] not in first
+    said = edge.run(*first)
+    said.refused(22, newest.json["run"])
+    assert f"./tidemark approve {newest.json['run']}" in said.json["hint"]
+    approve = ["approve", newest.json["run"], "--yes"]
+    for words in (approve, ["sync", "plant1"], approve, first):
+        said = edge.run(*words)
+        assert said.code == 0, (words, said)

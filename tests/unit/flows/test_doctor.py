@@ -158,3 +158,16 @@ def test_a_site_read_in_place_is_not_written_to(place: Path) -> None:
     assert report.exit_code == 0
     assert "read in place" in found(report, "site plant1: snapshot").detail
     assert not (place / "site" / "data" / ".tidemark").exists()
+
+
+@pytest.mark.parametrize("moved", ["data", "data/root.a", "data/root.a/7", "schema"])
+def test_a_folder_of_the_receiver_that_became_a_symlink(place: Path, moved: str) -> None:
+    """As when a disk is full and `data/` is moved to a larger one: nothing behind the link is read."""
+    folder = place / "centre" / moved
+    (place / "larger").mkdir()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.symlink_to(place / "larger")
+    report = examine(place)
+    assert report.exit_code == 6
+    check = found(report, f"receiver centre: {moved}")
+    assert not check.ok and "symlink" in check.detail and "mount" in check.hint

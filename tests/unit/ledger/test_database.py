@@ -125,3 +125,17 @@ def test_a_ledger_that_others_could_read_is_closed_to_them_when_it_is_opened(tmp
         assert set(modes(tmp_path).values()) == {0o600}
     for ledger in (again, made):
         ledger.close()
+
+
+def test_others_cannot_put_another_ledger_in_its_place(tmp_path: Path) -> None:
+    """Whatever the umask: who may write into the folder may rename what lies in it."""
+    before = os.umask(0)
+    try:
+        ledger = Ledger(f"sqlite:///{tmp_path}/new/var/ledger.db")
+        migrate(ledger)
+        back_up(ledger, tmp_path / "new" / "var" / "backup" / "one.db")
+    finally:
+        os.umask(before)
+    ledger.close()
+    for folder in ("new", "new/var", "new/var/backup"):
+        assert not (tmp_path / folder).stat().st_mode & 0o022, folder
