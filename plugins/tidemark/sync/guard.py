@@ -4,8 +4,9 @@ Pure. Three questions, in this order; what the operator approved passes all of t
 
 1. Was it looked for? Below a data folder that is missing, or has not even a folder in it, nothing is seen: what was there is
    not told, whatever other files seem to hold it, and whatever the link's `deletes` says.
-2. Does the site look lost otherwise, no TsFile at all or none in one data folder? Then nothing is told but what new files of
-   this very run explain: a compaction may have emptied that folder.
+2. Does the site look lost otherwise, no TsFile at all, or, with `deletes = "apply"`, none in one data folder? Then nothing
+   is told but what new files of this very run explain: a compaction may have emptied that folder. With `keep` it costs no
+   point to tell the rest, and a server whose last late points were deleted empties its unsequence folder, too.
 3. With `deletes = "apply"`: are more files gone than the link's limits, those left out that new files explain? A file that
    the receiver has already explains nothing here: it may have spanned these times for years.
 """
@@ -60,7 +61,7 @@ def judge(
     this run may hold its points."""
     unseen = (*view.missing, *view.hollow)
     asking = [p for p in gone if p not in approved and (p not in explained or not view.listed or _below(p, unseen))]
-    lost = _looks_lost(asking, view)
+    lost = _looks_lost(asking, view, limits)
     reason = lost or _too_many(asking, view, limits)
     if not reason:
         return Verdict(tuple(gone))
@@ -68,13 +69,15 @@ def judge(
     return Verdict(tuple(p for p in gone if p not in held), tuple(asking), reason, bool(lost))
 
 
-def _looks_lost(gone: Sequence[str], view: View) -> str:
+def _looks_lost(gone: Sequence[str], view: View, limits: Limits) -> str:
     if missing := _holding(gone, view.missing):
         return f"the site's folder is missing or not mounted: {', '.join(missing)}"
+    if hollow := _holding(gone, view.hollow):
+        return f"the site's folder looks empty or not mounted: {', '.join(hollow)}"
     if gone and not view.listed:
         return f"the site looks empty, the ledger knows {view.known} files"
-    if bare := _holding(gone, view.bare):
-        return f"the site's folder looks empty or not mounted: {', '.join(bare)}"
+    if limits.apply and (bare := _holding(gone, view.bare)):
+        return f"the site's folder has no TsFile any more: {', '.join(bare)}"
     return ""
 
 

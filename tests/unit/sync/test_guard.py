@@ -20,13 +20,24 @@ def test_a_few_drops_are_told() -> None:
     [
         (View(known=2, listed=0), "looks empty"),
         (View(known=50, listed=48, missing=("data/sequence",)), "missing"),
-        (View(known=50, listed=48, bare=("data/sequence",)), "looks empty or not mounted: data/sequence"),
+        (
+            View(known=50, listed=48, bare=("data/sequence",), hollow=("data/sequence",)),
+            "looks empty or not mounted: data/sequence",
+        ),
     ],
 )
 def test_a_source_that_looks_lost_drops_nothing(limits: Limits, view: View, word: str) -> None:
     verdict = judge(DROPS, view, limits)
     assert (verdict.told, verdict.held) == ((), tuple(DROPS))
     assert word in verdict.reason
+
+
+def test_a_folder_without_files_holds_back_what_would_be_removed() -> None:
+    """Its last files may have been deleted whole, and it may be an empty mount point further down."""
+    view = View(known=50, listed=48, bare=("data/sequence",))
+    assert judge(DROPS, view, KEEP).told == tuple(DROPS)
+    verdict = judge(DROPS, view, APPLY, explained=DROPS[:1])
+    assert (verdict.told, verdict.held) == ((DROPS[0],), (DROPS[1],)) and "no TsFile any more" in verdict.reason
 
 
 def test_a_folder_that_never_held_anything_is_no_reason() -> None:
