@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidemark.errors import NotFoundError, RetryableError, TidemarkError, UnreachableError
+from tidemark.errors import NotFoundError, PermanentError, RetryableError, TidemarkError, UnreachableError
 from tidemark.flows.app import App
 from tidemark.ledger import link_rows
 from tidemark.ledger.run_rows import MODS, SEND, item_bytes
@@ -22,21 +22,29 @@ from tidemark.sync.selection import look
 from tidemark.sync.window import opens
 from tidemark.sync.work import Options
 
+MOUNTED = (
+    "is the disk mounted there? ./tidemark doctor; if the files are gone for good, ./tidemark sync names what to approve"
+)
+
 
 def add_unsent(app: App, site: Site, store: Store, told: tuple[list[Unsent], list[tuple[str, TidemarkError]]]) -> None:
     """Add what is not sent, or why nobody can say that, to what was `told` so far: (unsent, not verified)."""
     unsent, unverified = told
     try:
-        unsent += unsent_files(app, site, store)
+        found, lost = unsent_files(app, site, store)
+        unsent += found
+        if lost:
+            unverified.append((site.name, PermanentError(lost, hint=MOUNTED, subject=site.name)))
     except UnreachableError:
         raise
     except (NotFoundError, RetryableError) as error:
         unverified.append((site.name, error))
 
 
-def unsent_files(app: App, site: Site, store: Store) -> list[Unsent]:
-    """The files that the next run of the site's link would send, and those that wait for a compaction, by path. A listing
-    that shows nothing new is the site's newest whole one, and noted so. Raises what looking at a site raises."""
+def unsent_files(app: App, site: Site, store: Store) -> tuple[list[Unsent], str]:
+    """The files that the next run of the site's link would send, and those that wait for a compaction, by path; and why a
+    folder or disk of the site seems to be away, "" where none does. A listing that shows nothing new is the site's newest
+    whole one, and noted so. Raises what looking at a site raises."""
     link = app.link(site.link)
     began = app.clock()
     selection = look(looking.Site(app.ledger, link, app.site(link.site), store), Options())
@@ -54,7 +62,7 @@ def unsent_files(app: App, site: Site, store: Store) -> list[Unsent]:
     if known is not None and _nothing_new(selection):
         with app.ledger.write() as connection:
             link_rows.note_listed(connection, link.name, began)
-    return sorted(found, key=lambda one: one.path)
+    return sorted(found, key=lambda one: one.path), selection.guard if selection.lost else ""
 
 
 def sealed_at(mtime: float, waiting: float | None, selected: float | None, clock: float) -> float:

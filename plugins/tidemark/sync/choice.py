@@ -65,6 +65,7 @@ class Selection:
     forgotten: tuple[str, ...] = ()  # vanished before they were ever acknowledged
     skipped: Mapping[str, str] = field(default_factory=dict)
     guard: str = ""  # why drops are held
+    lost: bool = False  # because a folder or disk of the site seems to be away: what is held may be there still
     approved: bool = False  # drops go that the operator let go
     waiting: tuple[RunItem, ...] = ()  # sent once a compaction has ended
     whole: bool = True  # the listing showed all of the site
@@ -134,6 +135,7 @@ def choose(facts: Facts, link: LinkSettings, data: Sequence[str], options: Optio
         forgotten=forgotten,
         skipped={**dict(facts.changes.skipped), **facts.unreadable},
         guard=verdict.reason,
+        lost=verdict.away,
         approved=any(path in facts.approved for path in verdict.told),
         waiting=tuple(_item(c, SEND) for c in facts.changes.waiting if _is_wanted(c.file, facts, link)),
     )

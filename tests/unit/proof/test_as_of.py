@@ -281,3 +281,19 @@ def test_a_link_that_never_ran_is_new_and_not_stale(deploy) -> None:
         d.sync()
     assert coverage(d.app, d.receiver).exit_code == 23, "it was to be listed, and was not"
     assert (status(d.app).links[0].state, status(d.app).exit_code) == ("failed", 23)
+
+
+@pytest.mark.parametrize("away", ["the site", "a folder", "what is in it"])
+def test_a_site_whose_disk_is_away_is_not_verified(deploy, away: str) -> None:
+    """Nothing there can be compared, so nothing there is proved."""
+    d = deploy(3)
+    d.sync()
+    folder = {"the site": d.site, "a folder": d.files()[0].parents[3]}.get(away, d.files()[0].parents[2])
+    folder.rename(d.site.parent / "away")
+    for deep in (False, True):
+        report = verify(d.app, d.receiver, deep=deep)
+        assert report.exit_code == 6, report
+        assert "mounted" in report.as_json()["error"] or "empty" in report.as_json()["error"], report.as_json()
+        assert "./tidemark doctor" in report.as_json()["hint"]
+    (d.site.parent / "away").rename(folder)
+    assert verify(d.app, d.receiver).exit_code == 0
