@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -149,7 +149,7 @@ class LivingIoTDB0:
         self.node.close()
 
 
-VERSIONS = {"2.0.1-beta": LivingIoTDB2, "0.12.0": LivingIoTDB0}
+VERSIONS: dict[str, Callable[[], LivingServer]] = {"2.0.1-beta": LivingIoTDB2, "0.12.0": LivingIoTDB0}
 
 
 def wait_until_still(server: LivingServer) -> None:
