@@ -74,7 +74,7 @@ def test_a_file_that_a_task_is_to_prove_is_fetched_though_it_holds_none_of_its_d
     assert isinstance(far.task, MergeTask)
     other = tmp_path / "other.tsfile"
     other.write_bytes(b"of other devices")
-    proof = (("other.tsfile", hashlib.sha256(other.read_bytes()).hexdigest()),)
+    proof = (("other.tsfile", hashlib.sha256(other.read_bytes()).hexdigest(), 1 << 20),)
     outcome = run_far(replace(far, task=replace(far.task, prove=proof)))
     assert isinstance(outcome, MergeOutcome) and len(outcome.staged) == 1
     other.write_bytes(b"rotten")
