@@ -16,10 +16,12 @@ from tidemark.errors import CorruptionError, SourceVanishedError
 from tidemark.ledger import events, link_rows, run_rows, schema_position_rows
 from tidemark.ledger.run_rows import RunSchema
 from tidemark.ledger.schema_position_rows import SchemaPosition
+from tidemark.stores.disk_rows import UNLISTED
 from tidemark.stores.landing import landed_path
 from tidemark.stores.listing import unknown
 from tidemark.stores.protocol import Entry, Range
 from tidemark.sync.work import Site, Work
+from tidemark.untrusted_files import MOST_PAPER
 
 _PIECE = 1 << 20
 
@@ -80,7 +82,16 @@ def plan_pieces(site: Site) -> tuple[Sequence[Piece], Mapping[str, str]]:
     grown = [e for e in logs if e.path not in known or (e.size, e.mtime) != (known[e.path].position, known[e.path].mtime)]
     ranges = [Range(e.path, 0, known[e.path].position if e.path in known else 0) for e in grown]
     planned = map(plan_piece, grown, [known.get(e.path) for e in grown], site.source.digests(ranges))
-    return [piece for piece in planned if piece], dict(unknown(listing.odd))
+    pieces = [piece for piece in planned if piece]
+    too_large = {piece.path: _TOO_LARGE.format(piece.end - piece.start) for piece in pieces if not _fits(piece)}
+    return [piece for piece in pieces if _fits(piece)], {**dict(unknown(listing.odd)), **too_large}
+
+
+def _fits(piece: Piece) -> bool:
+    return piece.end - piece.start <= MOST_PAPER
+
+
+_TOO_LARGE = f"{UNLISTED}it gained {{:,}} bytes, of a schema log at most {MOST_PAPER:,} are sent at once"
 
 
 def _send(work: Work, piece: Piece) -> None:
