@@ -258,3 +258,14 @@ def test_the_far_program_ends_soon_after_its_line_whatever_it_is_at(start_sshd: 
         near.wait()
     gone, alive = psutil.wait_procs([program], timeout=10)
     assert gone and not alive
+
+
+def test_a_schema_log_of_a_terabyte_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edge = Commanded(tmp_path, monkeypatch, site_keys={"schema": "schema"})
+    edge.seal(1)
+    (edge.site / "schema").mkdir()
+    with (edge.site / "schema/mlog.bin").open("wb") as log:
+        log.truncate(1 << 40)
+    assert "schema/mlog.bin" in str(edge.run("plan", "plant1").json["skipped"])
+    edge.sync().refused(23, "schema/mlog.bin was left out", "1,099,511,627,776 bytes")
+    assert edge.devices() == ["root.sg.d1"]

@@ -169,17 +169,6 @@ def test_links_and_special_files_are_never_followed_and_are_gaps_where_data_may_
     edge.assert_in_step()
 
 
-def test_a_schema_log_of_a_terabyte_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    edge = Commanded(tmp_path, monkeypatch, site_keys={"schema": "schema"})
-    edge.seal(1)
-    (edge.site / "schema").mkdir()
-    with (edge.site / "schema/mlog.bin").open("wb") as log:
-        log.truncate(1 << 40)
-    assert "schema/mlog.bin" in str(edge.run("plan", "plant1").json["skipped"])
-    edge.sync().refused(23, "schema/mlog.bin was left out", "1,099,511,627,776 bytes")
-    assert edge.devices() == ["root.sg.d1"]
-
-
 def test_links_among_the_schema_are_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     edge = Commanded(tmp_path, monkeypatch, site_keys={"schema": "schema"})
     edge.seal(1)

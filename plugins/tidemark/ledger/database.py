@@ -20,7 +20,14 @@ from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from tidemark.errors import CorruptionError, DiskFullError, PermissionDeniedError, RetryableError, TidemarkError
+from tidemark.errors import (
+    CorruptionError,
+    DiskFullError,
+    PermanentError,
+    PermissionDeniedError,
+    RetryableError,
+    TidemarkError,
+)
 
 BUSY_TIMEOUT_MS = 30_000
 OWNER_ALONE = 0o600
@@ -151,6 +158,13 @@ def _translated(url: str) -> Iterator[None]:
         raise ours from broken
 
 
+def _other_than_a_file(url: str) -> str:
+    """The place of an SQLite database where something else is; "" else."""
+    parsed = sa.make_url(url)
+    place = Path(parsed.database or "") if parsed.drivername.startswith("sqlite") else Path()
+    return str(place) if place.is_absolute() and place.exists() and not place.is_file() else ""
+
+
 def _as_ours(broken: DBAPIError | sqlite3.Error, url: str) -> TidemarkError | None:
     safe = sa.make_url(url).render_as_string(hide_password=True)
     text = " ".join(str(getattr(broken, "orig", broken)).split())
@@ -164,6 +178,12 @@ def _as_ours(broken: DBAPIError | sqlite3.Error, url: str) -> TidemarkError | No
             return PermissionDeniedError(f"the ledger cannot be written: {safe}: {text}", hint="./tidemark doctor")
         case "damaged":
             return damaged(url, text)
+        case "away" if place := _other_than_a_file(url):
+            return PermanentError(
+                f"the ledger {place} is no regular file: no database can be there",
+                hint="move it away and put the ledger's file back, or ./tidemark ledger rebuild (docs/runbooks/ledger-lost.md)",
+                subject=place,
+            )
         case "away":
             return RetryableError(f"the ledger does not answer: {safe}: {text}", hint="./tidemark doctor")
     return None

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from tidemark.errors import CorruptionError, DiskFullError, RetryableError
+from tidemark.errors import CorruptionError, DiskFullError, PermanentError, RetryableError
 from tidemark.ledger.backup import back_up
 from tidemark.ledger.database import Ledger, now
 from tidemark.ledger.migrations import migrate
@@ -55,6 +56,14 @@ def test_a_database_that_is_no_database_is_called_damaged(tmp_path: Path) -> Non
     with pytest.raises(CorruptionError, match=r"ledger\.db") as damaged:
         migrate(Ledger(f"sqlite:///{tmp_path / 'ledger.db'}"))
     assert "ledger rebuild" in damaged.value.hint
+
+
+@pytest.mark.parametrize("put", [Path.mkdir, os.mkfifo])
+def test_where_no_database_can_be_somebody_is_needed(tmp_path: Path, put: Callable[[Path], None]) -> None:
+    put(tmp_path / "ledger.db")
+    with pytest.raises(PermanentError, match=r"ledger\.db is no regular file") as refused:
+        migrate(Ledger(f"sqlite:///{tmp_path / 'ledger.db'}"))
+    assert "ledger rebuild" in refused.value.hint
 
 
 def test_a_database_that_is_full_says_so(tmp_path: Path) -> None:
