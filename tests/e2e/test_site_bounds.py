@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.commanded import Commanded
 from tests.e2e.store_ends import QUICK, TIERS, address
 from tests.e2e.test_sync_bad_files import WAYS_IN, site_over
 from tests.services.processes import descendants

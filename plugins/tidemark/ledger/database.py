@@ -181,7 +181,7 @@ def _as_ours(broken: DBAPIError | sqlite3.Error, url: str) -> TidemarkError | No
         case "away" if place := _other_than_a_file(url):
             return PermanentError(
                 f"the ledger {place} is no regular file: no database can be there",
-                hint="move it away and put the ledger's file back, or ./tidemark ledger rebuild (docs/runbooks/ledger-lost.md)",
+                hint="move it away; then put the ledger back, or ./tidemark ledger rebuild (docs/runbooks/ledger-lost.md)",
                 subject=place,
             )
         case "away":
