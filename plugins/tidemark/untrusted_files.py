@@ -106,7 +106,11 @@ def _step(file: UntrustedFile, name: str, above: int | None, how: int) -> int:
     try:
         return os.open(name, how, dir_fd=above)
     except PermissionError as refused:
-        raise PermissionDeniedError(f"cannot open {file}: {refused.strerror}", subject=file.path) from refused
+        raise PermissionDeniedError(
+            f"cannot open {file}: {refused.strerror}",
+            hint=f"give the user id {os.geteuid()} access to it, then run again",
+            subject=file.path,
+        ) from refused
     except OSError as broken:
         if above is not None and broken.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(name, above):
             raise CorruptionError(

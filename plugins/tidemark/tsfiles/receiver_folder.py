@@ -20,7 +20,10 @@ def refuse_receiver_folder(path: str) -> None:
 
 
 def refuse_data_file(path: str) -> None:
-    """Raises UsageError for a file that bears the name of a receiver's data file, wherever it lies."""
+    """Raises UsageError for a file that bears the name of a receiver's data file, wherever it lies, or leads to one."""
+    if Path(path).is_symlink():
+        path = str(Path(path).resolve())
+        refuse_receiver_folder(path)
     if _DATA_FILE.fullmatch(path.rpartition("/")[2]):
         raise _refused(path, "it is a data file of a receiver or of one of its nodes")
 

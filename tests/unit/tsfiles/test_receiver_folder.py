@@ -55,3 +55,12 @@ def test_by_spark(root: Path) -> None:
     source_of = pytest.importorskip("tidemark.tsfiles.spark_source")
     with pytest.raises(UsageError, match=r"wrong rows \(hint: ./tidemark read --out FILE.parquet"):
         source_of.TsFileSource({"path": str(root / "data")}).schema()
+
+
+def test_what_a_link_of_another_name_leads_to(root: Path, tmp_path: Path) -> None:
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    (aside / "1-1-0-0.tsfile").symlink_to(next((root / "data").rglob("*.tsfile")))
+    for place in (aside, aside / "1-1-0-0.tsfile", aside / "*.tsfile"):
+        with pytest.raises(UsageError, match="they alone give wrong rows"):
+            find_files([str(place)])
