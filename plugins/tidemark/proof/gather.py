@@ -93,6 +93,7 @@ def link_facts(
     noted, unverified = progress_of(connection), sender_rows.count_unverified(connection)
     distrusted = Counter(one.link for one in sender_rows.held(connection))
     kept: dict[str, Mapping[str, tuple[KeptFile, ...]]] = {}
+    damaged: dict[str, Sequence[Row]] = {}
     for r in report(connection, "link_status"):
         unsent = [u for u in report(connection, "unsent_files", link=r["link"]) if not u["reason"].startswith(without)]
         at_receiver = counts.get((r["receiver"], r["site_id"]), {})
@@ -100,6 +101,7 @@ def link_facts(
         skipped = passed_over(connection, found.link)
         if found.receiver not in kept:
             kept[found.receiver] = kept_files(connection, found.receiver)
+            damaged[found.receiver] = report(connection, "damaged_files", receiver=found.receiver)
         facts.append(
             replace(
                 found,
@@ -108,6 +110,7 @@ def link_facts(
                 unlisted=skipped.unlisted,
                 passed_over=skipped.notes,
                 kept=kept[found.receiver].get(r["site_id"], ()),
+                damaged=tuple(x["location"] for x in damaged[found.receiver] if x["site_id"] == r["site_id"]),
                 progress=noted.get(found.holder),
                 **_attempt(tried.get(found.link), alive),
             )

@@ -28,7 +28,8 @@ from tidemark.errors import PartialError, WindowOverError
 from tidemark.ledger.attempt_rows import FAILED, RETRYING, WORKING, Try
 from tidemark.progress import Figures, said
 from tidemark.proof.as_of import NEVER, AsOf, iso
-from tidemark.proof.kept_files import KeptFile, kept_json, kept_note
+from tidemark.proof.explanation import listed
+from tidemark.proof.kept_files import SHOWN, KeptFile, kept_json, kept_note
 from tidemark.proof.unproved import not_verified
 
 RED = ("failed", "stale")
@@ -84,6 +85,7 @@ class LinkFacts:
     passed_over: tuple[str, ...] = ()  # what else the newest listing skipped, in words
     late: tuple[tuple[str, str], ...] = ()  # (path, why) of changes that a settled file holds back
     kept: tuple[KeptFile, ...] = ()  # files that are gone at the site, which the receiver keeps
+    damaged: tuple[str, ...] = ()  # data files of the site whose digest was not the recorded one when it was last made
 
 
 @dataclass(frozen=True)
@@ -124,9 +126,15 @@ class LinkStatus:
             "receipt": {"unanswered": f.unanswered, "refused": f.refused, "quarantined": f.quarantined},
             "landings": {"unloaded": f.unloaded, "behind_gap": f.behind_gap, "rejected": f.rejected},
             "skipped": f.skipped,
+            "damaged": list(f.damaged[:SHOWN]),
             "quarantined": f.distrusted,
             "not_verified_at_source": f.unverified,
-            "notes": [*f.passed_over, *([not_verified(f.unverified, f.site)] if f.unverified else []), *kept_note(f.kept)],
+            "notes": [
+                *f.passed_over,
+                *([not_verified(f.unverified, f.site)] if f.unverified else []),
+                *kept_note(f.kept),
+                *damage_note(f.damaged),
+            ],
             "pending_drops": f.pending_drops,
             **kept_json(f.kept),
             "progress": _progress(f.progress),
@@ -197,6 +205,18 @@ class LineStatus:
         return {"receiver": self.receiver, "bytes_per_second": round(self.bandwidth), "holders": holders}
 
 
+def damage_note(damaged: Sequence[str]) -> tuple[str, ...]:
+    """One line for a person, none without such files."""
+    if not damaged:
+        return ()
+    files = f"{len(damaged):,} files are" if len(damaged) > 1 else "1 file is"
+    return (f"{files} not what was loaded: {listed(damaged)}",)
+
+
+def _stale(link: LinkStatus) -> bool:
+    return link.facts.as_of.stale and link.state != "running"
+
+
 @dataclass(frozen=True)
 class StatusReport:
     """What `status` says of everything."""
@@ -213,15 +233,20 @@ class StatusReport:
 
     @property
     def _red(self) -> list[LinkStatus]:
-        return [link for link in self.links if link.state in RED or (link.facts.as_of.stale and link.state != "running")]
+        return [link for link in self.links if link.state in RED or link.facts.damaged or _stale(link)]
 
     def as_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {"links": [link.as_json() for link in self.links]}
         if red := self._red:
             first, more = red[0], f" (and {len(red) - 1} more)" if len(red) > 1 else ""
-            why = first.reason if first.state in RED else f"{first.facts.as_of.text} ({first.state})"
+            damage = damage_note(first.facts.damaged)
+            why = (
+                first.reason if first.state in RED else damage[0] if damage else f"{first.facts.as_of.text} ({first.state})"
+            )
             found["error"] = f"link {first.facts.link} is {first.state}: {why}{more}"
-            found["hint"] = first.next
+            found["hint"] = (
+                f"./tidemark verify --repair --site {first.facts.site}" if damage and why in damage else first.next
+            )
         if self.iotdb:
             found["iotdb"] = [{"state": one.state, **vars(one), "differs": list(one.differs)} for one in self.iotdb]
         if self.cluster is not None:

@@ -10,7 +10,7 @@ from tidemark.ledger.link_rows import Skipped
 from tidemark.ledger.proof_rows import Row
 from tidemark.proof.explanation import Explanation, listed, when
 from tidemark.proof.kept_files import kept_note
-from tidemark.proof.status import LinkStatus
+from tidemark.proof.status import LinkStatus, damage_note
 
 
 def explain_link(status: LinkStatus, skipped: Mapping[str, Skipped], events: tuple[str, ...]) -> Explanation:
@@ -22,7 +22,7 @@ def explain_link(status: LinkStatus, skipped: Mapping[str, Skipped], events: tup
         evidence.append(f"{f.backlog_files} files ({f.backlog_bytes} bytes) wait, the oldest is {f.oldest_path}")
     if f.pending_drops:
         evidence.append(f"{f.pending_drops} drops are pending at {f.receiver}")
-    evidence += kept_note(f.kept)
+    evidence += [*kept_note(f.kept), *damage_note(f.damaged)]
     if f.run:
         evidence.append(f"what the site has is known {f.as_of.text}")
     evidence.append(f"newest run {f.run or 'none'} ({f.run_state or 'never ran'}), last success {when(f.last_success)}")

@@ -203,3 +203,28 @@ def test_whatever_bit_of_whatever_file_rots(world: Commanded) -> None:
             world.run(*READ, str(out(world))).refused(7, place.name)
             place.write_bytes(sound)
     assert world.rows() == rows
+
+
+@pytest.mark.parametrize("end", ["file", "file.*.mods"])
+def test_what_was_found_damaged_is_told_by_status_until_it_is_healed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    world = Commanded(tmp_path, monkeypatch)
+    path = world.seal(1)
+    world.put(path, sealed({"root.sg.d1": {"s": [(t, t) for t in range(9)]}}, deletion("root.sg.d1.s", 1, 2)))
+    world.seal(2)
+    assert world.sync().code == 0
+    assert world.run("status").json["links"][0]["damaged"] == []
+    place = data_file(world, 1, end)
+    flip(place, 10)
+    assert world.run("verify").code == 20
+    said = world.run("status")
+    said.refused(23, place.name)
+    assert "./tidemark verify --repair" in said.json["hint"]
+    (link,) = said.json["links"]
+    assert (link["state"], link["damaged"]) == ("idle", [place.relative_to(world.root).as_posix()])
+    assert place.name in str(world.run("why", "plant1").json)
+    assert world.run("verify", "--repair").code == 0
+    for words in (("verify",), ("status",)):
+        assert world.run(*words).code == 0, words
+    assert world.run("status").json["links"][0]["damaged"] == []
