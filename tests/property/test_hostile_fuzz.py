@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import select
 import subprocess
 import sys
@@ -137,6 +138,18 @@ def test_anything_at_all_is_refused_as_ours(reader: Reader, kind: str) -> None:
         reader.read(kind, b"[" * size)
         reader.read(kind, b"\xff" * size)
         reader.read(kind, SEEDS[kind][0] + b"\0" * size)
+
+
+@pytest.mark.parametrize("number", [b"1e999", b"-1e999", b"NaN", b"Infinity", b"[" * 100_000])
+@pytest.mark.parametrize("kind", ["manifest", "receipt", "decided", "settled", "node", "node kept", "node schema"])
+def test_numbers_that_no_integer_is(reader: Reader, kind: str, number: bytes) -> None:
+    for part in re.finditer(rb":\s?\d+", SEEDS[kind][0]):
+        reader.read(kind, SEEDS[kind][0][: part.start()] + b": " + number + SEEDS[kind][0][part.end() :])
+
+
+@pytest.mark.parametrize("deep", [b"a = " + b"[" * 20_000, b"a = " + b"{b = " * 20_000, b"[" + b"a." * 20_000 + b"a]"])
+def test_settings_nested_too_deep(reader: Reader, deep: bytes) -> None:
+    reader.read("settings", deep)
 
 
 @pytest.mark.soak

@@ -57,8 +57,12 @@ def read(path: Path, label: str, environ: Mapping[str, str]) -> Document:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as broken:
         raise UsageError(f"{label}: not TOML: {broken}", hint=f"mend {label} at that line", subject=label) from broken
+    except RecursionError as deep:
+        raise UsageError(f"{label}: lists or tables nested too deep", hint=f"mend {label}", subject=label) from deep
     document = Document(label, tree)
     for key, line in lines_of(text):
+        if len(key) > 100:  # each of its beginnings gets a place
+            raise UsageError(f"{label}:{line}: tables nested too deep", hint=f"mend {label} at that line", subject=label)
         for length in range(len(key), 0, -1):
             document.places.setdefault(key[:length], f"{label}:{line}")
     _put_environment(document, environ)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -23,13 +24,23 @@ _WINDOW = 1 << 18
 _MARGIN = 400  # characters that must be seen behind a value: a number may go on
 _BRACKETS = 10  # characters of a long entry for each of its lists and objects: an interval of a device takes 40
 _SPACE = re.compile(r"[ \t\n\r]*")
-_DECODE = json.JSONDecoder()
+
+
+def _finite(number: str) -> float:
+    """ValueError for 1e999, NaN and Infinity: no number of ours, and `int` raises of them what nobody awaits."""
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError(f"{number[:20]} is no number of a paper")
+    return value
+
+
+_DECODE = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 
 
 def parse_json(data: bytes | str) -> Any:
     """What `json.loads` gives of a small paper. ValueError for what is no JSON, or is nested beyond any stack."""
     try:
-        return json.loads(data)
+        return json.loads(data, parse_float=_finite, parse_constant=_finite)
     except RecursionError as deep:
         raise ValueError("it is nested too deep") from deep
 
