@@ -30,6 +30,16 @@ def partitions_at_work(entries: Iterable[Entry], data_folders: Sequence[str]) ->
     return frozenset(place[1:] for folder in folders if (place := parse_place(folder, data)))
 
 
+def partitions_of_outputs_passed_over(
+    skipped: Iterable[tuple[str, str]], data_folders: Sequence[str]
+) -> frozenset[Partition]:
+    """The partitions of files that a compaction made, by their names, and that are passed over for whatever reason: what is
+    gone beside such a file may live on in it alone."""
+    paths = (path for path, _ in skipped if path.endswith(SUFFIX) and not path.endswith(_WRITTEN))
+    names = (name for path in paths if (name := parse_source_path(path, data_folders)) and is_compacted(name.name))
+    return frozenset((name.database, name.region, name.partition) for name in names)
+
+
 def new_outputs(found: Changes, data_folders: Sequence[str]) -> list[Change]:
     """Changes whose content the receiver never had and whose name says that a compaction made it: a count above 0, or in
     `sequence` the version of a late file under another creation time, as an insertion compaction leaves it."""

@@ -20,7 +20,12 @@ from tidemark.stores.listing import entries_in, folders_of, glance, told
 from tidemark.stores.protocol import Listing, Range, Tier
 from tidemark.sync import snapshot
 from tidemark.sync.choice import Facts, Selection, choose, left_out_reason, without
-from tidemark.sync.compacting import hold_back, new_outputs, partitions_at_work
+from tidemark.sync.compacting import (
+    hold_back,
+    new_outputs,
+    partitions_at_work,
+    partitions_of_outputs_passed_over,
+)
 from tidemark.sync.distrust import kept_back
 from tidemark.sync.guard import View
 from tidemark.sync.plan import Change, Changes, Compared, Kind, changes, compare, set_outside
@@ -127,7 +132,8 @@ def _listed(site: Site, everything: bool) -> tuple[Listing, Changes, View]:
         if listing.partial and compared.folders:
             listing, compared = _look_closer(site, listing, compared)
         found = changes(compared, listing.entries, data, [path for path, _ in listing.odd], everything)
-        found = hold_back(found, partitions_at_work(entries_in(listing.entries, compared.folders), data), data)
+        at_work = partitions_at_work(entries_in(listing.entries, compared.folders), data)
+        found = hold_back(found, at_work | partitions_of_outputs_passed_over(found.skipped, data), data)
         moved = found.vanished or new_outputs(found, data)
         if not moved or _stands_still(site, listing, compared.folders):
             return listing, found, _view(site, listing, compared)

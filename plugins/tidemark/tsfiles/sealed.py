@@ -33,14 +33,15 @@ _IN_WORK = {
     ".settle": "being settled",
     ".mods.settle": "its deletions are being rewritten",
     ".mods2.settle": "its deletions are being rewritten",
-    ".compaction.mods": "being compacted",
-    ".compaction.mods2": "being compacted",
     ".inner": "being compacted",
     ".cross": "being compacted",
     ".target": "being compacted",
     ".vm": "being compacted",
     ".broken": "marked broken by IoTDB",
 }
+_ALSO_IN_MODS = (".compaction.mods", ".compaction.mods2")
+"""Deletions that came while the file is a source of a compaction. They stand in its own mods, too, and IoTDB 2.0.1-beta may
+leave them there for good: the file is what it was."""
 _OPEN = "still open (no .resource yet)"
 _UNFINISHED = "unfinished output of a compaction"
 _ALONE = "its TsFile is not there"
@@ -194,7 +195,7 @@ def _decide(entry: Entry, place: Place | None, companions: dict[str, Entry], res
         mods = None
     result.sealed.append(SealedFile(entry, place, companions[".resource"], mods))
     for suffix, other in companions.items():
-        if suffix != ".resource" and suffix not in MODS_SUFFIXES and suffix.startswith("."):
+        if suffix not in (".resource", *MODS_SUFFIXES, *_ALSO_IN_MODS) and suffix.startswith("."):
             result.skipped.append((other.path, COMPACTING if suffix.endswith(_LOG) else "not known beside a TsFile"))
 
 

@@ -90,7 +90,7 @@ def test_an_excluded_file_is_looked_at_again_only_when_the_patterns_changed() ->
 
 
 def test_a_known_file_that_is_being_compacted_is_neither_changed_nor_vanished() -> None:
-    found = difference([*listed(A, size=50), Entry(A + ".compaction.mods", 3, 5)], [row(A)])
+    found = difference([*listed(A, size=50), Entry(A + ".settle", 3, 5)], [row(A)])
     assert (kinds(found), found.vanished, found.unjudged) == ({}, (), (A,))
     assert A in dict(found.skipped)
 

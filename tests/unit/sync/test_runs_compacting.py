@@ -54,6 +54,22 @@ def test_outputs_that_the_server_takes_back_were_never_sent(world: SyncWorld) ->
     world.check()
 
 
+@pytest.mark.parametrize("why", [".settle", ".broken", ".resource.temp"])
+def test_nothing_leaves_beside_an_output_that_is_passed_over(world: SyncWorld, why: str) -> None:
+    seal(world, 1, 2)
+    world.sync()
+    world.edge.seal(OUTPUT, extent=WHOLE)
+    put(world, OUTPUT + why)
+    world.edge.drop(path_of(1))
+    world.edge.drop(path_of(2))
+    assert world.sync().state == "nothing"
+    assert set(world.inventory()) == {path_of(1), path_of(2)}
+    world.edge.ground.remove(OUTPUT + why)
+    result = world.sync()
+    assert (result.files, result.superseded, result.dropped) == (1, 2, 0)
+    world.check()
+
+
 @pytest.mark.parametrize("end", [".inner", ".cross", ".target", ".settle", ".tsfile.merge"])
 def test_an_unfinished_output_says_as_much_as_a_log(world: SyncWorld, end: str) -> None:
     seal(world, 1, 2)

@@ -50,8 +50,6 @@ def test_a_file_without_resource_is_still_open() -> None:
     [
         (".resource.temp", "its .resource is being written (.resource.temp)"),
         (".merge", "being merged (.merge)"),
-        (".compaction.mods", "being compacted (.compaction.mods)"),
-        (".compaction.mods2", "being compacted (.compaction.mods2)"),
         (".settle", "being settled (.settle)"),
         (".mods2.settle", "its deletions are being rewritten (.mods2.settle)"),
         (".broken", "marked broken by IoTDB (.broken)"),
@@ -61,6 +59,13 @@ def test_a_file_in_work_waits(companion: str, reason: str) -> None:
     result = classify(listing(FILE, FILE + ".resource", FILE + companion), FOLDERS)
     assert result.sealed == []
     assert reasons(result) == {FILE: reason}
+
+
+@pytest.mark.parametrize("companion", [".compaction.mods", ".compaction.mods2"])
+def test_deletions_during_a_compaction_stand_in_its_own_mods_too(companion: str) -> None:
+    """A living 2.0.1-beta left such a file beside a compaction's only output, which was passed over."""
+    result = classify(listing(FILE, FILE + ".resource", FILE + companion), FOLDERS)
+    assert [file.entry.path for file in result.sealed] == [FILE] and result.skipped == []
 
 
 @pytest.mark.parametrize(("size", "reason"), [(0, "zero length"), (17, "too short to be a TsFile (17 bytes)")])
