@@ -243,12 +243,17 @@ class Centre:
 
     def check_quiet(self, answers: Values) -> None:
         ended: dict[str, Any] = {"state": ""}
-        for _ in range(4):
+        before: list[tuple[str, int]] = []
+        for _ in range(8):
+            wait_until_still(self.workload.server)  # one more compaction may have begun
+            before = look(self.workload.server)
             ended = self.deployed.run("sync", self.deployed.name, expect=(0, 22) if self.policy == "apply" else (0,))
             if ended["kind"] == 22:  # its last late points were deleted, and unsequence has no file any more
                 assert "no TsFile any more" in ended["guard"], ended
                 self.deployed.run("approve", ended["run"], "--yes")
-        assert ended["state"] == "nothing", ended
+            elif ended["state"] == "nothing" and look(self.workload.server) == before:
+                break
+        assert (ended["state"], look(self.workload.server)) == ("nothing", before), ended
         for words in ((), ("--live-only",)):
             seen = self.read(*words)
             extra = {point: seen[point] for point in seen.keys() - answers.keys()}
