@@ -73,6 +73,12 @@ class Workload:
         else:
             self.server.run(f"create timeseries {device}.{name} with datatype={type_name}, encoding=PLAIN")
 
+    def begin(self) -> None:
+        """Until the server has made its folders: a site without any is a mistake."""
+        while not look(self.server):
+            self._write()
+            self._flush()
+
     def live(self, statements: int, kills: int = 0) -> None:
         """So many statements, and as many kills of the server among them."""
         deaths = set(self.chance.sample(range(1, statements), kills))
@@ -323,6 +329,7 @@ def live(server: LivingServer, seed: int, folder: Path, phases: int = 2) -> None
     chance = random.Random(seed)
     database = f"root.sg{seed}"
     workload = Workload(server, chance, database)
+    workload.begin()
     centres = []
     for policy in ("keep", "apply"):
         link = f'deletes = "{policy}"\ndelete_limit_files = 1000000\ndelete_limit_share = 1.0'
