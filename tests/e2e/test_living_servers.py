@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import sqlite3
 import threading
 import time
@@ -348,8 +349,12 @@ def live(server: LivingServer, seed: int, folder: Path, phases: int = 2) -> None
                 ended.set()
             running.result()
         workload.rest()
-        for centre in centres:
-            centre.check_quiet(workload.proved)
+        try:
+            for centre in centres:
+                centre.check_quiet(workload.proved)
+        except AssertionError:
+            shutil.copytree(server.root, folder / "server_as_it_was", symlinks=True)
+            raise
 
 
 @pytest.mark.full
