@@ -15,10 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tidemark.cluster.move_task import MoveTask
 from tidemark.flows.engine_children import run_in_kept_child
-from tidemark.flows.engines import KINDS, LIMITS, Limits, Outcome
-from tidemark.flows.far_tasks import FarTask, reached_by
+from tidemark.flows.engines import FAR, FAR_OF_OTHERS, KINDS, LIMITS, Limits, Outcome, function_at
 from tidemark.flows.java import ensure_java
 from tidemark.flows.spark_session import PACKAGE, session_at, zip_package
 from tidemark.settings import SparkSettings
@@ -63,9 +61,9 @@ class SparkEngine:
         """The tasks as executors can run them, and what runs them there."""
         if self.files is None:
             return kind, list(tasks)
-        if all(isinstance(task, MoveTask) for task in tasks):
-            return kind, [reached_by(self.files, task) for task in tasks]
-        return "far", [FarTask(self.files, task) for task in tasks]
+        there, maker = FAR.get(kind, FAR_OF_OTHERS)
+        make = function_at(maker)
+        return there, [make(self.files, task) for task in tasks]
 
 
 def read_tasks(folder: str) -> tuple[str, list[tuple[int, Any]], Limits]:
