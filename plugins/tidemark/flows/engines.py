@@ -8,9 +8,8 @@ memory and wall time: what a task does to its child is a named error of that tas
 
 from __future__ import annotations
 
-import importlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -27,17 +26,8 @@ KINDS: Mapping[str, str] = {
 }
 """The function behind each kind, as `module:name`; `spark_jobs/<kind>.py` is its Spark job."""
 
-FAR: Mapping[str, tuple[str, str]] = {"slot_migrate": ("slot_migrate", "tidemark.flows.far_tasks:reached_by")}
-FAR_OF_OTHERS = ("far", "tidemark.flows.far_tasks:FarTask")
-"""For executors that do not see this machine's folders: the kind that runs there, and what makes its task out of the
-files' StoreAddress and the task."""
-
-
-def function_at(place: str) -> Callable[..., Any]:
-    """What `module:name` names."""
-    module, name = place.split(":")
-    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return function
+PLACE_FAR = "tidemark.flows.far_tasks:place_far"
+"""What makes tasks for executors that do not see this machine's folders: a word, as the kinds are."""
 
 
 @dataclass(frozen=True)

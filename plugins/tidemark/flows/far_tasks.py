@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from tidemark.cluster.move_task import End, MoveTask
 from tidemark.errors import RetryableError
@@ -48,6 +49,13 @@ def run_far(far: FarTask) -> Examined | MergeOutcome:
         outcome = run_merge_task(replace(task, root=folder))
         _bring(store, [(one.location, one.sha256) for one in outcome.staged], Path(folder))
         return outcome
+
+
+def place_far(files: StoreAddress, kind: str, tasks: Sequence[Any]) -> tuple[str, list[Any]]:
+    """The tasks for executors that find this machine's files where `files` says, and the kind that runs them there."""
+    if kind == "slot_migrate":
+        return kind, [reached_by(files, task) for task in tasks]
+    return "far", [FarTask(files, task) for task in tasks]
 
 
 def reached_by(files: StoreAddress, task: MoveTask) -> MoveTask:

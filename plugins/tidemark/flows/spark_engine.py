@@ -13,10 +13,11 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from tidemark.flows.engine_children import run_in_kept_child
-from tidemark.flows.engines import FAR, FAR_OF_OTHERS, KINDS, LIMITS, Limits, Outcome, function_at
+from tidemark.flows.engines import KINDS, LIMITS, PLACE_FAR, Limits, Outcome
 from tidemark.flows.java import ensure_java
 from tidemark.flows.spark_session import PACKAGE, session_at, zip_package
 from tidemark.settings import SparkSettings
@@ -61,9 +62,8 @@ class SparkEngine:
         """The tasks as executors can run them, and what runs them there."""
         if self.files is None:
             return kind, list(tasks)
-        there, maker = FAR.get(kind, FAR_OF_OTHERS)
-        make = function_at(maker)
-        return there, [make(self.files, task) for task in tasks]
+        placed: tuple[str, list[Any]] = resolve_name(PLACE_FAR)(self.files, kind, tasks)
+        return placed
 
 
 def read_tasks(folder: str) -> tuple[str, list[tuple[int, Any]], Limits]:
