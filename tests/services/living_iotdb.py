@@ -21,7 +21,6 @@ from tests.services import iotdb, iotdb_before_2
 from tidemark.load.iotdb_session import RefusedError
 
 STILL_SECONDS, STILL_WITHIN = 1.5, 60.0
-REGIONS_UP_WITHIN = 60.0
 _AT_WORK = re.compile(r"compaction\.log$|\.(inner|cross|settle|target|merge|vm)$|\.(resource\.temp|tsfile\.merge)$")
 
 
@@ -78,16 +77,8 @@ class LivingIoTDB2:
         self.line = threading.Lock()  # its command line is one for all
 
     def run(self, statement: str) -> None:
-        """What it refuses because its regions are not up yet is said again until they are."""
-        deadline = time.monotonic() + REGIONS_UP_WITHIN
-        while True:
-            try:
-                with self.line:
-                    return self.node.run(statement)
-            except RuntimeError as error:
-                if "no available" not in str(error) or time.monotonic() > deadline:
-                    raise
-            time.sleep(0.5)
+        with self.line:
+            self.node.run(statement)
 
     def insert(self, into: str, rows: Sequence[str]) -> None:
         self.run(f"insert into {into} values {', '.join(rows)}")
