@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -96,8 +96,11 @@ class Workload:
         self.server.kill()
         self.server.again()
         for device, name in self.types:  # its own log of them may have lost the last ones
-            with suppress(RuntimeError):
+            try:
                 self._create(device, name)
+            except RuntimeError as refused:
+                if "exist" not in str(refused):
+                    raise
         self.dying = False
 
     def rest(self) -> None:
@@ -299,7 +302,7 @@ class Centre:
         return {(device, name, at): value for device, name, at, _, value in rows if (device, name) in self.workload.types}
 
 
-Living = Callable[[str], LivingServer]
+Living = Callable[[str], AbstractContextManager[LivingServer]]
 
 
 @pytest.fixture(scope="module")
@@ -307,14 +310,21 @@ def living() -> Iterator[Living]:
     """One server of a version at a time; one that a test left broken is not used again."""
     running: dict[str, LivingServer] = {}
 
-    def server(version: str) -> LivingServer:
+    @contextmanager
+    def used(version: str) -> Iterator[LivingServer]:
         for other in [name for name in running if name != version]:
             running.pop(other).close()
         if version not in running:
             running[version] = VERSIONS[version]()
-        return running[version]
+        server = running.pop(version)
+        try:
+            yield server
+        except BaseException:
+            server.close()
+            raise
+        running[version] = server
 
-    yield server
+    yield used
     for one in running.values():
         one.close()
 
@@ -325,6 +335,15 @@ def run_until(ended: threading.Event, centres: Sequence[Centre], chance: random.
 
 
 def live(server: LivingServer, seed: int, folder: Path, phases: int = 2) -> None:
+    """What the server holds where something fails is kept beside the two centres, its log too."""
+    try:
+        live_through(server, seed, folder, phases)
+    except Exception:
+        shutil.copytree(server.root, folder / "server_as_it_was", symlinks=True)
+        raise
+
+
+def live_through(server: LivingServer, seed: int, folder: Path, phases: int) -> None:
     seed += BASE_SEED
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -349,12 +368,8 @@ def live(server: LivingServer, seed: int, folder: Path, phases: int = 2) -> None
                 ended.set()
             running.result()
         workload.rest()
-        try:
-            for centre in centres:
-                centre.check_quiet(workload.proved)
-        except AssertionError:
-            shutil.copytree(server.root, folder / "server_as_it_was", symlinks=True)
-            raise
+        for centre in centres:
+            centre.check_quiet(workload.proved)
 
 
 @pytest.mark.full
@@ -362,7 +377,8 @@ def live(server: LivingServer, seed: int, folder: Path, phases: int = 2) -> None
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("seed", range(1, 4))
 def test_a_living_server(version: str, seed: int, living: Living, tmp_path: Path) -> None:
-    live(living(version), seed, tmp_path)
+    with living(version) as server:
+        live(server, seed, tmp_path)
 
 
 @pytest.mark.soak
@@ -370,4 +386,5 @@ def test_a_living_server(version: str, seed: int, living: Living, tmp_path: Path
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("seed", range(100, 130))
 def test_a_server_that_lives_longer(version: str, seed: int, living: Living, tmp_path: Path) -> None:
-    live(living(version), seed, tmp_path, phases=6)
+    with living(version) as server:
+        live(server, seed, tmp_path, phases=6)
