@@ -29,12 +29,13 @@ from tidemark.ledger.owner_rows import OwnerRow
 from tidemark.progress import Progress, silent
 from tidemark.settings import LinkSettings
 from tidemark.stores.decided import ADOPTED, DecidedPaper, encode_decided, paper_place
+from tidemark.stores.listing import classify_files
 from tidemark.stores.local import LocalStore
 from tidemark.stores.protocol import Range, Store
 from tidemark.sync.device_owner import read_owners, site_of
 from tidemark.sync.seeding import Copies
 from tidemark.sync.sender_recovery import acknowledged, matching
-from tidemark.tsfiles.sealed import SealedFile, classify
+from tidemark.tsfiles.sealed import SealedFile
 
 LIST, REPLACEMENT, LOG = "last_local_files.txt", "current_local_files.txt", "sync.log"
 OWNERS = ("device_owner", "device_owner.log")
@@ -97,7 +98,7 @@ def adopt(app: App, link: str, folder: Path, progress: Progress = silent) -> Ado
     site = app.site(settings.site)
     store = LocalStore(str(folder.absolute()))
     with app.site_store(site) as source:
-        sealed = classify(source.list_files(site.data).entries, site.data).sealed
+        sealed = classify_files(source, source.list_files(site.data).entries, site.data).sealed
         listed = matching(found.entries, [f.entry.path for f in sealed])
         places, differing = _same_copies(source, store, sealed, found.copies if local else {})
     options = Options(adopted=listed - places.keys() - differing, exactly=frozenset(places))

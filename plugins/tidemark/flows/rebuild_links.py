@@ -19,9 +19,9 @@ from tidemark.progress import Progress, Tick
 from tidemark.settings import LinkSettings, SiteSettings
 from tidemark.stores.landing import MANIFEST, RECEIPT, Manifest, Receipt, landing_folder
 from tidemark.stores.landing_papers import decode_manifest, decode_receipt
+from tidemark.stores.listing import classify_files
 from tidemark.stores.protocol import Store
 from tidemark.sync.recall import Log, Recalled, RunStory, interrupted, recall
-from tidemark.tsfiles.sealed import classify
 
 _PAPERS = 200  # read in one go
 _BLOCK = 4 << 20
@@ -144,7 +144,7 @@ def _adopted(app: App, site: SiteSettings, recalled: Recalled) -> list[tuple[See
     if not recalled.adopted:
         return []
     with app.site_store(site) as source:
-        sealed = classify(source.list_files(site.data).entries, site.data).sealed
+        sealed = classify_files(source, source.list_files(site.data).entries, site.data).sealed
     mods = {file.entry.path: file.mods.size for file in sealed if file.mods}
     return [(seen, mods.get(path, 0)) for path, seen in recalled.adopted.items()]
 

@@ -20,6 +20,7 @@ from tidemark.stores.answered import landing_sign
 from tidemark.stores.landed_manifests import folder_names
 from tidemark.stores.landing import MANIFEST, RECEIPT, Manifest, landing_folder
 from tidemark.stores.landing_papers import check_place, decode_manifest, named_paths
+from tidemark.tsfiles.sealed import was_mods_of
 from tidemark.untrusted_files import MOST_PAPER, UntrustedFile
 
 _MOST_BYTES = 1 << 60
@@ -144,7 +145,8 @@ def check_sound(manifest: Manifest, folder: Folder) -> Manifest:
         if file.tsfile is not None and (file.tsfile.path != file.path or file.tsfile.sha256 != file.sha256):
             raise CorruptionError(f"{file.path}: the TsFile's path or digest is told in two ways")
         for part in (file.resource, file.mods):
-            if part is not None and not part.path.startswith(file.path + "."):
+            renamed = part is file.mods and part is not None and was_mods_of(part.path, file.path)
+            if part is not None and not renamed and not part.path.startswith(file.path + "."):
                 raise CorruptionError(f"{file.path}: {part.path} is no companion of it")
     return manifest
 

@@ -9,10 +9,10 @@ from tidemark.ledger.proof_rows import Row
 from tidemark.proof.differences import SOURCE, Difference
 from tidemark.proof.passed_over import LET_LIST
 from tidemark.stores.disk_rows import UNLISTED
-from tidemark.stores.listing import told
+from tidemark.stores.listing import classify_files, told
 from tidemark.stores.protocol import Range, Store
 from tidemark.tsfiles.names import SourceName
-from tidemark.tsfiles.sealed import SealedFile, classify
+from tidemark.tsfiles.sealed import SealedFile
 
 _ROTTEN = "restore it at the site, or touch it there so that the next sync sends it as it is"
 _AS_IT_IS = "restore it at the site, or send it as it is: ./tidemark verify --repair"
@@ -49,7 +49,7 @@ class SourceChecked:
 def check_source(store: Store, site: str, data: Sequence[str], acked: Sequence[Row]) -> SourceChecked:
     """Compare every acknowledged file that looks unchanged (size, mtime). Reads every byte at the site."""
     listing = store.list_files(data)
-    sealed = {f.entry.path: f for f in classify(listing.entries, data).sealed}
+    sealed = {f.entry.path: f for f in classify_files(store, listing.entries, data).sealed}
     known = {r["path"]: r for r in acked}
     unchanged = [path for path, r in known.items() if path in sealed and _unchanged(sealed[path], r)]
     sent = [path for path in unchanged if int(known[path]["generation"])]

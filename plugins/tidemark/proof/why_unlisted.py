@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tidemark.proof.explanation import Explanation
 from tidemark.settings import SiteSettings
+from tidemark.stores.listing import classify_files
 from tidemark.stores.protocol import Store
-from tidemark.tsfiles.sealed import classify
 
 
 def explain_unlisted(store: Store, site: SiteSettings, path: str) -> Explanation | None:
@@ -13,7 +13,7 @@ def explain_unlisted(store: Store, site: SiteSettings, path: str) -> Explanation
     if store.stat(path) is None:
         return None
     folder = path.rpartition("/")[0]
-    result = classify(store.list_files([folder]).entries, site.data)
+    result = classify_files(store, store.list_files([folder]).entries, site.data)
     evidence = (f"it lies at site {site.name}; no run has listed it yet",)
     sync = f"./tidemark sync {site.name}"
     if any(f.entry.path == path for f in result.sealed):

@@ -10,15 +10,17 @@ import array
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple, overload
 
-from tidemark.errors import PermanentError, UnreachableError
+from tidemark.errors import CorruptionError, PermanentError, UnreachableError
 from tidemark.stores.disk_rows import BAD_NAME, UNLISTED
 from tidemark.stores.protocol import Entry, Glancing, Listing, Store
 from tidemark.tsfiles.names import may_hold_files
-from tidemark.tsfiles.sealed import hidden
+from tidemark.tsfiles.resource import read_mods_name
+from tidemark.tsfiles.sealed import Classified, candidates_for_lone_mods, classify, hidden, with_named_mods
 
 _ROW = 1100  # bytes of a file's row at most: its name, of 1023 bytes on the disks that take the longest, and three numbers
 _FRAME = 256 << 20  # of a folder of a million files 60 MB
@@ -113,6 +115,21 @@ class PackedEntries(Sequence[Entry]):
 def glance(store: Store, folders: Sequence[str], by_name: str) -> Listing:
     """`store.glance` where the store can, else a whole listing."""
     return store.glance(folders, by_name) if isinstance(store, Glancing) else store.list_files(folders)
+
+
+def classify_files(store: Store, entries: Sequence[Entry], data_folders: Sequence[str]) -> Classified:
+    """`classify`, with deletions under an earlier name of their TsFile given to it: where such lie about, the `.resource` of
+    the files that may be meant is read."""
+    found = classify(entries, data_folders)
+    asked = candidates_for_lone_mods(found)
+    if not asked:
+        return found
+    resources = store.read_many([f.resource.path for f in asked], [f.resource_bytes for f in asked])
+    names = {}
+    for file, (path, data) in zip(asked, resources, strict=True):
+        with suppress(CorruptionError):  # it tells nothing
+            names[file.entry.path] = read_mods_name(data, path) if data else ""
+    return with_named_mods(found, names)
 
 
 def all_files(store: Store, folders: Sequence[str]) -> Sequence[Entry]:

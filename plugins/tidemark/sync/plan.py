@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
-from tidemark.stores.listing import FolderFiles, entries_in, folders_of
+from tidemark.stores.listing import FolderFiles, folders_of
 from tidemark.stores.protocol import Entry
 from tidemark.tsfiles.names import RESOURCE, SUFFIX
-from tidemark.tsfiles.sealed import COMPANION_BYTES, SealedFile, classify
+from tidemark.tsfiles.sealed import COMPANION_BYTES, Classified, SealedFile, lone_mods, stem_of
 from tidemark.tsfiles.sealed import Entry as AnyEntry
 
 
@@ -118,18 +118,12 @@ def set_outside(compared: Compared, data_folders: Sequence[str]) -> None:
         compared.folders -= {path.rpartition("/")[0] for path in compared.outside}
 
 
-def changes(
-    compared: Compared,
-    entries: Iterable[Entry],
-    data_folders: Sequence[str],
-    odd: Sequence[str] = (),
-    everything: bool = False,
-) -> Changes:
-    """Second pass: classify the folders in which something differs and say what each difference is.
+def changes(compared: Compared, classified: Classified, odd: Sequence[str] = (), everything: bool = False) -> Changes:
+    """Second pass: say what each difference is.
 
-    `entries` is the same listing again; `odd` are the paths that could not be listed as they should.
+    `classified`: the same listing's files in the folders in which something differs; `odd`: the paths that could not be
+    listed as they should.
     """
-    classified = classify(entries_in(entries, compared.folders), data_folders)
     changed = [c for f in classified.sealed if f.entry.path in compared.differing for c in _change(f, compared, everything)]
     moving = {c.file.entry.path for c in changed if c.kind is not Kind.MODS}
     sealed = {file.entry.path for file in classified.sealed}
@@ -207,7 +201,9 @@ def _same_inodes(known: Sequence[int], listed: Sequence[int]) -> bool:
 
 
 def _merge(files: FolderFiles, known: _Rows, left_out: str, everything: bool, out: Compared) -> None:
-    """Compare a folder's files one by one."""
+    """Compare a folder's files one by one. Deletions whose TsFile is not there may be those of one that was renamed: what
+    is beside such a one does not tell whether it is unchanged."""
+    renamed = {stem_of(files.prefix + name) for name in lone_mods(files.names)}
     for entry, mods, plain in _tsfiles(files.entries(), out):
         path = entry.path
         for row in known.before(path):
@@ -221,7 +217,8 @@ def _merge(files: FolderFiles, known: _Rows, left_out: str, everything: bool, ou
             continue
         if row_or_none[5] != "gone":
             out.known += 1
-        if not plain or everything or not _unchanged(entry, mods, row_or_none, left_out):
+        unsure = everything or not plain or (renamed and stem_of(path) in renamed)
+        if unsure or not _unchanged(entry, mods, row_or_none, left_out):
             out.differing[path] = KnownFile(*row_or_none)
 
 

@@ -16,7 +16,7 @@ from tidemark.errors import CorruptionError, NotFoundError, RetryableError, Unre
 from tidemark.ledger import events, link_rows, run_rows, sender_rows
 from tidemark.ledger.run_rows import DROP, HELD, PINNED, PLANNED, SUPERSEDE
 from tidemark.stores.disk_rows import UNLISTED
-from tidemark.stores.listing import entries_in, folders_of, glance, told
+from tidemark.stores.listing import classify_files, entries_in, folders_of, glance, told
 from tidemark.stores.protocol import Listing, Range, Tier
 from tidemark.sync import snapshot
 from tidemark.sync.choice import Facts, Selection, choose, left_out_reason, without
@@ -131,8 +131,10 @@ def _listed(site: Site, everything: bool) -> tuple[Listing, Changes, View]:
         compared.folders |= _partitions_folders(compared, data)
         if listing.partial and compared.folders:
             listing, compared = _look_closer(site, listing, compared)
-        found = changes(compared, listing.entries, data, [path for path, _ in listing.odd], everything)
-        at_work = partitions_at_work(entries_in(listing.entries, compared.folders), data)
+        entries = entries_in(listing.entries, compared.folders)
+        classified = classify_files(site.source, entries, data)
+        found = changes(compared, classified, [path for path, _ in listing.odd], everything)
+        at_work = partitions_at_work(entries, data)
         found = hold_back(found, at_work | partitions_of_outputs_passed_over(found.skipped, data), data)
         moved = found.vanished or new_outputs(found, data)
         if not moved or _stands_still(site, listing, compared.folders):

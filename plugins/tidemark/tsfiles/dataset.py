@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from tidemark.errors import NotFoundError, UsageError
+from tidemark.errors import CorruptionError, NotFoundError, UsageError
 from tidemark.tsfiles.dataset_paper import PAPER, read_paper
 from tidemark.tsfiles.footer import MAGIC
 from tidemark.tsfiles.mods import NO_DELETIONS, Deletions, parse_mods
-from tidemark.tsfiles.names import SUFFIX, parse_name, parse_place
+from tidemark.tsfiles.names import SUFFIX, is_compacted, parse_name, parse_place
 from tidemark.tsfiles.receiver_folder import refuse_data_file, refuse_receiver_folder
-from tidemark.tsfiles.sealed import MODS_SUFFIXES, SHORTEST
+from tidemark.tsfiles.resource import read_mods_name
+from tidemark.tsfiles.sealed import COMPANION_BYTES, MODS_SUFFIXES, SHORTEST, lone_mods, was_mods_of
 
 Rank = tuple[int, int, int, int, int, int]
 NO_DATABASE = "default"
@@ -92,10 +93,11 @@ def _files_below(folder: Path, first: int) -> Iterator[DataFile]:
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
         beside = set(names)
+        renamed = bool(lone_mods(names))
         for name in sorted(name for name in names if name.endswith(SUFFIX) and not name.startswith((".", "_"))):
             at = os.path.join(parent, name)  # noqa: PTH118 - a folder may have a million
             if name + ".resource" in beside or _is_sealed(at):
-                yield _data_file(at, number)
+                yield _data_file(at, number, renamed)
                 number += 1
 
 
@@ -108,14 +110,29 @@ def _is_sealed(at: str) -> bool:
         return file.read() == MAGIC
 
 
-def _data_file(at: str, number: int) -> DataFile:
+def _data_file(at: str, number: int, renamed: bool = True) -> DataFile:
+    """`renamed`: whether its deletions may stand under a name that it had before."""
     folder, _, base = at.rpartition("/")
     name = parse_name(base)
     place = parse_place(folder, ("",))
     mods = next((at + suffix for suffix in MODS_SUFFIXES if Path(at + suffix).exists()), "")
+    if renamed and name and is_compacted(name):
+        mods = _mods_of_before(at) or mods
     if name is None:
         rank: Rank = (0, -1, 0, 0, 0, number)
     else:
         unsequence = int(place.unsequence) if place else 0
         rank = (unsequence, name.version, name.inner, name.cross, name.created, number)
     return DataFile(at, rank, place.database if place else NO_DATABASE, mods)
+
+
+def _mods_of_before(at: str) -> str:
+    """Deletions under an earlier name of a TsFile, where its `.resource` names them; '' else."""
+    resource = Path(at + ".resource")
+    if not resource.exists() or resource.stat().st_size > COMPANION_BYTES:
+        return ""
+    try:
+        named = str(resource.with_name(read_mods_name(resource.read_bytes(), str(resource)) or resource.name))
+    except (CorruptionError, ValueError):  # it tells nothing, or no name of a file
+        return ""
+    return named if was_mods_of(named, at) and Path(named).exists() else ""

@@ -28,14 +28,35 @@ def read_extent(data: bytes, database: str = "", what: str = ".resource") -> Ext
     `(("**", first, last),)`; one with devices gives each of them the file's interval. A device without points is left
     out. Raises CorruptionError where the bytes are no such index or end too early.
     """
-    cursor = Cursor(data, what)
-    if len(data) >= 2 and data[0] == _VERSION and data[1] in _INDEXES:
-        cursor.take(1)
-        extent = _INDEXES[cursor.u8()](cursor, database)
-        cursor.i64_pair()  # the highest and the lowest plan index: must be there, say nothing to us
-    else:
-        extent = _old_index(cursor, database)
+    extent = _read_index(Cursor(data, what), database)
     return tuple(sorted((device, start, end) for device, (start, end) in extent.items() if start <= end))
+
+
+def read_mods_name(data: bytes, what: str = ".resource") -> str:
+    """The name of the file of deletions that the server goes by, '' where the `.resource` names none.
+
+    0.12 renames a TsFile after a merge and goes on writing deletions under the name from before. Raises CorruptionError
+    where the bytes are no such index.
+    """
+    cursor = Cursor(data, what)
+    _read_index(cursor, "root")
+    if not _is_versioned(data) and cursor.left():  # up to 0.11: versions of the files that were merged into it
+        cursor.take(8 * cursor.i32())
+    return cursor.int_string() or "" if cursor.left() else ""
+
+
+def _is_versioned(data: bytes) -> bool:
+    return len(data) >= 2 and data[0] == _VERSION and data[1] in _INDEXES
+
+
+def _read_index(cursor: Cursor, database: str) -> dict[str, tuple[int, int]]:
+    """Device → interval; the cursor stands behind it then."""
+    if not _is_versioned(cursor.data):
+        return _old_index(cursor, database)
+    cursor.take(1)
+    extent = _INDEXES[cursor.u8()](cursor, database)
+    cursor.i64_pair()  # the highest and the lowest plan index: must be there, say nothing to us
+    return extent
 
 
 def _string_device(cursor: Cursor, database: str) -> str:

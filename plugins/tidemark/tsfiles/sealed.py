@@ -6,8 +6,8 @@ Source for the companions: research/iotdb.md §1.10 and `TsFileResource`, `Modif
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
@@ -24,6 +24,7 @@ NAMELESS = "sent without its devices being known: "
 MISSING = "counts as missing: "
 """How the reasons of companions begin that tell nothing."""
 
+_MODS = SUFFIX + ".mods"
 MODS_SUFFIXES = (".mods2", ".mods")
 """Deletions that travel with their TsFile; where both exist IoTDB 2.x goes by the first."""
 
@@ -100,10 +101,12 @@ class SealedFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Classified:
-    """`sealed` in the order of their paths; `skipped` (path, reason) is everything else that has to do with TsFiles."""
+    """`sealed` in the order of their paths; `skipped` (path, reason) is everything else that has to do with TsFiles.
+    `lone_mods`: of the skipped ones, deletions whose TsFile is not there (`candidates_for_lone_mods`)."""
 
     sealed: list[SealedFile]
     skipped: list[tuple[str, str]]
+    lone_mods: list[Entry] = field(default_factory=list)
 
 
 def classify(entries: Sequence[Entry], data_folders: Sequence[str]) -> Classified:
@@ -120,7 +123,7 @@ def classify(entries: Sequence[Entry], data_folders: Sequence[str]) -> Classifie
         path = entry.path
         at += 1
         if not path.endswith(SUFFIX):
-            _note_stray(path, data_folders, result.skipped)
+            _note_stray(entry, data_folders, result)
             continue
         first = at
         while at < count and ordered[at].path.startswith(path):  # all that begins with the path follows it directly
@@ -132,6 +135,65 @@ def classify(entries: Sequence[Entry], data_folders: Sequence[str]) -> Classifie
         elif not hidden(path, data_folders):
             _decide(entry, place, {other.path[len(path) :]: other for other in ordered[first:at]}, result)
     return result
+
+
+def candidates_for_lone_mods(found: Classified) -> list[SealedFile]:
+    """Sealed files of which the deletions may stand under a name from before: their `.resource` tells (`with_named_mods`).
+
+    A merge of 0.12 raises a count in a TsFile's name. Its deletions stay where they were, and later ones are added there.
+    """
+    stems = {stem for mods in found.lone_mods if (stem := stem_of(mods.path))}
+    folders = {folder for folder, *_ in stems}
+    near = (file for file in found.sealed if stems and file.entry.path.rpartition("/")[0] in folders)
+    return [file for file in near if stem_of(file.entry.path) in stems]
+
+
+def with_named_mods(found: Classified, names: Mapping[str, str]) -> Classified:
+    """The same with lone deletions given to the TsFile of which the `.resource` names them. `names`: TsFile's path → name.
+
+    What names anything but lone deletions of an earlier name of its own goes by its own name, as all others do.
+    """
+    lone = {mods.path: mods for mods in found.lone_mods}
+    given: dict[str, Entry] = {}
+    notes: dict[str, str] = {}
+    sealed = []
+    for file in found.sealed:
+        path = file.entry.path
+        named = f"{path.rpartition('/')[0]}/{names.get(path, '')}"
+        if named in lone and named not in given and was_mods_of(named, path):
+            mods = given[named] = lone[named]
+            if file.mods:
+                notes[file.mods.path] = f"its .resource names other deletions ({names[path]})"
+            if mods.size > COMPANION_BYTES:
+                notes[named] = too_large(mods.size)
+            sealed.append(file._replace(mods=mods if mods.size <= COMPANION_BYTES else None))
+        else:
+            sealed.append(file)
+    skipped = [pair for pair in found.skipped if pair[0] not in given] + list(notes.items())
+    return replace(found, sealed=sealed, skipped=skipped, lone_mods=[m for p, m in lone.items() if p not in given])
+
+
+def was_mods_of(mods_path: str, path: str) -> bool:
+    """Whether deletions may be those of a TsFile under a name that it had before: in its folder, of its version, of a lower
+    count. Such a name is a hint; the `.resource` tells."""
+    before, now = parse_name(mods_path.rpartition("/")[2].removesuffix(".mods")), parse_name(path.rpartition("/")[2])
+    if before is None or now is None or not mods_path.endswith(_MODS) or stem_of(mods_path) != stem_of(path):
+        return False
+    return (before.inner, before.cross) < (now.inner, now.cross)
+
+
+def lone_mods(names: Collection[str]) -> list[str]:
+    """Of a folder's names, or of paths, the deletions whose TsFile is not among them."""
+    mods = [name for name in names if name.endswith(_MODS)]
+    there = set(names) if mods else set()
+    return [name for name in mods if name.removesuffix(".mods") not in there]
+
+
+def stem_of(path: str) -> tuple[str, int, int] | None:
+    """(folder, time of creation, version) of a TsFile or its deletions: what a merge does not change in its name."""
+    folder, _, base = path.rpartition("/")
+    name = parse_name(base.removesuffix(".mods"))
+    return (folder, name.created, name.version) if name else None
 
 
 def hidden(path: str, data_folders: Sequence[str]) -> bool:
@@ -216,11 +278,14 @@ def _why_not_sealed(entry: Entry, companions: dict[str, Entry]) -> str:
     return ""
 
 
-def _note_stray(path: str, data_folders: Sequence[str], skipped: list[tuple[str, str]]) -> None:
+def _note_stray(entry: Entry, data_folders: Sequence[str], result: Classified) -> None:
     """A file that is neither a TsFile nor beside one."""
+    path = entry.path
     base = path.rpartition("/")[2]
     log = base.endswith(_LOG) and shows_compaction(path)
     alone = SUFFIX + "." in base and not base.endswith(".part")
     unfinished = base.endswith(_OUTPUTS) and parse_name(base.partition(".")[0] + SUFFIX)
     if (log or alone or unfinished) and not hidden(path, data_folders):
-        skipped.append((path, COMPACTING if log else _ALONE if alone else _UNFINISHED))
+        result.skipped.append((path, COMPACTING if log else _ALONE if alone else _UNFINISHED))
+        if path.endswith(_MODS):
+            result.lone_mods.append(entry)

@@ -8,6 +8,7 @@ import pytest
 
 from tidemark.stores.protocol import Entry
 from tidemark.sync.plan import OUTSIDE, Changes, Kind, KnownFile, changes, compare, set_outside
+from tidemark.tsfiles.sealed import classify
 
 DATA = ("data/sequence", "data/unsequence")
 FOLDER = "data/sequence/root.sg/0/0"
@@ -26,7 +27,7 @@ def row(path: str, state: str = "acked", **given: int | str) -> KnownFile:
 
 def difference(entries: Sequence[Entry], rows: Sequence[KnownFile], odd: Sequence[str] = (), left_out: str = "") -> Changes:
     ordered = sorted(entries)
-    return changes(compare(ordered, rows, left_out), ordered, DATA, odd)
+    return changes(compare(ordered, rows, left_out), classify(ordered, DATA), odd)
 
 
 def kinds(found: Changes) -> dict[str, Kind]:
@@ -112,7 +113,7 @@ def test_an_open_file_is_skipped_with_its_reason() -> None:
 
 def test_sending_all_again_chooses_what_is_unchanged() -> None:
     ordered = sorted(listed(A))
-    found = changes(compare(ordered, [row(A)], everything=True), ordered, DATA, everything=True)
+    found = changes(compare(ordered, [row(A)], everything=True), classify(ordered, DATA), everything=True)
     assert kinds(found) == {A: Kind.CONTENT}
 
 
@@ -133,7 +134,7 @@ def test_what_lies_below_no_data_folder_any_more_is_named_and_not_judged() -> No
     ordered = sorted([*listed(A)])
     compared = compare(ordered, sorted([row(A), row(elsewhere), row(B)]))
     set_outside(compared, DATA)
-    found = changes(compared, ordered, DATA)
+    found = changes(compared, classify(ordered, DATA))
     assert [r.path for r in found.vanished] == [B]
     assert found.unjudged == (elsewhere,)
     assert found.skipped == ((elsewhere, OUTSIDE),)
