@@ -140,9 +140,7 @@ def _taken_away(desk: Desk, landing: str, rows: Sequence[Row]) -> str:
 
 
 def _file(desk: Desk, subject: str) -> Explanation | None:
-    path = bare_path(desk, subject)
-    escaped = path.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    found = report(desk.connection, "paths_named", path=path, ending=f"%/{escaped}")
+    found = _paths_named(desk, bare_path(desk, subject)) or _paths_named(desk, subject)  # a companion without a TsFile
     answers = [_one_file(desk, r["site_id"], r["path"]) for r in found[:20]]
     if not answers:
         return None
@@ -150,6 +148,11 @@ def _file(desk: Desk, subject: str) -> Explanation | None:
     first, rest = answers[0], answers[1:]
     others = tuple(f"also: {a.subject}: {a.state}" for a in rest)
     return Explanation(**{**vars(first), "evidence": (*first.evidence, *others)})
+
+
+def _paths_named(desk: Desk, path: str) -> Sequence[Row]:
+    escaped = path.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return report(desk.connection, "paths_named", path=path, ending=f"%/{escaped}")
 
 
 def _one_file(desk: Desk, site_id: str, path: str) -> Explanation:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.tsfiles.handmade import int_string, string
 from tidemark.errors import CorruptionError
-from tidemark.tsfiles.resource import read_extent
+from tidemark.tsfiles.resource import read_extent, read_mods_name
 
 FIRST, LAST = 1_704_326_799_999, 1_704_351_710_326
 
@@ -98,3 +98,24 @@ def test_a_device_without_points_is_left_out() -> None:
 def test_damage_is_named(data: bytes) -> None:
     with pytest.raises(CorruptionError, match=r"x\.resource: "):
         read_extent(data, what="x.resource")
+
+
+MODS = "1-1-2-1.tsfile.mods"
+
+
+def test_the_name_of_its_deletions() -> None:
+    head = b"\x01\x01" + struct.pack(">iqq", 1, FIRST, LAST) + int_string("root.a.d1") + struct.pack(">i", 0)
+    plan = struct.pack(">qq", 5, 1)
+    assert read_mods_name(head + plan + int_string(MODS)) == MODS
+    assert read_mods_name(head + plan) == read_mods_name(head + tail()) == ""
+    for torn in (head, head + plan + b"\0", head + plan + int_string(MODS)[:-1], head + plan + struct.pack(">i", -7)):
+        with pytest.raises(CorruptionError):
+            read_mods_name(torn)
+
+
+def test_up_to_011_the_name_of_its_deletions_stands_behind_versions() -> None:
+    maps = 2 * (struct.pack(">i", 1) + int_string("root.a.d1") + struct.pack(">q", 10))
+    assert read_mods_name(maps + struct.pack(">iqq", 2, 7, 8) + int_string(MODS)) == MODS
+    assert read_mods_name(maps) == read_mods_name(maps + struct.pack(">iq", 1, 7)) == ""
+    with pytest.raises(CorruptionError):
+        read_mods_name(maps + struct.pack(">i", -1) + int_string(MODS))

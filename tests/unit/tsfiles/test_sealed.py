@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tidemark.stores.protocol import Entry
-from tidemark.tsfiles.sealed import COMPACTING, Classified, classify, hidden, shows_compaction
+from tidemark.tsfiles.sealed import (
+    COMPACTING,
+    COMPANION_BYTES,
+    Classified,
+    candidates_for_lone_mods,
+    classify,
+    hidden,
+    shows_compaction,
+    with_named_mods,
+)
 
 FOLDER = "data/sequence/root.a/0/7"
 FOLDERS = ("data/sequence", "data/unsequence")
@@ -163,3 +172,42 @@ def test_what_is_hidden_is_hidden_below_the_data_folder(above: str) -> None:
     assert result.skipped == []
     assert classify(listing(mine), [data]).skipped == [(mine, "still open (no .resource yet)")]
     assert [hidden(path, [data]) for path in (data, mine, other, lost)] == [False, False, True, True]
+
+
+RENAMED, OTHER = f"{FOLDER}/100-1-2-2.tsfile", f"{FOLDER}/200-2-2-2.tsfile"
+
+
+def lone(*paths: str) -> Classified:
+    pairs = [path for tsfile in (RENAMED, OTHER) for path in (tsfile, tsfile + ".resource")]
+    return classify(listing(*pairs, *paths), FOLDERS)
+
+
+def test_deletions_without_a_tsfile_are_those_of_the_renamed_file_that_names_them() -> None:
+    mods = f"{FOLDER}/100-1-2-1.tsfile.mods"
+    found = lone(mods)
+    assert [file.entry.path for file in candidates_for_lone_mods(found)] == [RENAMED]
+    result = with_named_mods(found, {RENAMED: "100-1-2-1.tsfile.mods"})
+    assert [file.mods and file.mods.path for file in result.sealed] == [mods, None]
+    assert (result.skipped, result.lone_mods) == ([], [])
+    assert with_named_mods(found, {RENAMED: ""}) == with_named_mods(found, {}) == found
+
+
+@pytest.mark.parametrize(
+    "name", ["100-1-2-3.tsfile.mods", "200-2-2-1.tsfile.mods", "101-1-2-1.tsfile.mods", "100-1-2-1.tsfile.mods2", "x.mods"]
+)
+def test_no_other_deletions_can_be_named(name: str) -> None:
+    found = lone(f"{FOLDER}/{name}")
+    assert with_named_mods(found, {RENAMED: name}) == found
+
+
+def test_its_own_deletions_give_way_to_those_that_are_named() -> None:
+    result = with_named_mods(lone(RENAMED + ".mods", f"{FOLDER}/100-1-2-1.tsfile.mods"), {RENAMED: "100-1-2-1.tsfile.mods"})
+    assert [file.mods and file.mods.path for file in result.sealed] == [f"{FOLDER}/100-1-2-1.tsfile.mods", None]
+    assert reasons(result) == {RENAMED + ".mods": "its .resource names other deletions (100-1-2-1.tsfile.mods)"}
+
+
+def test_named_deletions_that_are_too_large_count_as_missing() -> None:
+    mods = Entry(f"{FOLDER}/100-1-2-1.tsfile.mods", COMPANION_BYTES + 1, 1, 1)
+    found = classify([*listing(RENAMED, RENAMED + ".resource"), mods], FOLDERS)
+    result = with_named_mods(found, {RENAMED: "100-1-2-1.tsfile.mods"})
+    assert [file.mods for file in result.sealed] == [None] and "counts as missing" in reasons(result)[mods.path]
