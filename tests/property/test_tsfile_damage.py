@@ -20,7 +20,7 @@ from tidemark.tsfiles.decodable import can_decode
 from tidemark.tsfiles.decoders import decode
 from tidemark.tsfiles.mods import parse_mods
 from tidemark.tsfiles.reader import TsFile
-from tidemark.tsfiles.resource import read_extent
+from tidemark.tsfiles.resource import read_extent, read_mods_name
 from tidemark.tsfiles.schema_log import decode_log
 from tidemark.tsfiles.statistics import FileFacts, describe, inspect
 from tidemark.tsfiles.stored_chunks import aligned_stretches, series_stretches, stored_chunks
@@ -158,6 +158,8 @@ def test_companions_of_garbage(data: bytes) -> None:
     for call in (
         lambda: read_extent(data),
         lambda: read_extent(b"\x01\x03" + data),
+        lambda: read_mods_name(data),
+        lambda: read_mods_name(b"\x01\x01" + data),
         lambda: parse_mods(data, "mods"),
         lambda: parse_mods(b"\x00" + data, "mods2"),
         lambda: parse_mods(b"DELETION," + data + b"\n", "mods"),
