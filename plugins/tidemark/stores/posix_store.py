@@ -16,12 +16,9 @@ from tidemark.stores.posix_flow import ToolFlow, range_command
 from tidemark.stores.posix_listing import FindOutput, broken_names_command, find_command
 from tidemark.stores.posix_shell import FarShell
 from tidemark.stores.protocol import Entry, Range, Tier
-from tidemark.stores.relay_target import Target
 from tidemark.stores.sftp_folders import SftpFolders
 from tidemark.stores.sftp_store import SftpStore
-from tidemark.stores.sftp_target import SftpTarget
 from tidemark.stores.ssh import SshConnection
-from tidemark.stores.transfer_items import Wire
 
 _RANGES, _FILES = 1000, 500  # an exec; a command
 
@@ -34,6 +31,7 @@ class PosixStore(SftpStore):
 
     tier = Tier.POSIX
     bulk_replies = False  # most bytes come from commands
+    reads_back = False
 
     def __init__(self, url: str, root: str, connection: SshConnection, tools: Sequence[str]) -> None:
         self._tools = frozenset(tools)
@@ -126,9 +124,6 @@ class PosixStore(SftpStore):
         pipe.write(f"{{ {script}; }} </dev/null; exit\n".encode())
         pipe.end_input()
         return pipe
-
-    def target(self, wire: Wire) -> Target:
-        return SftpTarget(self, self._session()[0], wire, reads_back=False)
 
     def _has_inodes(self) -> bool:
         return "printf" in self._tools or "stat" in self._tools

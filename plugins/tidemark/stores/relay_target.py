@@ -1,13 +1,13 @@
 """Where a relay writes: parts and journals of many files. Of a store in general by its calls, a block at a time.
 
-A store that can have many writes on their way offers a target of its own (`TakingParts`).
+A store at the far end of an SFTP session can have many writes on their way: it has a target of its own (`SftpTarget`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from tidemark.errors import TidemarkError
 from tidemark.stores.disk_target import DiskTarget
@@ -15,6 +15,7 @@ from tidemark.stores.local import LocalStore
 from tidemark.stores.part_file import SYNC_BYTES
 from tidemark.stores.protocol import Entry, Range, Store
 from tidemark.stores.relay_job import Job
+from tidemark.stores.sftp_target import BulkWriting, SftpTarget
 from tidemark.stores.transfer_items import Wire
 from tidemark.stores.transfer_proof import taken_away
 
@@ -59,20 +60,11 @@ class Target(Protocol):
         ...
 
 
-@runtime_checkable
-class TakingParts(Protocol):
-    """What a store may do besides."""
-
-    def target(self, wire: Wire) -> Target:
-        """Not more than a quarter of a block may be handed on and be lost when the line is cut."""
-        ...
-
-
 def target_of(wire: Wire) -> Target:
     store = wire.target
     if isinstance(store, LocalStore):
         return DiskTarget(store)
-    return store.target(wire) if isinstance(store, TakingParts) else CallTarget(store)
+    return SftpTarget(store, wire) if isinstance(store, BulkWriting) else CallTarget(store)
 
 
 def _same(part: Entry | None, final: Entry | None) -> bool:

@@ -18,15 +18,12 @@ from tidemark.stores.flow import Piece, Want
 from tidemark.stores.landing import check_path
 from tidemark.stores.local import check_folder, finish_listing, gone
 from tidemark.stores.protocol import Entry, Listing, Range, StoreProperties, Tier
-from tidemark.stores.relay_target import Target
 from tidemark.stores.sftp_bulk import BulkWire
 from tidemark.stores.sftp_files import SftpFiles
 from tidemark.stores.sftp_flow import Place, ReadFlow
 from tidemark.stores.sftp_folders import SftpFolders
-from tidemark.stores.sftp_target import SftpTarget
 from tidemark.stores.sftp_wire import FSYNC, HARDLINK
 from tidemark.stores.ssh import SshConnection
-from tidemark.stores.transfer_items import Wire
 from tidemark.stores.translation import Where, os_error, translated
 
 _BATCH_FILES, _BATCH_BYTES = 500, 8 << 20
@@ -38,6 +35,7 @@ class SftpStore:
 
     tier = Tier.SFTP
     bulk_replies = True
+    reads_back = True
 
     def __init__(self, url: str, root: str, connection: SshConnection) -> None:
         self.url = url
@@ -138,8 +136,8 @@ class SftpStore:
                 told = os_error(trouble, self._where, paths[number], reading=True) if trouble is not None else None
                 yield Piece(number, data, told)
 
-    def target(self, wire: Wire) -> Target:
-        return SftpTarget(self, self._session()[0], wire, reads_back=True)
+    def bulk_session(self) -> BulkWire:
+        return self._session()[0]
 
     def place(self, path: str) -> str:
         """Where a path is at the server."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tidemark.errors import TidemarkError
 from tidemark.stores.part_file import SYNC_BYTES
@@ -24,8 +24,15 @@ from tidemark.stores.transfer_proof import taken_away
 MOST_OPEN = 200  # parts and journals; servers allow a thousand, some fewer
 
 
-class Taking(Store, Protocol):
-    """What the store does for it besides."""
+@runtime_checkable
+class BulkWriting(Store, Protocol):
+    """What a store at the far end of an SFTP session does besides. `reads_back`: it has no other way to a digest there."""
+
+    reads_back: bool
+
+    def bulk_session(self) -> BulkWire:
+        """The session that its own calls use; another one where that is broken."""
+        ...
 
     def place(self, path: str) -> str: ...
 
@@ -39,12 +46,14 @@ class Taking(Store, Protocol):
 
 
 class SftpTarget:
-    """`reads_back`: small files are proved by reading them; else by the store's digests. What crosses for it counts."""
+    """Small files are proved by reading them where the store has no other way; else by its digests. What crosses for it
+    counts. Not more than a quarter of a block is handed on and lost when the line is cut."""
 
-    def __init__(self, store: Taking, session: BulkWire, wire: Wire, reads_back: bool) -> None:
+    def __init__(self, store: BulkWriting, wire: Wire) -> None:
+        session = store.bulk_session()
         self._store = store
         self._wire = wire
-        self._reads_back = reads_back
+        self._reads_back = store.reads_back
         self._whole_read = session.read_size
         self._stream = PartStream(session, max(1, wire.options.block_bytes // 4))
         self._begun: deque[tuple[Job, bytes]] = deque()  # not opened yet, in the order of their bytes; journals found

@@ -43,15 +43,21 @@ class Session:
 
 
 class Server(MemoryStore):
+    reads_back = False
+
+    def __init__(self, session: Any) -> None:
+        super().__init__()
+        self.bulk_session = lambda: session
+
     def place(self, path: str) -> str:
         return f"/{path}"
 
 
 def begun(small: bool, count: int = 2000) -> tuple[Session, SftpTarget, list[Job]]:
     session: Any = Session()
-    store: Any = Server()
+    store: Any = Server(session)
     wire = Wire(MemoryStore(), store, SendOptions(), lambda _count: None)
-    target = SftpTarget(store, session, wire, reads_back=False)
+    target = SftpTarget(store, wire)
     jobs = [
         Job(number, SendItem(f"{number}", f"l/{number}", SIZE), Entry(f"{number}", SIZE, 1, 1), small)
         for number in range(count)
