@@ -1,1 +1,1 @@
-"""Slots, ring, partition table, balance, membership, migration: what the centre's nodes hold, decided by pure functions."""
+"""Slots, ring, partition table, balance, migration: what the centre's nodes hold, decided by pure functions."""
