@@ -15,6 +15,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from tests.crash.explorer import CrashingLedger, CrashingStore, Effects, identity
+from tests.memory_store import MemoryStore
 from tidemark.cluster.routing import members_of
 from tidemark.cluster.table_paper import decode
 from tidemark.errors import UnreachableError
@@ -29,7 +30,6 @@ from tidemark.ledger.database import Ledger
 from tidemark.ledger.migrations import migrate
 from tidemark.progress import silent
 from tidemark.settings import ClusterSettings, LedgerSettings, NodeSettings, ReceiverSettings, Settings
-from tidemark.stores.memory import MemoryStore
 from tidemark.stores.opening import StoreAddress
 from tidemark.stores.protocol import Store
 

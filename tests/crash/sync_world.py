@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.crash.edge import DATA, DiskGround, Edge
 from tests.crash.explorer import CrashingLedger, CrashingStore, Effects, identity
+from tests.memory_store import MemoryStore
 from tidemark.flows import progress_notes
 from tidemark.flows.app import App
 from tidemark.flows.sync_link import Options, SyncResult, run_sync
@@ -21,7 +22,6 @@ from tidemark.settings import LedgerSettings, LinkSettings, ReceiverSettings, Se
 from tidemark.stores.landing import MANIFEST, RECEIPT, Manifest, Part, landed_path
 from tidemark.stores.landing_papers import decode_manifest
 from tidemark.stores.local import LocalStore
-from tidemark.stores.memory import MemoryStore
 from tidemark.stores.opening import StoreAddress
 from tidemark.stores.protocol import Store
 from tidemark.sync.parts import PartLimits

@@ -17,9 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.crash.edge import path_of
 from tests.crash.explorer import Died, Effects
 from tests.crash.sync_world import LINK, SMALL_PARTS, SyncWorld
+from tests.memory_store import MemoryStore
 from tidemark.flows.sync_link import Options
 from tidemark.ledger import link_rows
-from tidemark.stores.memory import MemoryStore
 from tidemark.sync.parts import PartLimits
 
 sites = st.integers(0, 1)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from tests.memory_store import MemoryStore
 from tidemark.stores import retrying
-from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Tier
 from tidemark.stores.transfer import SendItem, SendOptions, Sent, send
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from tests.memory_store import MemoryStore
 from tests.moving_world import RECEIVER, MovingWorld, put
 from tidemark.cluster.node_folder import NodeFolder
 from tidemark.errors import (
@@ -30,7 +31,6 @@ from tidemark.flows.cluster_repair import repair
 from tidemark.ledger import catalog_rows
 from tidemark.ledger.leases import Leases, this_process
 from tidemark.settings import ClusterSettings
-from tidemark.stores.memory import MemoryStore
 
 ADD = Wanted("add", "n4")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import resource
 from pathlib import Path
 
+from tests.memory_store import MemoryStore
 from tidemark.stores.local import LocalStore
-from tidemark.stores.memory import MemoryStore
 from tidemark.stores.transfer import SendItem, SendOptions, Sent, send
 
 

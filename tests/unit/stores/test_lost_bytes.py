@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.memory_store import MemoryStore
 from tests.services.sshd import Sshd
 from tidemark.errors import DiskFullError, PermanentError
 from tidemark.stores import disk_target, relay_target
 from tidemark.stores.local import LocalStore
-from tidemark.stores.memory import MemoryStore
 from tidemark.stores.opening import StoreAddress, open_store
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 

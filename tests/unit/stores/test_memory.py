@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
+from tests.memory_store import MemoryStore
 from tests.unit.stores.store_conformance import Place, StoreConformance
-from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Store, Tier
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.memory_store import MemoryStore
 from tidemark.errors import UnreachableError
 from tidemark.stores.bandwidth import TokenBucket
-from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Range, StoreProperties, Tier
 from tidemark.stores.reading_back import digests
 from tidemark.stores.transfer_items import SendOptions, Wire

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from tests.memory_store import MemoryStore
 from tidemark.errors import TidemarkError, UnreachableError
 from tidemark.stores import retrying
-from tidemark.stores.memory import MemoryStore
 from tidemark.stores.rounds import Outcome, run_rounds
 from tidemark.stores.transfer_items import Failed, SendItem, SendOptions, Sent, Wire
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.memory_store import MemoryStore
 from tidemark.errors import PermissionDeniedError, SourceVanishedError, UnreachableError
 from tidemark.stores import durable
 from tidemark.stores.block_journal import Identity, part_at
 from tidemark.stores.disk import Disk
 from tidemark.stores.far_stream import PREFIX
-from tidemark.stores.memory import MemoryStore
 from tidemark.stores.part_file import begin_part, write_small
 from tidemark.stores.proving import ProvenPart
 from tidemark.stores.sealing import Outcome, Sealer, Whole

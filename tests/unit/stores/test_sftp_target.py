@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidemark.stores.memory import MemoryStore
+from tests.memory_store import MemoryStore
 from tidemark.stores.protocol import Entry
 from tidemark.stores.relay_job import Job
 from tidemark.stores.sftp_target import MOST_OPEN, SftpTarget

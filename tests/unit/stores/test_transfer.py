@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.memory_store import MemoryStore
 from tidemark.errors import (
     CorruptionError,
     DiskFullError,
@@ -20,7 +21,6 @@ from tidemark.errors import (
 )
 from tidemark.stores import retrying
 from tidemark.stores.local import LocalStore
-from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Range, Tier
 from tidemark.stores.retrying import RetryingStore
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send

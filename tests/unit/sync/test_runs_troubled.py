@@ -11,6 +11,7 @@ import pytest
 from tests.crash.edge import path_of
 from tests.crash.explorer import CrashingLedger, Effects
 from tests.crash.sync_world import LINK, RECEIVER, SyncWorld
+from tests.memory_store import MemoryStore
 from tests.unit.sync.link_runs import answer, opened, seal
 from tidemark.errors import (
     DiskFullError,
@@ -25,7 +26,6 @@ from tidemark.flows import sync_link
 from tidemark.flows.sync_opening import new_run_id
 from tidemark.ledger import run_rows
 from tidemark.ledger.leases import this_process
-from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Listing
 from tidemark.sync import sending
 
