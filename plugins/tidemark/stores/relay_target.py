@@ -15,8 +15,7 @@ from tidemark.stores.local import LocalStore
 from tidemark.stores.part_file import SYNC_BYTES
 from tidemark.stores.protocol import Entry, Range, Store
 from tidemark.stores.relay_job import Job
-from tidemark.stores.sftp_target import BulkWriting, SftpTarget
-from tidemark.stores.transfer_items import Wire
+from tidemark.stores.transfer_items import BulkWriting, Wire
 from tidemark.stores.transfer_proof import taken_away
 
 
@@ -64,7 +63,11 @@ def target_of(wire: Wire) -> Target:
     store = wire.target
     if isinstance(store, LocalStore):
         return DiskTarget(store)
-    return SftpTarget(store, wire) if isinstance(store, BulkWriting) else CallTarget(store)
+    if not isinstance(store, BulkWriting):
+        return CallTarget(store)
+    from tidemark.stores.sftp_target import SftpTarget  # here: it loads paramiko, and a local site needs none
+
+    return SftpTarget(store, wire)
 
 
 def _same(part: Entry | None, final: Entry | None) -> bool:

@@ -9,40 +9,17 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
 
 from tidemark.errors import TidemarkError
 from tidemark.stores.part_file import SYNC_BYTES
-from tidemark.stores.protocol import Range, Store
+from tidemark.stores.protocol import Range
 from tidemark.stores.reading_back import digests
 from tidemark.stores.relay_job import Job
-from tidemark.stores.sftp_bulk import BulkWire
 from tidemark.stores.sftp_parts import Part, PartStream
-from tidemark.stores.transfer_items import Wire
+from tidemark.stores.transfer_items import BulkWriting, Wire
 from tidemark.stores.transfer_proof import taken_away
 
 MOST_OPEN = 200  # parts and journals; servers allow a thousand, some fewer
-
-
-@runtime_checkable
-class BulkWriting(Store, Protocol):
-    """What a store at the far end of an SFTP session does besides. `reads_back`: it has no other way to a digest there."""
-
-    reads_back: bool
-
-    def bulk_session(self) -> BulkWire:
-        """The session that its own calls use; another one where that is broken."""
-        ...
-
-    def place(self, path: str) -> str: ...
-
-    def told(self, error: OSError, path: str) -> TidemarkError:
-        """What an error of the server means."""
-        ...
-
-    def name_durable(self, renames: Sequence[tuple[str, str, int]]) -> list[int]:
-        """Rename parts that are durable already, (part, final, size); the numbers of those that were not there so."""
-        ...
 
 
 class SftpTarget:

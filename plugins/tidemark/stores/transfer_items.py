@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from tidemark.errors import DiskFullError, SourceVanishedError, TidemarkError
 from tidemark.stores.bandwidth import LineShare, TokenBucket
 from tidemark.stores.file_deadline import FileDeadlines
 from tidemark.stores.protocol import Entry, Store, Tier
+
+if TYPE_CHECKING:
+    from tidemark.stores.sftp_bulk import BulkWire
 
 SMALL = 1 << 20  # files up to here (and up to a block, and a pace of a capped link) travel whole, in bundles
 ALWAYS_SMALL = 1 << 15  # and up to here in any case: the others may have a journal, of a try when the cap was lower
@@ -77,6 +81,27 @@ class TryAgain(Exception):
     def __init__(self, error: TidemarkError) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+@runtime_checkable
+class BulkWriting(Store, Protocol):
+    """What a store at the far end of an SFTP session does besides. `reads_back`: it has no other way to a digest there."""
+
+    reads_back: bool
+
+    def bulk_session(self) -> BulkWire:
+        """The session that its own calls use; another one where that is broken."""
+        ...
+
+    def place(self, path: str) -> str: ...
+
+    def told(self, error: OSError, path: str) -> TidemarkError:
+        """What an error of the server means."""
+        ...
+
+    def name_durable(self, renames: Sequence[tuple[str, str, int]]) -> list[int]:
+        """Rename parts that are durable already, (part, final, size); the numbers of those that were not there so."""
+        ...
 
 
 @dataclass
