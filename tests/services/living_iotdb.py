@@ -6,6 +6,10 @@ A scan of 0.12.0 over unsequence files that overlap can answer a time twice, out
 then with an overwritten one: `17, 86, 87, 51, 52, 86, 87`. It can also end early: 9 points where `count` says 133. A scan
 of a shorter time finds those that it left out. So a scan is believed where it agrees with the count; else halves of its time
 are asked, down to a time alone.
+
+0.12.0 also answers an overwritten value for good. A batch that begins before the last flush goes into the open unsequence
+file as a whole, over times that lie in the open sequence file. Where the unsequence file was opened first, its version is
+the lower one, and this release compares versions alone. Tidemark answers what was written last: the unsequence file's.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ class LivingServer(Protocol):
     root: Path
     aligned: bool  # it knows aligned devices, and rows with nulls
     stale: bool  # after compactions it answers overwritten values, until it is started again on the same files
+    answers_overwritten: bool  # of two files it takes the higher version, even that of a sequence file
     create: str  # a database
     time_to_live: str  # that points of a database are gone after so many ms
     no_time_to_live: str
@@ -59,7 +64,7 @@ class LivingServer(Protocol):
 class LivingIoTDB2:
     """2.0.1-beta. Compactions are looked for three times a second; two files are enough for one."""
 
-    aligned, stale = True, False
+    aligned, stale, answers_overwritten = True, False, False
     create = "create database {database}"
     time_to_live, no_time_to_live = "set ttl to {database}.** {ms}", "set ttl to {database}.** INF"
 
@@ -111,7 +116,7 @@ class LivingIoTDB2:
 class LivingIoTDB0:
     """0.12.0. Compactions are looked for at every flush; two files are enough for one of a level."""
 
-    aligned, stale = False, True
+    aligned, stale, answers_overwritten = False, True, True
     create = "set storage group to {database}"
     time_to_live, no_time_to_live = "set ttl to {database} {ms}", "unset ttl to {database}"
 
