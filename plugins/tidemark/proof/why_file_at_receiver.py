@@ -207,9 +207,10 @@ def retired(story: FileStory) -> Told | None:
             why = (
                 f"other files of the site cover it now: {listed(by)}"
                 if by
-                else 'the site dropped it, and the drop took effect (deletes = "apply", or approved)'
+                else row_["reason"] or 'the site dropped it, and the drop took effect (deletes = "apply", or approved)'
             )
-            return Told(word, f"{why}; {gone}", final=True)
+            proof = (f"it lives on: {row_['reason']}",) if by and row_["reason"] else ()
+            return Told(word, f"{why}; {gone}", final=True, evidence=proof)
     return Told("replaced", f"a newer generation took its place; {gone}", final=True)
 
 
