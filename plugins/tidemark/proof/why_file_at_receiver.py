@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from tidemark.ledger.landing_rows import GIVEN_UP
 from tidemark.ledger.proof_rows import Row
 from tidemark.proof.explanation import listed, when
 from tidemark.proof.file_story import FileStory, Told
@@ -210,7 +211,8 @@ def retired(story: FileStory) -> Told | None:
                 else row_["reason"] or 'the site dropped it, and the drop took effect (deletes = "apply", or approved)'
             )
             proof = (f"it lives on: {row_['reason']}",) if by and row_["reason"] else ()
-            return Told(word, f"{why}; {gone}", final=True, evidence=proof)
+            given_up = (row_["reason"] or "").startswith(GIVEN_UP)
+            return Told("given up" if given_up else word, f"{why}; {gone}", final=True, evidence=proof)
     return Told("replaced", f"a newer generation took its place; {gone}", final=True)
 
 
