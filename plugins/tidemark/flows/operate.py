@@ -104,11 +104,11 @@ def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engin
         put(bench.store, admission.placements)
         leave(bench.store, origin)
         # CRASH WINDOW: in place, not recorded: the file is still held, releasing it again goes on.
-        found = ask(bench, origin, admission)
+        shown = ask(bench, origin, admission)
 
         def tell(connection: Connection) -> tuple[Answer, ...]:
             check_in(connection, bench.lease)
-            answers = take(connection, origin, admission, app.clock(), found)
+            answers = take(connection, origin, admission, app.clock(), shown)
             trouble_rows.end_quarantine(connection, quarantine_id, "superseded" if admission.known else "released")
             audit.record(connection, "quarantine release", row.path, id=quarantine_id, site=row.site_id)
             place = {"site_id": row.site_id, "landing": row.landing, "path": row.path}
