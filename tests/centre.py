@@ -97,6 +97,7 @@ class InlineEngine:
 def inline_centre(folder: Path, monkeypatch: pytest.MonkeyPatch, **facts: Any) -> Centre:
     """A receiver whose loads check files in this process."""
     monkeypatch.setattr(admitting, "choose_engine", lambda *_: InlineEngine())
+    monkeypatch.setattr(admitting, "PoolEngine", lambda **_: InlineEngine())
     return Centre(folder, **facts)
 
 

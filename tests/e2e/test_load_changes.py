@@ -13,6 +13,7 @@ from tests.small_files import deletion, sealed, source
 from tidemark.errors import NotFoundError
 from tidemark.flows.merge_catalog import merge
 from tidemark.flows.operate import approve, owners_transfer, quarantine_list, quarantine_release
+from tidemark.flows.prove import why
 from tidemark.ledger import landing_rows, merge_rows
 from tidemark.ledger.landing_rows import DropRow
 from tidemark.stores.landing import InventoryEntry
@@ -86,6 +87,39 @@ class TestVanishedFiles:
         assert states(centre) == {source(1): ["retired"], source(2): ["retired"], made: ["live"]}
         assert centre.sql("SELECT path FROM inventory WHERE live = 1") == [(made,)]
 
+    @pytest.mark.parametrize(
+        ("made", "said"),
+        [
+            pytest.param(((1, 5), (2, 20)), "root.sg.d1.s has at 2 the value that it has", id="a point"),
+            pytest.param(((1, 5), (2, 5)), "each of its 2 times stands, overwritten", id="all times"),
+        ],
+    )
+    @pytest.mark.parametrize("told", ["superseded", "dropped"])
+    def test_why_names_what_decided_and_where(
+        self, centre: Centre, made: tuple[tuple[int, int], ...], said: str, told: str
+    ) -> None:
+        """Whatever its site took its going for: the file in which it lives on is named, and no other that was looked in."""
+        sender = centre.sender()
+        sender.land({source(1): d1((1, 10), (2, 20))})
+        centre.load()
+        beside, lives_in = source(2, cross=1), source(1, inner=1)
+        gone = {told: (sender.drop(source(1), *([beside] if told == "superseded" else [])),), "removed": (source(1),)}
+        sender.land({beside: d1((7, 70)), lives_in: d1(*made)}, **gone)
+        assert centre.load().pending == ()
+        explained = why(centre.app, source(1)).as_json()
+        assert (explained["state"], explained["final"]) == ("superseded", True)
+        assert f"it lives on: {said}, in {lives_in}" in explained["evidence"]
+        assert beside not in str(explained["cause"])
+
+    def test_why_says_that_no_point_was_alive(self, centre: Centre) -> None:
+        sender = centre.sender()
+        sender.land({source(1): d1((1, 10), mods=deletion("root.sg.d1.s", 0, 9))})
+        centre.load()
+        sender.land({}, dropped=(sender.drop(source(1)),), removed=(source(1),))
+        centre.load()
+        explained = why(centre.app, source(1)).as_json()
+        assert "no point of it is alive" in explained["cause"]
+
     def test_superseded_files_stay_until_what_covers_them_is_loaded(self, centre: Centre) -> None:
         """The covering file comes damaged, then whole; meanwhile readers miss nothing and the reason is told."""
         sender = centre.sender()
@@ -103,7 +137,7 @@ class TestVanishedFiles:
 
     @pytest.mark.parametrize("deletes", ["keep", "apply"])
     def test_a_release_from_quarantine_lets_go_of_what_it_covers_at_once(self, centre: Centre, deletes: str) -> None:
-        """What nothing of lives on in it is judged as before: kept and marked, or by the landing that says so."""
+        """So does what nothing of lives on in it, as the newest landing says of drops; it waited for another landing."""
         sender = centre.sender(deletes=deletes)
         sender.land({source(1): d1((1, 10)), source(2): d1((2, 20)), source(3): d1((9, 90))})
         made = source(1, inner=1)
@@ -118,12 +152,12 @@ class TestVanishedFiles:
         held.write_bytes(whole)
         [one] = quarantine_list(centre.app, centre.receiver).as_json()["quarantine"]
         quarantine_release(centre.app, centre.receiver, str(one["id"]))
-        assert centre.rows() == rows((1, 10), (2, 20), (9, 90))
-        assert states(centre) == {source(1): ["retired"], source(2): ["retired"], source(3): ["live"], made: ["live"]}
-        assert centre.sql("SELECT path, state FROM pending_drop WHERE state <> 'done'") == [(source(3), "pending")]
-        sender.land({source(4): d1((4, 40))})
-        assert centre.load().pending == ()
-        assert centre.rows() == rows((1, 10), (2, 20), (4, 40), *([(9, 90)] if deletes == "keep" else []))
+        kept = deletes == "keep"
+        assert centre.rows() == rows((1, 10), (2, 20), *([(9, 90)] if kept else []))
+        third = "live" if kept else "retired"
+        assert states(centre) == {source(1): ["retired"], source(2): ["retired"], source(3): [third], made: ["live"]}
+        assert centre.sql("SELECT path FROM pending_drop WHERE state <> 'done'") == []
+        assert centre.sql("SELECT marked FROM catalog_file WHERE path = :p", p=source(3)) == [("dropped" if kept else None,)]
 
     def test_a_transfer_of_a_device_lets_go_of_what_the_refused_file_covers(self, centre: Centre) -> None:
         theirs, sender = centre.sender(SITE_B, name="plant2"), centre.sender()

@@ -96,9 +96,14 @@ def chunk_of(kind: DataType, encoding: Encoding, compression: Compression, conte
     return bytes([1]) + string("s") + uvarint(len(body)) + bytes([kind, compression, encoding]) + body
 
 
-def read(place: Path, kind: DataType, points: int, span: pages.Span) -> tuple[bytes, bytes] | str:
+def told_of(content: Sequence[Points]) -> Statistics:
+    """What the index says of a chunk of these pages."""
+    times = [time for page in content for time, _ in page]
+    return Statistics(len(times), min(times), max(times))
+
+
+def read(place: Path, kind: DataType, statistics: Statistics, span: pages.Span) -> tuple[bytes, bytes] | str:
     """Times and values within the span, or why there are none."""
-    statistics = Statistics(points, 0, 0)
     series = Series("s", kind, False, statistics, (ChunkPlace(0, statistics),))
     with FileBytes(place) as file:
         try:
@@ -132,7 +137,7 @@ def test_at_once_or_page_by_page(
         data[8 + byte % (len(data) - 8)] ^= 1 << bit
     (tmp_path / "chunk").write_bytes(data)
     start, end = (None if end is None else content[0][0][0] + end for end in ends)
-    asked = tmp_path / "chunk", coding[0], sum(map(len, content)), pages.Span(start, end)
+    asked = tmp_path / "chunk", coding[0], told_of(content), pages.Span(start, end)
     with mock.patch.object(pages, "small_pages", lambda *_: None):
         by_page = read(*asked)
     with mock.patch.object(small_pages, "_FEWEST_PAGES", 1):
@@ -149,6 +154,6 @@ def test_sound_pages_are_read_at_once(
     content = [[(number, number % 7), (number + 1, 1)] for number in range(0, 200, 2)]
     (tmp_path / "chunk").write_bytes(chunk_of(*coding, compression, content, plain=False))
     monkeypatch.setattr(pages, "pages", None)
-    times, values = read(tmp_path / "chunk", coding[0], 200, pages.Span(None, 2**70))
+    times, values = read(tmp_path / "chunk", coding[0], told_of(content), pages.Span(None, 2**70))
     expected = np.concatenate([values_of(coding[0], page) for page in content])
     assert np.frombuffer(times, np.int64).tolist() == list(range(200)) and values == expected.tobytes()

@@ -8,16 +8,20 @@ from pathlib import Path
 
 from tidemark.errors import CorruptionError, NotFoundError, TaskLimitError, TidemarkError, UsageError
 from tidemark.flows.app import App
-from tidemark.flows.cluster_cache import recall
+from tidemark.flows.cluster_cache import places_of, recall
 from tidemark.flows.cluster_nodes import Cluster
-from tidemark.flows.engines import Engine, PoolEngine, choose_engine
+from tidemark.flows.engines import Engine, Limits, PoolEngine, choose_engine
 from tidemark.ledger import landing_rows
+from tidemark.ledger.catalog_rows import CatalogFile
 from tidemark.ledger.landing_rows import DropRow
 from tidemark.load.admit import Admission, Load, Origin, admit
 from tidemark.load.check import Examined, ExamineTask
 from tidemark.load.commit import known_before
+from tidemark.load.drops import Survival
 from tidemark.load.survival import Found, Question, questions
+from tidemark.load.surviving_points import Evidence
 from tidemark.progress import Progress, Tick
+from tidemark.proof.bytes_check import Recorded, check_files
 from tidemark.settings import ReceiverSettings
 from tidemark.stores.landing import LandedFile
 from tidemark.tsfiles.names import parse_source_path
@@ -93,15 +97,51 @@ def examine_all(
 
 
 def find_survivors(app: App, root: Path, asked: Sequence[Question]) -> dict[str, Found]:
-    """Path → what became of a vanished file's points, read in child processes. What cannot be read is said, and raises
-    nothing: that file stays as it is."""
-    found = {one.gone.path: one.unread for one in asked}
-    due = [(one, task) for one in asked if (task := one.task(str(root))) is not None]
-    for outcome in _engine(app, "pool").run("surviving_points", [task for _, task in due]) if due else ():
-        one = due[outcome.index][0]
-        trouble = outcome.error.message.splitlines()[0] if outcome.error else ""
-        found[one.gone.path] = one.answered(None if outcome.error else outcome.value, trouble)
-    return found
+    """Path → what became of a vanished file's points, read in child processes of this machine. What cannot be read, or
+    is not what was loaded, is said, and raises nothing: that file stays as it is."""
+    due = {one.gone.path: task for one in asked if (task := one.task(str(root))) is not None}
+    found = {one.gone.path: Found(Survival.GONE) for one in asked if one.gone.path not in due}
+    questions_due = [one for one in asked if one.gone.path in due]
+    evidence: dict[str, Evidence] = {}
+    ended = 0
+    engine = PoolEngine(limits=survival_limits(questions_due))
+    for outcome in engine.run("surviving_points", list(due.values())) if due else ():
+        path = questions_due[outcome.index].gone.path
+        if outcome.error is None:
+            evidence[path] = outcome.value
+            continue
+        found[path] = Found(None, trouble=outcome.error.message.splitlines()[0])
+        ended += isinstance(outcome.error, TaskLimitError)
+        if ended >= _MOST_ENDED:
+            break  # which ends the children
+    told = [(one, evidence[one.gone.path]) for one in questions_due if one.gone.path in evidence]
+    changed = _changed(root, [file for one, answer in told for file in one.rests_on(answer)])
+    for one, answer in told:
+        wrong = [changed[file.location] for file in one.rests_on(answer) if file.location in changed]
+        found[one.gone.path] = Found(None, trouble=wrong[0]) if wrong else one.answered(answer)
+    return {path: Found(None, trouble=_NOT_LOOKED) for path in due} | found
+
+
+def survival_limits(asked: Iterable[Question]) -> Limits:
+    """What comparing a file may take: in proportion to the bytes that were sent, for those need not be what they seem."""
+    most = max((one.bytes for one in asked), default=0)
+    seconds = 10 + most // _BYTES_A_SECOND
+    return Limits(cpu_seconds=seconds, wall_seconds=3 * seconds, memory_bytes=_COMPARED_IN + 4 * most)
+
+
+def _changed(root: Path, files: Iterable[CatalogFile]) -> dict[str, str]:
+    """Location of those of these files that are not what was loaded, nor their deletions: what is wrong. Each is digested,
+    for whatever leaves the catalog for what they say is not read again."""
+    wanted = {file.location: file for file in files if file.file_id}  # others were digested by this load
+    places = {at: (sha256, file) for file in wanted.values() for at, sha256 in places_of(file)}
+    recorded = [Recorded(at, file.size if at == file.location else 0, sha256) for at, (sha256, file) in places.items()]
+    return {places[at][1].location: why for at, why in check_files(root, recorded, {}).wrong.items()}
+
+
+_BYTES_A_SECOND = 4 << 20
+_COMPARED_IN = 640 << 20  # of address space, of which libraries reserve near the half
+_MOST_ENDED = 3  # comparisons of a landing that a limit ends: then the rest waits too, and the next site is not kept waiting
+_NOT_LOOKED = f"nobody looked: {_MOST_ENDED} others of its site took all that a comparison may take"
 
 
 def ask_survivors(

@@ -23,7 +23,7 @@ from tidemark.errors import (
     TidemarkError,
     UsageError,
 )
-from tidemark.flows import link_quarantine
+from tidemark.flows import kept_damage, link_quarantine
 from tidemark.flows.admitting import local_root, site_of
 from tidemark.flows.app import App
 from tidemark.flows.cluster_forward import make_visible
@@ -37,7 +37,7 @@ from tidemark.ledger.leases import Leases, check_in
 from tidemark.ledger.owner_rows import OwnerRow
 from tidemark.ledger.trouble_rows import QuarantineRow
 from tidemark.load.admit import Hold
-from tidemark.load.approved import leave_approved
+from tidemark.load.approved import give_up_kept, leave_approved
 from tidemark.load.place import put
 from tidemark.load.tidy import sweep_waiting
 from tidemark.settings import ReceiverSettings
@@ -61,12 +61,13 @@ class Decision:
 
 
 def quarantine_list(app: App, receiver: ReceiverSettings) -> Decision:
-    """Every file that is held, with its ID and reason."""
+    """Every file that is held, with its ID and reason, and kept ones whose bytes rotted."""
     with app.ledger.read() as connection:
         held = trouble_rows.quarantined(connection, receiver.name)
         names = {s.site_id: s.name for s in landing_rows.sites(connection).values()}
         distrusted = link_quarantine.listed(app, connection, receiver)
-    return Decision({"quarantine": [*distrusted, *(_held_json(row, names) for row in held)]})
+        rotten = kept_damage.listed(app, connection, receiver, names)
+    return Decision({"quarantine": [*distrusted, *rotten, *(_held_json(row, names) for row in held)]})
 
 
 def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engine: str = "auto") -> Decision:
@@ -78,6 +79,12 @@ def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engin
     """
     if link_quarantine.is_one(held_id):
         return Decision(link_quarantine.decide(app, receiver, held_id, "released"))
+    if kept_damage.is_one(held_id):
+        raise UsageError(
+            f"{held_id} is in the catalog: a kept file whose bytes rotted is whole again, or given up",
+            hint=f"put its bytes back from a backup, or ./tidemark quarantine drop {held_id}",
+            subject=held_id,
+        )
     row = _held(app, receiver, held_id, "released", "superseded")
     quarantine_id = row.quarantine_id
     if row.state != "held":
@@ -97,11 +104,11 @@ def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engin
         put(bench.store, admission.placements)
         leave(bench.store, origin)
         # CRASH WINDOW: in place, not recorded: the file is still held, releasing it again goes on.
-        found = ask(bench, origin, admission)
+        shown = ask(bench, origin, admission)
 
         def tell(connection: Connection) -> tuple[Answer, ...]:
             check_in(connection, bench.lease)
-            answers = take(connection, origin, admission, app.clock(), found)
+            answers = take(connection, origin, admission, app.clock(), shown)
             trouble_rows.end_quarantine(connection, quarantine_id, "superseded" if admission.known else "released")
             audit.record(connection, "quarantine release", row.path, id=quarantine_id, site=row.site_id)
             place = {"site_id": row.site_id, "landing": row.landing, "path": row.path}
@@ -124,12 +131,15 @@ def _still_held(row: QuarantineRow, hold: Hold) -> TidemarkError:
 
 
 def quarantine_drop(app: App, receiver: ReceiverSettings, held_id: str) -> Decision:
-    """Give a held file up: its bytes are removed, its row stays. One that a link holds is not sent with this content.
+    """Give a held file up: its bytes are removed, its row stays. One that a link holds is not sent with this content; a kept
+    one whose bytes rotted leaves the catalog.
 
     One that was given up before is not given up again.
     """
     if link_quarantine.is_one(held_id):
         return Decision(link_quarantine.decide(app, receiver, held_id, "dropped"))
+    if kept_damage.is_one(held_id):
+        return _give_up_kept(app, receiver, held_id)
     row = _held(app, receiver, held_id, "dropped")
     quarantine_id = row.quarantine_id
     if row.state == "dropped":
@@ -143,6 +153,19 @@ def quarantine_drop(app: App, receiver: ReceiverSettings, held_id: str) -> Decis
         # CRASH WINDOW: given up, bytes still there: the next load removes them.
         sweep_waiting(app.ledger, bench.store, row.receiver, bench.lease)
     return Decision({"id": quarantine_id, "path": row.path})
+
+
+def _give_up_kept(app: App, receiver: ReceiverSettings, held_id: str) -> Decision:
+    with _bench(app, receiver) as bench:
+        row, drop, why = kept_damage.to_give_up(app, receiver, held_id)
+        if why:
+            at = _put_paper(bench, GIVE_UP, row.path, site=row.site_id, generation=row.generation)
+            # CRASH WINDOW: on paper, not recorded: it is kept as before; dropped again, or by a rebuilt ledger, it leaves.
+            with changing(app, receiver.name, bench.store) as connection:
+                check_in(connection, bench.lease)
+                give_up_kept(connection, receiver.name, drop, why, at, row.site_id)
+                audit.record(connection, "quarantine drop", row.path, id=held_id, site=row.site_id, reason=why)
+    return Decision({"id": held_id, "path": row.path})
 
 
 def owners_list(app: App, receiver: ReceiverSettings) -> Decision:

@@ -87,6 +87,8 @@ def _damaged(app: App, file: CatalogFile, why: str, count: int) -> CorruptionErr
     more = f"; {count - 1} more with it" if count > 1 else ""
     return CorruptionError(
         f"{why}: what is read would not be what was loaded ({came}){more}",
-        hint=f"./tidemark verify --repair --site {site}",
+        hint="./tidemark quarantine list, which says how to give it up; --live-only reads without it"
+        if file.kept and file.path
+        else f"./tidemark verify --repair --site {site}",
         subject=file.location,
     )

@@ -11,7 +11,7 @@ from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
 from tidemark.ledger.merge_rows import Account, MergedFile
 from tidemark.ledger.owner_rows import OwnerRow
 from tidemark.load import schema
-from tidemark.load.approved import leave_approved
+from tidemark.load.approved import give_up_kept, leave_approved
 from tidemark.load.recall import Traces
 from tidemark.settings import ReceiverSettings
 from tidemark.stores.decided import ADOPTED, APPROVE, GIVE_UP, TRANSFER, DecidedPaper
@@ -42,6 +42,9 @@ def replay_decision(connection: Connection, receiver: str, paper: DecidedPaper) 
         for held in trouble_rows.held_of_path(connection, receiver, detail["site"], paper.subject):
             if held.generation == detail["generation"]:
                 trouble_rows.end_quarantine(connection, held.quarantine_id, "dropped")
+        gone = landing_rows.drops_of_paths(connection, receiver, detail["site"], [paper.subject]).get(paper.subject)
+        if gone is not None and gone.generation >= detail["generation"]:
+            give_up_kept(connection, receiver, gone, "its bytes had rotted", paper.at, detail["site"])
     rebuild_rows.put_audit(connection, paper.at, paper.who, paper.action, paper.subject, detail)
 
 

@@ -39,6 +39,7 @@ class Damage:
     file_id: int = 0
     database: str = ""
     size: int = 0  # bytes of a mods file that were acknowledged, where the record has none
+    kept: bool = False  # gone at its site, so that nobody has these bytes
 
 
 class Repairs:

@@ -6,6 +6,7 @@ that waited removed.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +34,9 @@ from tidemark.load.tidy import sweep_waiting, waiting_folder
 from tidemark.load.vanish import take_vanished
 from tidemark.progress import silent
 from tidemark.settings import ReceiverSettings
+from tidemark.stores.answered import kept_manifest, read_landed
 from tidemark.stores.landing import Answer, LandedFile
-from tidemark.stores.landing_papers import decode_entry
+from tidemark.stores.landing_papers import decode_entry, decode_manifest
 from tidemark.stores.protocol import Store
 
 
@@ -92,24 +94,37 @@ def try_again(bench: Bench, row: QuarantineRow | RefusalRow) -> tuple[Origin, Ad
     return origin, decide(bench.app, origin, checked, bench.app.clock())
 
 
-def ask(bench: Bench, origin: Origin, admission: Admission) -> Mapping[str, Found]:
-    """What the waiting files show of vanished ones; their bytes are in place."""
-    return ask_survivors(bench.app, bench.root, bench.cluster, origin, (), admission.loads)
+@dataclass(frozen=True)
+class Shown:
+    """What waiting files show of vanished ones: `found` by their paths; `deletes`: what their site's newest loaded landing
+    said of drops, "" where its paper is not to be had and the next landing has to say."""
+
+    found: Mapping[str, Found]
+    deletes: str = ""
+
+
+NOTHING_SHOWN = Shown(NOTHING_FOUND)
+
+
+def ask(bench: Bench, origin: Origin, admission: Admission) -> Shown:
+    """Of files whose bytes are in place."""
+    found = ask_survivors(bench.app, bench.root, bench.cluster, origin, (), admission.loads)
+    with bench.app.ledger.read() as connection:
+        _, landing = landing_rows.last_loaded(connection, origin.receiver, origin.site_id)
+        sha256, _ = landing_rows.receipt_of(connection, origin.receiver, origin.site_id, landing or "")
+    paper = read_landed(bench.root, kept_manifest(origin.site_id, landing)) if landing else None
+    told = paper is not None and hashlib.sha256(paper).hexdigest() == sha256
+    return Shown(found, decode_manifest(paper).deletes if told and paper else "")
 
 
 def take(
-    connection: Connection,
-    origin: Origin,
-    admission: Admission,
-    at: float,
-    found: Mapping[str, Found] = NOTHING_FOUND,
+    connection: Connection, origin: Origin, admission: Admission, at: float, shown: Shown = NOTHING_SHOWN
 ) -> tuple[Answer, ...]:
-    """Record the decision on waiting files, and what it means for vanished ones, by what was `found` of these. Their bytes
-    are in place."""
+    """Record the decision on waiting files, and what it means for vanished ones. Their bytes are in place."""
     names = SiteNames({s.site_id: s.name for s in landing_rows.sites(connection).values()})
     answers = write_admission(connection, origin, admission, names, at)
     schema.write_schema(connection, origin, (), admission.loads)
-    vanished = take_vanished(connection, origin, (), "", at, found)
+    vanished = take_vanished(connection, origin, (), shown.deletes, at, shown.found)
     paths = vanished | {load.file.path for load in admission.loads}
     look_again(connection, origin.receiver, origin.site_id, paths, at)
     return answers
@@ -129,11 +144,11 @@ def _replay(bench: Bench, row: RefusalRow) -> bool:
     put(bench.store, admission.placements)
     leave(bench.store, origin)
     # CRASH WINDOW: in place, not recorded: still refused, the next load replays it.
-    at, found = bench.app.clock(), ask(bench, origin, admission)
+    at, shown = bench.app.clock(), ask(bench, origin, admission)
 
     def tell(connection: Connection) -> bool:
         check_in(connection, bench.lease)
-        take(connection, origin, admission, at, found)
+        take(connection, origin, admission, at, shown)
         owner_rows.end_refusal(connection, row.refusal_id, "superseded" if admission.holds else "replayed")
         place = {"site_id": row.site_id, "landing": row.landing, "path": row.path}
         record(connection, "file.replayed", **place, why=f"device {row.device} belongs to its site now")

@@ -16,6 +16,7 @@ from tidemark.flows.app import App
 from tidemark.flows.cluster_cache import restore
 from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.cluster_verify import verify_nodes
+from tidemark.flows.kept_damage import kept_id
 from tidemark.flows.known_sites import site_names, sites_of
 from tidemark.flows.repair import Damage, Repairs
 from tidemark.flows.verify_landings import changed_papers, lost_landings
@@ -221,7 +222,8 @@ def _receiver_side(work: _Work, store: Store | None, source: SourceChecked | Non
     work.tally.checked += checked.files
     for location, why in checked.wrong.items():
         found = damage[location]
-        difference = Difference(DAMAGED, work.site.name, found.path or location, found.where, why)
+        lost = f"./tidemark quarantine drop {kept_id(found.file_id)}" if found.kept and work.repairs else ""
+        difference = Difference(DAMAGED, work.site.name, found.path or location, found.where, why, next=lost)
         repaired = ""
         if work.repairs and restore(work.cluster, location, found.record.sha256):
             repaired = "fetched again from a data node"
@@ -233,13 +235,14 @@ def _receiver_side(work: _Work, store: Store | None, source: SourceChecked | Non
 def _kept(rows: Sequence[Row], source: SourceChecked | None) -> list[Damage]:
     found = []
     for r in rows:
-        record = Recorded(r["location"], int(r["size"]), r["sha256"])
-        found.append(Damage(record, r["path"], "catalog", r["path"], int(r["file_id"]), r["database_name"]))
+        kept = bool(r["path"]) and int(r["rank_unsequence"]) < 0 and bool(r["visible"])
+        place = {"file_id": int(r["file_id"]), "database": r["database_name"], "kept": kept}
+        found.append(Damage(Recorded(r["location"], int(r["size"]), r["sha256"]), r["path"], "catalog", r["path"], **place))
         if r["mods_location"]:
             same = source.same.get(r["path"]) if source else None
             record = Recorded(r["mods_location"], 0, r["mods_sha256"])
             mods, size = (same.mods_path, same.mods_size) if same else ("", 0)
-            found.append(Damage(record, r["path"], "catalog", mods, int(r["file_id"]), r["database_name"], size))
+            found.append(Damage(record, r["path"], "catalog", mods, size=size, **place))
     return found
 
 
@@ -308,7 +311,7 @@ def _on_its_way(work: _Work, path: str, unloaded: Sequence[Row]) -> bool:
 
 
 def _differ(work: _Work, difference: Difference, repaired: str = "") -> None:
-    following = difference.next or ("" if repaired else "./tidemark verify --repair")
+    following = "" if repaired else difference.next or "./tidemark verify --repair"
     found = replace(difference, repaired=repaired, next=following)
     work.tally.differences.append(found)
     with work.app.ledger.write() as connection:

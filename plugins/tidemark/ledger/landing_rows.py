@@ -18,6 +18,10 @@ from tidemark.ledger.many_rows import write_rows
 _CHUNK = 400  # values in one IN list
 
 
+GIVEN_UP = "given up by the operator"
+"""How the reason of a drop begins whose file was kept, rotted here, and is not kept any more."""
+
+
 @dataclass(frozen=True)
 class SiteRow:
     """One row of `site`: what a receiver knows of a site from its manifests."""

@@ -1,4 +1,4 @@
-"""What the operator's approval does to vanished files that waited for it at the receiver.
+"""What the operator's decisions do to vanished files at the receiver: approved ones leave, a kept one is given up.
 
 A dropped file whose points settled into a merged file cannot be taken out alone: its other sources are asked for, and the
 merged file goes when they have come; until then the ledger says what is waited for. Source: DESIGN §3 "Sources and merges"
@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 
 from tidemark.ledger import catalog_rows, landing_rows, merge_rows
 from tidemark.ledger.events import record_many
-from tidemark.ledger.landing_rows import DropRow
+from tidemark.ledger.landing_rows import GIVEN_UP, DropRow
 from tidemark.load.drops import APPROVED
 from tidemark.load.replacing import Late, look_again
 
@@ -37,3 +37,15 @@ def leave_approved(connection: Connection, receiver: str, site_id: str, approved
     gone = [d for d in drops if d.path not in late.waits]
     record_many(connection, "file.removed", [{"site_id": site_id, "path": d.path, "approved": True} for d in gone])
     return late
+
+
+def give_up_kept(connection: Connection, receiver: str, gone: DropRow, why: str, at: float, site_id: str) -> None:
+    """Let a kept file leave whose bytes are not those that were loaded (`why`): its site has no others. Idempotent."""
+    rows = catalog_rows.sources_of_paths(connection, receiver, site_id, [gone.path])
+    leaving = [row.file_id for row in rows if row.kept and row.generation <= gone.generation]
+    catalog_rows.retire_files(connection, leaving, at)
+    merge_rows.unmerge(connection, receiver, leaving, at)
+    done = replace(gone, kind="dropped", covered_by=(), state="done", reason=f"{GIVEN_UP}: {why}")
+    landing_rows.put_drops(connection, receiver, site_id, [done])
+    look_again(connection, receiver, site_id, [gone.path], at)
+    record_many(connection, "file.removed", [{"site_id": site_id, "path": gone.path, "why": done.reason}])

@@ -68,20 +68,20 @@ class Verdict:
     reason: str = ""
 
 
-def judge_by_points(vanished: Vanished, survival: Survival | None, missing: str, deletes: str, trouble: str = "") -> Verdict:
+def judge_by_points(vanished: Vanished, survival: Survival | None, missing: str, deletes: str, why: str = "") -> Verdict:
     """A file whose bytes are here, whatever the site took its going for.
 
-    `survival`: what its points say, None where they could not be compared (`trouble`); `missing`: a file of its group that
-    has not come; `deletes`: the link's keep | apply, "" where nobody says. A compaction loses no point but deleted ones: a
-    file of which points live on was compacted, and what is missing of it was deleted. Nothing leaves before its group is
-    whole.
+    `survival`: what its points say, None where they could not be compared; `why`: what decided, or forbade it; `missing`: a
+    file of its group that has not come; `deletes`: the link's keep | apply, "" where nobody says. A compaction loses no
+    point but deleted ones: a file of which points live on was compacted, and what is missing of it was deleted. Nothing
+    leaves before its group is whole.
     """
     if missing:
         return Verdict(vanished, "wait", f"it waits for {missing}, which its site has beside it and which is not loaded")
     if survival in (Survival.LIVES, Survival.EMPTY):
-        return Verdict(vanished, "leave")
+        return Verdict(vanished, "leave", why)
     if survival is None:
-        return Verdict(vanished, "wait", f"its points could not be compared with those of newer files: {trouble}")
+        return Verdict(vanished, "wait", f"its points could not be compared with those of newer files: {why}")
     if deletes not in ("keep", "apply"):
         return Verdict(
             vanished, "wait", "nothing of it lives on in the files that came; the next landing says whether it is kept"

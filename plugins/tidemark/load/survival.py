@@ -19,7 +19,7 @@ from tidemark.ledger.catalog_rows import CatalogFile
 from tidemark.ledger.landing_rows import DropRow
 from tidemark.load.admit import Load, Origin
 from tidemark.load.drops import Survival
-from tidemark.load.surviving_points import HeldFile, SurvivalTask
+from tidemark.load.surviving_points import Evidence, HeldFile, SurvivalTask
 from tidemark.tsfiles.names import SourceName, may_hold, parse_source_path
 
 _ANY = ("live", "retired", "reclaimed")
@@ -27,10 +27,12 @@ _ANY = ("live", "retired", "reclaimed")
 
 @dataclass(frozen=True)
 class Found:
-    """`survival` is None where the points could not be compared: `trouble` says why. `made`: paths that were looked in."""
+    """`survival` is None where the points could not be compared: `trouble` says why. `by`: paths of the files in which it
+    lives on; `proof`: the point, or the fact, that decided."""
 
     survival: Survival | None
-    made: tuple[str, ...] = ()
+    by: tuple[str, ...] = ()
+    proof: str = ""
     trouble: str = ""
 
 
@@ -45,19 +47,26 @@ class Question:
     made: tuple[CatalogFile, ...]
 
     def task(self, root: str) -> SurvivalTask | None:
-        """What has to be read for an answer; None where no file can hold its points and none of them is deleted."""
-        if not self.made and not self.gone.mods_location:
+        """What has to be read for an answer; None where it has points, no file can hold them and none of them is deleted."""
+        if not self.made and not self.gone.mods_location and self.gone.points:
             return None
         made = tuple(HeldFile(file.location, file.mods_location) for file in self.made)
         return SurvivalTask(root, self.gone.database, HeldFile(self.gone.location, self.gone.mods_location), made)
 
-    def answered(self, survival: Survival | None, trouble: str = "") -> Found:
-        return Found(survival, tuple(file.path for file in self.made), trouble)
-
     @property
-    def unread(self) -> Found:
-        """The answer where nothing has to be read."""
-        return self.answered(Survival.GONE if self.gone.points else Survival.EMPTY)
+    def bytes(self) -> int:
+        """How much is read for an answer, at most."""
+        return sum(file.size for file in (self.gone, *self.made))
+
+    def rests_on(self, evidence: Evidence) -> tuple[CatalogFile, ...]:
+        """The files whose bytes have to be those that were loaded if the file is to leave for this; none if it stays."""
+        if evidence.survival is Survival.GONE:
+            return ()
+        return (self.gone, *(self.made[place] for place in evidence.rests_on))
+
+    def answered(self, evidence: Evidence) -> Found:
+        by = tuple(self.made[place].path for place in evidence.rests_on)
+        return Found(evidence.survival, by, f"{evidence.proof}, in {', '.join(by)}" if by else evidence.proof)
 
 
 def group_of(path: str, data: Sequence[str]) -> tuple[str, str, int] | None:

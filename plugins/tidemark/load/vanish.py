@@ -133,10 +133,10 @@ def _judge(
         one = found.get(drop.path, _NOT_ASKED)
         if covered is not None and covered.action == "ask" and one.survival is Survival.GONE and deletes == "apply":
             return covered
-        by = one.made if one.survival is Survival.LIVES else drop.covered_by
+        by = one.by if one.survival is Survival.LIVES else drop.covered_by
         kind = "superseded" if one.survival is Survival.LIVES else drop.kind
         vanished = Vanished(drop.path, drop.generation, kind, by)
-        return judge_by_points(vanished, one.survival, missing.get(drop.path, ""), deletes, one.trouble)
+        return judge_by_points(vanished, one.survival, missing.get(drop.path, ""), deletes, one.trouble or one.proof)
     return covered or judge_dropped(told, picture.states[drop.path], deletes)
 
 
@@ -197,7 +197,10 @@ def _act(connection: Connection, origin: Origin, verdicts: Iterable[Verdict], pi
 
 def _recorded(drop: DropRow, verdict: Verdict) -> DropRow:
     reason = SETTLED if verdict.action == "leave_settled" else verdict.reason or None
-    return replace(drop, state=_STATE_OF[verdict.action], reason=reason)
+    state, found = _STATE_OF[verdict.action], verdict.vanished
+    if verdict.action == "leave":  # what it was found to be, whatever its site took it for
+        return replace(drop, state=state, reason=reason, kind=found.kind, covered_by=found.covered_by)
+    return replace(drop, state=state, reason=reason)
 
 
 def still_waiting(connection: Connection, origin: Origin) -> tuple[tuple[str, str], ...]:
@@ -216,6 +219,7 @@ def _tell(connection: Connection, origin: Origin, new: Iterable[DropRow], verdic
             record_many(connection, "file.marked", [event])
         elif verdict.action == "leave":
             kind = "file.swapped" if vanished.kind == "superseded" else "file.removed"
-            record_many(connection, kind, [{**event, "covered_by": vanished.covered_by}])
+            why = {"why": verdict.reason} if verdict.reason else {}
+            record_many(connection, kind, [{**event, "covered_by": vanished.covered_by, **why}])
         elif (vanished.path, vanished.generation) in told:
             record_many(connection, "drop.pending", [{**event, "reason": verdict.reason or SETTLED}])

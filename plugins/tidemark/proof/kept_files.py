@@ -44,3 +44,12 @@ def kept_note(kept: Sequence[KeptFile]) -> tuple[str, ...]:
     files = f"{len(kept):,} files are" if len(kept) > 1 else "1 file is"
     names = listed([one.path for one in kept])
     return (f"{files} gone at the site and kept, and only fill times at which it has nothing: {names}",)
+
+
+def given_up_note(connection: Connection, receiver: str, site_id: str) -> tuple[str, ...]:
+    """One line on kept files whose bytes rotted here and that the operator gave up, none without such files."""
+    paths = [row["path"] for row in report(connection, "given_up", receiver=receiver, site=site_id)]
+    if not paths:
+        return ()
+    files = f"{len(paths):,} files that were" if len(paths) > 1 else "1 file that was"
+    return (f"{files} gone at the site and kept rotted here, and the operator gave up their points: {listed(paths)}",)

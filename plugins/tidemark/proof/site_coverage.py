@@ -17,7 +17,7 @@ from tidemark.proof.as_of import AsOf
 from tidemark.proof.coverage import SiteCoverage, claims, dated, stretches, unplaced
 from tidemark.proof.days import day_of, parse_time
 from tidemark.proof.gather import catalog_view, expected_files, waiting_files
-from tidemark.proof.kept_files import kept_files, kept_note
+from tidemark.proof.kept_files import given_up_note, kept_files, kept_note
 from tidemark.proof.landed_check import LOST, altered_papers
 from tidemark.proof.passed_over import passed_over
 from tidemark.proof.presence import CatalogView, Expected
@@ -88,7 +88,7 @@ def cover_site(connection: Connection, scene: Scene, site: Site, known: AsOf) ->
     unverified = sender_rows.count_unverified(connection).get(site.link, 0)
     notes += (not_verified(unverified, site.name),) if unverified else ()
     kept = kept_files(connection, scene.receiver).get(site.site_id, ())
-    notes += kept_note(kept)
+    notes += (*kept_note(kept), *given_up_note(connection, scene.receiver, site.site_id))
     today = day_of(int(scene.clock * 1000), "ms")
     shown = dated(stretches(found, first, last), known.last_day, today if last is None else min(today, last))
     return SiteCoverage(site.name, shown, tuple(gaps), notes, known, kept)

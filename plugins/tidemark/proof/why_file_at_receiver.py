@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from tidemark.ledger.landing_rows import GIVEN_UP
 from tidemark.ledger.proof_rows import Row
 from tidemark.proof.explanation import listed, when
 from tidemark.proof.file_story import FileStory, Told
@@ -207,9 +208,11 @@ def retired(story: FileStory) -> Told | None:
             why = (
                 f"other files of the site cover it now: {listed(by)}"
                 if by
-                else 'the site dropped it, and the drop took effect (deletes = "apply", or approved)'
+                else row_["reason"] or 'the site dropped it, and the drop took effect (deletes = "apply", or approved)'
             )
-            return Told(word, f"{why}; {gone}", final=True)
+            proof = (f"it lives on: {row_['reason']}",) if by and row_["reason"] else ()
+            given_up = (row_["reason"] or "").startswith(GIVEN_UP)
+            return Told("given up" if given_up else word, f"{why}; {gone}", final=True, evidence=proof)
     return Told("replaced", f"a newer generation took its place; {gone}", final=True)
 
 

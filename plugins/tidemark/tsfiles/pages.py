@@ -58,7 +58,7 @@ class ChunkReader:
         """The points of a chunk of a series that is not aligned, a column a page or one of many small ones; pages outside
         `span` are left out."""
         header, data = self._chunk(series, place, label, PLAIN_SERIES)
-        together = small_pages(header, data, place.statistics.count, span.start, span.end)
+        together = small_pages(header, data, place.statistics, span.start, span.end)
         if together is not None:
             yield together
             return
@@ -112,11 +112,15 @@ class ChunkReader:
             yield Column(series.type, of_page if count == len(of_page) else of_page[present], values)
 
     def _check_points(self, header: ChunkHeader, place: ChunkPlace, found: list[Page], label: str) -> None:
-        """The pages of a chunk hold the points that the index promises: none is lost where a page's length is damaged."""
-        told = sum((page.statistics or place.statistics).count for page in found if page.data is not None)
+        """The pages of a chunk hold the points that the index promises, at its times: none is lost where a page's length is
+        damaged, or where whoever wants other times passes the chunk over."""
+        of_pages = [page.statistics or place.statistics for page in found if page.data is not None]
+        told, within = sum([one.count for one in of_pages]), place.statistics
         if told != place.statistics.count:
             problem = f"{label}: pages of {told} points where the index says {place.statistics.count}"
             raise corrupt(self._file.path, problem, header.offset)
+        if any(one.count and (one.start < within.start or one.end > within.end) for one in of_pages):
+            raise corrupt(self._file.path, f"{label}: pages of other times than the index says", header.offset)
 
     def _chunk(self, series: Series, place: ChunkPlace, label: str, column: int) -> tuple[ChunkHeader, bytes]:
         """The header of a chunk that is as the index says and can be decoded, and the bytes of its pages."""

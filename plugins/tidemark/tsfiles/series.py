@@ -148,4 +148,13 @@ def _one_series(cursor: Cursor) -> Series:
         chunks.append(ChunkPlace(offset, parse_statistics(cursor, kind) if several else statistics))
     if cursor.position != end:
         raise cursor.fail(f"the chunks of {name!r} end in the middle of a field")
+    if several:
+        _require_sum(cursor, name, statistics, chunks)
     return Series(name, kind, kind == DataType.VECTOR, statistics, tuple(chunks))
+
+
+def _require_sum(cursor: Cursor, name: str, told: Statistics, chunks: list[ChunkPlace]) -> None:
+    """The statistics of a series are those of its chunks together: whoever goes by them misses none."""
+    held = [chunk.statistics for chunk in chunks if chunk.statistics.count]
+    if sum(one.count for one in held) != told.count or any(one.start < told.start or one.end > told.end for one in held):
+        raise cursor.fail(f"the statistics of {name!r} are not those of its chunks")

@@ -17,6 +17,7 @@ from tidemark.tsfiles.column import VALUE_DTYPES, Column
 from tidemark.tsfiles.compiled import PageRow, kernels
 from tidemark.tsfiles.compression import BadPageError, decompress
 from tidemark.tsfiles.decodable import INTEGERS
+from tidemark.tsfiles.series import Statistics
 
 _FEWEST_PAGES = 16
 _MOST_POINTS = 1000  # of a page on average: those of more cost as much for what they hold as for being pages
@@ -42,16 +43,18 @@ for _kind in INTEGERS:
     _CODINGS[_kind, Encoding.PLAIN] = _PLAIN_64 if _wide else _VARINTS
 
 
-def small_pages(header: ChunkHeader, data: bytes, points: int, start: int | None, end: int | None) -> Column | None:
+def small_pages(header: ChunkHeader, data: bytes, told: Statistics, start: int | None, end: int | None) -> Column | None:
     """The points of the pages of `data` that may hold some with start <= time < end (None: no bound), as one column.
 
-    `header`: of a series that is not aligned; `points`: of the chunk, by the index. None: to be read page by page.
+    `header`: of a series that is not aligned; `told`: of the chunk, by the index. None: to be read page by page.
     """
     compiled, coding = kernels(), _CODINGS.get((header.type, header.encoding))
     if compiled is None or coding is None or header.one_page:
         return None
     rows = compiled.pages(data, header.type)
-    if len(rows) < _FEWEST_PAGES or points > len(rows) * _MOST_POINTS or rows[:, PageRow.POINTS].sum() != points:
+    if len(rows) < _FEWEST_PAGES or told.count > len(rows) * _MOST_POINTS or rows[:, PageRow.POINTS].sum() != told.count:
+        return None
+    if rows[:, PageRow.FIRST].min() < told.start or rows[:, PageRow.LAST].max() > told.end:
         return None
     if start is not None:
         rows = rows[rows[:, PageRow.LAST] >= start]

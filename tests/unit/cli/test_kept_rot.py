@@ -1,0 +1,104 @@
+"""A kept file (gone at its site) whose bytes here rot: nobody can repair it, and the operator gives it up, by a command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.commanded import Commanded, row
+
+
+@pytest.fixture
+def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commanded:
+    return Commanded(tmp_path, monkeypatch)
+
+
+def kept(edge: Commanded) -> tuple[str, Path]:
+    """The path of a kept file beside a live one, and where its bytes are."""
+    gone = edge.seal(1)
+    edge.seal(2)
+    assert edge.sync().code == 0
+    for end in edge.sealed.pop(gone):
+        (edge.site / (gone + end)).unlink()
+    assert edge.sync().code == 0
+    (place,) = (edge.root / "data").rglob(f"*{Path(gone).name}")
+    return gone, place
+
+
+def rotten(edge: Commanded, how: str = "bit") -> tuple[str, str]:
+    gone, place = kept(edge)
+    data = bytearray(place.read_bytes())
+    data[len(data) // 2] ^= 1
+    place.unlink()
+    if how == "bit":
+        place.write_bytes(bytes(data))
+    assert edge.run("verify").code == 20
+    (one,) = edge.run("quarantine", "list").json["quarantine"]
+    assert one["path"] == gone and "gone at its site and kept, and damaged here" in one["reason"]
+    return gone, one["id"]
+
+
+@pytest.mark.parametrize("how", ["bit", "missing"])
+def test_it_is_given_up_by_name(edge: Commanded, how: str) -> None:
+    gone, held = rotten(edge, how)
+    repaired = edge.run("verify", "--repair")
+    repaired.refused(20, gone)
+    assert repaired.json["hint"] == f"./tidemark quarantine drop {held}"
+    read = ("read", "--tall", "--out", str(edge.folder / "out.csv"))
+    if how == "bit":
+        edge.run(*read).refused(7)
+        assert "quarantine" in edge.run(*read).json["hint"]
+    assert edge.run("quarantine", "drop", held).code == 2, "it asks"
+    edge.run("quarantine", "release", held).refused(2, "whole again, or given up")
+    done = edge.run("quarantine", "drop", held, "--yes")
+    assert (done.code, done.json["path"]) == (0, gone)
+    assert edge.run("quarantine", "drop", held, "--yes").code == 0, "said again"
+    told_everywhere(edge, gone)
+    assert (edge.run("verify").code, edge.run("quarantine", "list").json["quarantine"]) == (0, [])
+
+
+def told_everywhere(edge: Commanded, gone: str) -> None:
+    assert edge.rows() == [row("root.sg", 2, time) for time in (1, 2, 3)]
+    why = edge.run("why", gone).json
+    assert (why["state"], why["final"]) == ("given up", True) and "given up by the operator" in why["cause"]
+    covered = edge.run("coverage").json
+    assert covered["complete"] and "the operator gave up their points" in str(covered) and gone in str(covered)
+    assert edge.sync().json["state"] == "nothing"
+
+
+def test_a_rebuilt_ledger_knows_of_it(edge: Commanded) -> None:
+    gone, held = rotten(edge)
+    assert edge.run("quarantine", "drop", held, "--yes").code == 0
+    assert edge.run("ledger", "rebuild", "--replace", "--yes").code in (0, 23)
+    told_everywhere(edge, gone)
+
+
+def test_one_that_is_whole_is_not_given_up(edge: Commanded) -> None:
+    gone, held = rotten(edge)
+    (place,) = (edge.root / "data").rglob(f"*{Path(gone).name}")
+    data = bytearray(place.read_bytes())
+    data[len(data) // 2] ^= 1
+    place.write_bytes(bytes(data))
+    edge.run("quarantine", "drop", held, "--yes").refused(6, "nothing to give up")
+    assert len(edge.rows()) == 6
+    edge.run("quarantine", "drop", "k999", "--yes").refused(3, "k999")
+    (other,) = [h for h in ("k1", "k2") if h != held]
+    edge.run("quarantine", "drop", other, "--yes").refused(3, other)
+
+
+def test_beside_a_merged_file_that_is_read_nothing_is_given_up(edge: Commanded) -> None:
+    """Its points are there, and would be lost."""
+    gone, more = edge.seal(1, device="root.sg.d"), edge.seal(3, device="root.sg.d")
+    edge.seal(2)
+    assert edge.sync().code == 0
+    for path in (gone, more):
+        for end in edge.sealed.pop(path):
+            (edge.site / (path + end)).unlink()
+    assert edge.sync().code == 0
+    assert edge.run("merge").json["groups"] == 1
+    (place,) = (edge.root / "data").rglob(f"*{Path(gone).name}")
+    place.unlink()
+    assert edge.run("quarantine", "list").json["quarantine"] == []
+    edge.run("quarantine", "drop", "k1", "--yes").refused(6, "a merged file that is read")
+    assert len(edge.rows()) == 6
