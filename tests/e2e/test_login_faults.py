@@ -17,6 +17,7 @@ import psutil
 import pytest
 from paramiko.common import MSG_USERAUTH_REQUEST
 
+from tests.e2e.chaos_proxy import ChaosProxy
 from tests.e2e.store_ends import QUICK, address
 from tests.services.processes import soon
 from tests.services.sshd import Sshd
@@ -84,6 +85,17 @@ def test_a_handshake_that_does_not_get_on_is_given_up(sshd: Sshd, greeting: byte
     with somebody(greeting) as port:
         given_up(sshd, port, Limits(connect=60, handshake=1.0, stall=60))
     assert time.monotonic() - began < 30
+
+
+def test_a_line_that_goes_silent_while_we_log_in_is_no_refusal(sshd: Sshd) -> None:
+    """It was told as "accepts none of the keys" (6), for somebody to mend what was right."""
+    for after in range(1500, 4500, 250):  # bytes, in either direction: the key exchange, the login, the first answers
+        proxy = ChaosProxy(sshd.port, [("stall", after)], for_ever=True)
+        proxy.start()
+        try:
+            given_up(sshd, proxy.port, Limits(connect=5, handshake=1.0, stall=1.0))
+        finally:
+            proxy.close()
 
 
 @contextmanager

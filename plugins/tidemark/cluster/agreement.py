@@ -91,7 +91,7 @@ class Found:
     away: str = ""
     wrong: str = ""
     table: tuple[int, bytes] | None = None
-    digests: Mapping[str, str | None] = field(default_factory=dict)
+    digests: Mapping[str, str | int | None] = field(default_factory=dict)  # as `NodeFolder.digests`
     listed: Sequence[str] = ()  # files below data/ that had no row when they were listed
     schemas: Mapping[str, str] = field(default_factory=dict)  # database → digest of its schema there; torn ones left out
 
@@ -219,10 +219,12 @@ def _copies(recorded: Recorded, node: str, answer: Found | None) -> Iterator[Pro
             yield from _digest(node, row, known, answer.digests[location])
 
 
-def _digest(node: str, row: CopyRow, known: Expected | None, found: str | None) -> Iterator[Problem]:
+def _digest(node: str, row: CopyRow, known: Expected | None, found: str | int | None) -> Iterator[Problem]:
     right = known.sha256 if known is not None else row.sha256
     if found is None:
         yield Problem("its copy is gone", node, row.slot, row.location, MEND, "copy")
+    elif isinstance(found, int):
+        yield Problem(f"its copy has {found} bytes, {row.size} are right", node, row.slot, row.location, MEND, "copy")
     elif found != right:
         said = f"its copy has digest {found[:12]}, {right[:12]} is right"
         yield Problem(said, node, row.slot, row.location, MEND, "copy")

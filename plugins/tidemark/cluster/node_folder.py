@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -26,6 +27,7 @@ from tidemark.errors import (
 )
 from tidemark.stores.landing import check_path
 from tidemark.stores.protocol import Range, Store
+from tidemark.untrusted_files import MOST_MODS
 
 DATA = "data"
 NODE = ".tidemark/node.json"
@@ -35,6 +37,10 @@ SNAPSHOTS = ".tidemark/snapshot"
 
 _SCHEMA = ".schema"
 _KEPT_TABLES = 2  # the one before too: a change that is rolled back takes the newest away again
+MEND = "./tidemark cluster check --repair"
+
+_MOST = 1 << 27  # bytes of a paper: the schema of a million series
+_EPOCH = re.compile("[1-9][0-9]{0,17}")
 _LONGEST = 200  # bytes of a file's name; file systems allow 255
 
 
@@ -136,37 +142,44 @@ class NodeFolder:
                 subject=self.name,
             )
         path, data = _table_path(epoch), encode_kept(KeptPaper("table", str(epoch), paper))
-        if self._read(path) != data:
+        if not self._holds(path, data):
             self.store.publish(path, data)
         # CRASH WINDOW: published, the ledger does not know that it lies here: it is put again, to the same bytes.
         # CRASH WINDOW: older tables are left; the next one that is put takes them away.
         self.store.remove([_table_path(old) for old in known if old != epoch][: -_KEPT_TABLES + 1])
 
     def table(self) -> tuple[int, bytes] | None:
-        """Epoch and bytes of the newest table; None before the first. CorruptionError for a torn one."""
+        """Epoch and bytes of the newest table; None before the first. CorruptionError for a torn one, or no file."""
         known = self._epochs()
         if not known:
             return None
         path = _table_path(known[-1])
-        kept = decode_kept(self.store.read(path), "table", self._place(path))
+        data = self._read(path)
+        if data is None:
+            raise CorruptionError(f"{self._place(path)} is no file that can be read", hint=MEND, subject=self.name)
+        kept = decode_kept(data, "table", self._place(path))
         if kept.about != str(known[-1]):
-            raise CorruptionError(
-                f"{self._place(path)} holds the table of epoch {kept.about}",
-                hint="./tidemark cluster check",
-                subject=self.name,
-            )
+            raise CorruptionError(f"{self._place(path)} holds the table of epoch {kept.about}", hint=MEND, subject=self.name)
         return known[-1], kept.body
 
     def withdraw_table(self, epoch: int) -> None:
         """Take away a table that never was in force (its change was rolled back); the one before is the newest again."""
         self.store.remove([_table_path(epoch)])
 
+    def withdraw_beyond(self, epoch: int) -> None:
+        """Take away whatever stands in the place of a newer table, whole or not."""
+        for path in (_table_path(known) for known in self._epochs() if known > epoch):
+            if self.store.list_folder(path):
+                self.store.remove_tree(path)
+            else:
+                self.store.remove([path])
+
     # the schema
 
     def put_schema(self, database: str, paper: bytes) -> None:
         """Keep the schema of a database, durable when the call returns; replaces what was there."""
         path, data = _schema_path(database), encode_kept(KeptPaper("schema", database, paper))
-        if self._read(path) != data:
+        if not self._holds(path, data):
             # CRASH WINDOW: published, the slot is still `pulling` in the ledger: put again, to the same bytes.
             self.store.publish(path, data)
 
@@ -184,9 +197,9 @@ class NodeFolder:
     def schemas(self) -> Iterator[KeptPaper | CorruptionError]:
         """Every schema that is kept here; of a torn one what is wrong with it."""
         paths = [f"{SCHEMAS}/{name}" for name in self.store.list_folder(SCHEMAS) if name.endswith(_SCHEMA)]
-        for path, data in self.store.read_many(paths):
+        for path in paths:
             try:
-                if data is not None:
+                if (data := self._read(path)) is not None:
                     yield decode_kept(data, "schema", self._place(path))
             except CorruptionError as torn:
                 yield torn
@@ -235,8 +248,7 @@ class NodeFolder:
 
     def remove(self, locations: Iterable[str]) -> None:
         """Remove files below `data/`; what is gone already is success. CorruptionError for a path that is not below it."""
-        # CRASH WINDOW: some are gone, their rows say `going`: removed again. A power loss at the node may bring one back
-        # whose row is gone: `left_over` finds it.
+        # CRASH WINDOW: some are gone, their rows say `going`: removed again. What a power loss brings back is left over.
         self.store.remove([_in_data(location) for location in sorted(set(locations))])
 
     def sizes(self) -> dict[str, int]:
@@ -253,10 +265,18 @@ class NodeFolder:
         entries = self.store.list_files([DATA]).entries
         return [e.path for e in entries if e.path not in wanted and (before is None or e.mtime < before)]
 
-    def digests(self, locations: Sequence[str]) -> dict[str, str | None]:
-        """Location → SHA-256 of the file as it lies on the node's disk now, in hex; None where it is gone."""
-        found = self.store.digests([Range(location) for location in locations])
-        return dict(zip(locations, found, strict=True))
+    def digests(self, sizes: Mapping[str, int]) -> dict[str, str | int | None]:
+        """Location → SHA-256 of the file as it lies on the node's disk now, in hex; None where it is gone.
+
+        `sizes`: location → its bytes as recorded, 0 where nobody knows (mods: `MOST_MODS` are read). A file of another
+        length is not read, however long it is: that length comes in the digest's place.
+        """
+        found: dict[str, str | int | None] = {}
+        for (location, size), entry in zip(sizes.items(), self.store.stat_many(list(sizes)), strict=True):
+            right = entry is not None and (entry.size == size or (not size and entry.size <= MOST_MODS))
+            found[location] = None if entry is None else "" if right else entry.size
+        read = [location for location, told in found.items() if told == ""]
+        return found | dict(zip(read, self.store.digests([Range(at) for at in read]) if read else (), strict=True))
 
     def free_bytes(self) -> int | None:
         """Free space of the node's disk; None where it cannot be known."""
@@ -271,10 +291,22 @@ class NodeFolder:
 
     def _epochs(self) -> list[int]:
         """Epochs of the tables that are there, rising."""
-        return sorted(int(name) for name in self.store.list_folder(TABLES) if name.isdecimal())
+        return sorted(int(name) for name in self.store.list_folder(TABLES) if _EPOCH.fullmatch(name))
 
     def _read(self, path: str) -> bytes | None:
-        return next(data for _, data in self.store.read_many([path]))
+        """None where nothing is there, or no file. CorruptionError for more bytes than any paper has: they are not read."""
+        entry = self.store.stat(path)
+        if entry is None:
+            return None
+        if entry.size > _MOST:
+            raise CorruptionError(f"{self._place(path)} has {entry.size} bytes: no paper", hint=MEND, subject=self.name)
+        return next(data for _, data in self.store.read_many([path], [_MOST]))
+
+    def _holds(self, path: str, data: bytes) -> bool:
+        try:
+            return self._read(path) == data
+        except CorruptionError:
+            return False
 
     def _place(self, path: str) -> str:
         return f"{self.store.url.rstrip('/')}/{path}"

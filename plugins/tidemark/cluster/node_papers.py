@@ -15,6 +15,11 @@ from tidemark.errors import CorruptionError, SchemaTooNewError
 from tidemark.stores.paper_stream import parse_json
 
 FORM = 1
+_LONGEST_HEAD = 1 << 16  # bytes; the name of a database is the longest in it
+_WHOSE = (
+    "look whose disk it is (docs/runbooks/cluster.md); the node's own: empty the folder, then"
+    " ./tidemark cluster check --repair --lost NODE"
+)
 
 
 @dataclass(frozen=True)
@@ -41,11 +46,15 @@ def encode_node(paper: NodePaper) -> bytes:
 
 def decode_node(data: bytes, place: str) -> NodePaper:
     """CorruptionError for a torn one, SchemaTooNewError for a later form. `place`: how an operator finds it."""
-    words = _words(data, place)
     try:
+        words = _words(data, place)
         return NodePaper(_text(words["cluster"]), _text(words["node"]))
     except (KeyError, TypeError) as broken:
-        raise _torn(place, f"{type(broken).__name__} {broken}") from broken
+        raise CorruptionError(
+            f"{place} is damaged: {type(broken).__name__} {broken}", hint=_WHOSE, subject=place
+        ) from broken
+    except CorruptionError as torn:
+        raise CorruptionError(torn.message, hint=_WHOSE, subject=place) from torn
 
 
 def encode_kept(paper: KeptPaper) -> bytes:
@@ -61,7 +70,8 @@ def encode_kept(paper: KeptPaper) -> bytes:
 
 def decode_kept(data: bytes, kind: str, place: str) -> KeptPaper:
     """CorruptionError for a torn or another kind of paper, SchemaTooNewError for a later form."""
-    line, _, body = data.partition(b"\n")
+    end = data.find(b"\n", 0, _LONGEST_HEAD)
+    line, body = data[: max(end, 0)], memoryview(data)[end + 1 :]
     head = _words(line, place)
     try:
         said = (_text(head["kind"]), _text(head["about"]), int(head["bytes"]), _text(head["sha256"]))
@@ -71,7 +81,7 @@ def decode_kept(data: bytes, kind: str, place: str) -> KeptPaper:
         raise _torn(place, f"it is a paper of kind {said[0]!r}")
     if len(body) != said[2] or hashlib.sha256(body).hexdigest() != said[3]:
         raise _torn(place, f"{len(body)} bytes that do not match its digest, {said[2]} were written")
-    return KeptPaper(kind, said[1], body)
+    return KeptPaper(kind, said[1], bytes(body))
 
 
 def _words(line: bytes, place: str) -> dict[str, Any]:
@@ -97,5 +107,5 @@ def _text(value: object) -> str:
 
 def _torn(place: str, why: str) -> CorruptionError:
     return CorruptionError(
-        f"{place} is damaged: {why}", hint="./tidemark cluster check names what is to be written again", subject=place
+        f"{place} is damaged: {why}", hint="./tidemark cluster check --repair writes it again", subject=place
     )

@@ -61,7 +61,11 @@ class ClusterCheck:
         if self.damaged:
             told |= {"error": self.damaged, "hint": self.problems[0].next}
         elif self.problems:
-            told["hint"] = next((one.next for one in self.problems if one.next), "")
+            first = min(self.problems, key=lambda one: one.kind == "left_over")  # what harms readers before what harms none
+            said = " ".join(filter(None, (first.node and f"node {first.node}:", first.location, first.problem)))
+            more = f" (and {len(self.problems) - 1} more)" if len(self.problems) > 1 else ""
+            told["error"] = said + more
+            told["hint"] = first.next or next((one.next for one in self.problems if one.next), "")
         return told
 
 
@@ -224,12 +228,12 @@ def _with_table(folder: NodeFolder, found: Found) -> Found:
         return replace(found, wrong=torn.message)
 
 
-def _digests(folder: NodeFolder, held: Mapping[str, CopyRow], beats: _Beats) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
+def _digests(folder: NodeFolder, held: Mapping[str, CopyRow], beats: _Beats) -> dict[str, str | int | None]:
+    found: dict[str, str | int | None] = {}
     locations = sorted(held)
     for start in range(0, len(locations), BATCH):
         batch = locations[start : start + BATCH]
-        found |= folder.digests(batch)
+        found |= folder.digests({location: held[location].size for location in batch})
         beats.add(len(batch), sum(held[location].size for location in batch))
     return found
 

@@ -24,6 +24,7 @@ from tidemark.ledger.group_rows import OperationRow
 from tidemark.stores import transfer
 from tidemark.stores.protocol import Entry, Range, Store
 from tidemark.stores.transfer import SendItem, SendOptions, Sent
+from tidemark.untrusted_files import MOST_MODS
 
 MACHINES = 8  # that are sent to at once, at most
 # A member that stays away catches up later; the others do not wait long for it.
@@ -131,7 +132,7 @@ def _send(source: Store, target: Store, pieces: Sequence[Piece]) -> Iterator[tup
     for piece, entry in zip(pieces, here, strict=True):
         if piece.location in known:
             yield piece._replace(size=known[piece.location]), None
-        elif entry is None or piece.size not in (0, entry.size):
+        elif entry is None or not _fits(piece, entry):
             yield piece, _unsound(source, piece, entry)
         else:
             by_path[piece.location] = piece._replace(size=entry.size)
@@ -144,16 +145,21 @@ def _send(source: Store, target: Store, pieces: Sequence[Piece]) -> Iterator[tup
 
 def _same(target: Store, pieces: Sequence[Piece], there: Sequence[Entry | None]) -> dict[str, int]:
     """Location → size of what lies at the target already, with the right bytes."""
-    found = [(p, e.size) for p, e in zip(pieces, there, strict=True) if e is not None and p.size in (0, e.size)]
+    found = [(p, e.size) for p, e in zip(pieces, there, strict=True) if e is not None and _fits(p, e)]
     digests = target.digests([Range(piece.location) for piece, _ in found]) if found else ()
     return {p.location: size for (p, size), digest in zip(found, digests, strict=True) if digest == p.sha256}
+
+
+def _fits(piece: Piece, entry: Entry) -> bool:
+    """As long as it should be; of mods nobody knows, and none has more than can be read."""
+    return entry.size == piece.size or (not piece.size and entry.size <= MOST_MODS)
 
 
 def _unsound(source: Store, piece: Piece, entry: Entry | None) -> TidemarkError:
     if entry is None:
         return SourceVanishedError(f"{piece.location} is gone from {source.url}", subject=piece.location)
     return NotFoundError(
-        f"{piece.location} has {entry.size} bytes at {source.url}, {piece.size} are recorded",
+        f"{piece.location} has {entry.size} bytes at {source.url}, {piece.size or f'at most {MOST_MODS}'} are recorded",
         hint="./tidemark verify --repair",
         subject=piece.location,
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy.engine import Connection
 
 from tidemark.cluster.routing import members_of
-from tidemark.errors import PermanentError, UnreachableError
+from tidemark.errors import CorruptionError, PermanentError, UnreachableError
 from tidemark.flows.cluster_nodes import Cluster
 from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, group_rows
 from tidemark.ledger.cluster_rows import NodeRow
@@ -110,6 +110,8 @@ def _remove_at(cluster: Cluster, lease: Lease, node: str, rows: Sequence[CopyRow
             return gone
         _forget(cluster, lease, node, rows)
         return list(rows)
+    except CorruptionError:  # whose folder it is cannot be told: it waits, `cluster check` names it
+        return gone
     except PermanentError:
         if cluster.nodes[node].state != "left":
             raise
@@ -132,6 +134,8 @@ def _release(cluster: Cluster, lease: Lease, row: NodeRow) -> None:
     except UnreachableError:
         if not _given_up(cluster, row.node):
             return
+    except CorruptionError:
+        return
     except PermanentError:
         pass  # released before, or somebody else's by now
     # CRASH WINDOW: released, the ledger does not know: found to be nobody's, and noted.

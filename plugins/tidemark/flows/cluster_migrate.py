@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 from tidemark.cluster.migration_plan import Batch
 from tidemark.cluster.migration_plan import batches as batched
 from tidemark.cluster.slot_states import SlotEvent, SlotState, after
-from tidemark.errors import DiskFullError, RetryableError, StaleEpochError, TidemarkError, UnreachableError
+from tidemark.errors import CorruptionError, DiskFullError, RetryableError, StaleEpochError, TidemarkError
 from tidemark.flows.app import App
 from tidemark.flows.cluster_deliver import advance
 from tidemark.flows.cluster_going import sweep
@@ -117,14 +117,15 @@ def _begin(app: App, cluster: Cluster, lease: Lease, store: Any, progress: Progr
 
 
 def _tell(cluster: Cluster, lease: Lease) -> None:
-    """The table to nodes that were away when it came into force; one that still is stays behind until the next call."""
+    """The table to nodes that could not take it when it came into force; one that still cannot stays behind until the
+    next call."""
     taken = []
     for row in cluster.nodes.values():
         if row.epoch < cluster.epoch and row.state in ("serving", "leaving"):
             try:
                 cluster.folder(row.node).put_table(cluster.epoch, cluster.paper)
                 taken.append(row.node)
-            except UnreachableError:
+            except TidemarkError:
                 continue
     if taken:
         with cluster.app.ledger.write() as connection:
@@ -173,7 +174,7 @@ def _move_batch(work: Moving, batch: Batch) -> list[TidemarkError]:
             _acknowledge(work, batch, member)
         except StaleEpochError:
             raise
-        except (RetryableError, DiskFullError) as trouble:
+        except (RetryableError, DiskFullError, CorruptionError) as trouble:
             troubles.append(trouble)
     if not troubles:
         _let_go(work, batch)

@@ -38,6 +38,7 @@ from tidemark.progress import Progress, Tick
 from tidemark.stores.bandwidth import LineShare
 from tidemark.stores.protocol import Store
 from tidemark.stores.transfer import SendItem, Sent
+from tidemark.untrusted_files import MOST_MODS
 
 SNAPSHOT = "move-"
 """Snapshots of migrations have labels that begin so."""
@@ -101,11 +102,11 @@ def pull(work: Moving, batch: Batch, member: str) -> None:
 
 
 def drop_snapshots(work: Moving) -> None:
-    """Those that migrations left which died: their lease is ours, so nobody reads them. A node that is away keeps its own
-    until the next migration."""
+    """Those that migrations left which died: their lease is ours, so nobody reads them. A node that is away, or
+    whose folder is damaged, keeps its own until the next migration."""
     for row in work.cluster.nodes.values():
         if row.state in ("serving", "leaving"):
-            with contextlib.suppress(UnreachableError):
+            with contextlib.suppress(TidemarkError):
                 folder = work.cluster.folder(row.node)
                 for label in folder.snapshots():
                     if label.startswith(SNAPSHOT):
@@ -186,8 +187,8 @@ def _ask_both(work: Moving, source: str, member: str) -> None:
     for node in filter(None, (source, member)):
         try:
             work.cluster.folder(node).owner()
-        except UnreachableError as away:
-            named = work.cluster.stores.gone(node, away)
+        except TidemarkError as away:
+            named = work.cluster.stores.gone(node, away) if isinstance(away, UnreachableError) else away
             if node == member:
                 raise named from away
 
@@ -231,7 +232,7 @@ def _items(store: Store, paths: Mapping[str, str], files: Sequence[Stored]) -> l
     return [
         SendItem(paths[file.location], file.location, file.size or entry.size, file.sha256)
         for file, entry in zip(files, entries, strict=True)
-        if entry is not None
+        if entry is not None and (file.size or entry.size <= MOST_MODS)
     ]
 
 

@@ -18,6 +18,7 @@ from tidemark.cluster.ring import Group
 from tidemark.cluster.slot_states import SlotState
 from tidemark.cluster.table_paper import encode
 from tidemark.errors import (
+    CorruptionError,
     DiskFullError,
     NoQuorumError,
     OutcomeUnknownError,
@@ -108,7 +109,7 @@ def withdraw(
                 folder.release(identity)
             else:
                 folder.withdraw_table(epoch)
-        except UnreachableError:
+        except TidemarkError:
             away.append(name)
     return away
 
@@ -120,6 +121,9 @@ def _require_free_folder(phase: PhaseOne, row: NodeRow) -> None:
     except UnreachableError as away:  # no `cluster check` asks it: it is no node yet
         hint = "nothing was changed; is its sshd up, the address right? Then the same command again"
         raise type(away)(away.message, hint=hint, subject=row.node) from away
+    except CorruptionError as torn:
+        hint = "nothing was changed; give the node an empty folder of its own"
+        raise CorruptionError(torn.message, hint=hint, subject=row.node) from torn
     if owner is not None and owner != NodePaper(phase.identity, row.node):
         raise PermanentError(
             f"{row.store} is the folder of node {owner.node} of cluster {owner.cluster} already",
@@ -137,7 +141,7 @@ def _require_room(phase: PhaseOne) -> None:
             if free is None or free >= needed:
                 continue
             present = folder.sizes()
-        except UnreachableError:
+        except TidemarkError:
             continue  # whether it is needed is for the quorum to say; it is asked again when it is filled
         missing = sum(f.size for f in _coming(phase, name) if present.get(f.location) != f.size)
         if free < missing:
@@ -174,16 +178,17 @@ def _publish(phase: PhaseOne) -> tuple[set[str], dict[str, TidemarkError]]:
             phase.stores.folder(name).require(phase.identity)
             phase.stores.folder(name).put_table(epoch, paper)
             taken.add(name)
-        except UnreachableError as error:
-            if name in joining:
-                raise
-            away[name] = error
         except StaleEpochError as newer:
             raise PermanentError(
                 f"node {name} knows a newer partition table than the ledger: the ledger is older than its nodes",
-                hint="./tidemark ledger rebuild --replace (docs/runbooks/ledger-lost.md); nothing was changed",
+                hint="nothing was changed. Is it this node alone: ./tidemark cluster check --repair takes it away; is the"
+                " ledger the old one: ./tidemark ledger rebuild --replace (docs/runbooks/ledger-lost.md)",
                 subject=name,
             ) from newer
+        except TidemarkError as error:  # a full disk, a folder that is damaged: as one that is away
+            if name in joining:
+                raise
+            away[name] = error
         phase.progress(Tick("publish table", number, len(phase.plan.takers)))
     return taken, away
 

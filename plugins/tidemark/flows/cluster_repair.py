@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 
 import sqlalchemy as sa
 
-from tidemark.cluster.agreement import Problem, whole_name
+from tidemark.cluster.agreement import DOCTOR, MEND, Problem, whole_name
 from tidemark.cluster.deliveries import Piece, pieces_of
 from tidemark.cluster.node_folder import NodeFolder
 from tidemark.cluster.schema_paper import paper_of
-from tidemark.errors import CorruptionError, NotFoundError, TidemarkError, UsageError
+from tidemark.errors import NotFoundError, TidemarkError, UsageError
 from tidemark.flows.app import App
 from tidemark.flows.cluster_cache import places_of, recall
 from tidemark.flows.cluster_check import ClusterCheck, check, node_stores
@@ -32,6 +32,7 @@ from tidemark.ledger.database import now
 from tidemark.ledger.leases import Lease, Leases, check_in
 from tidemark.progress import Progress, silent
 from tidemark.settings import ReceiverSettings
+from tidemark.untrusted_files import MOST_MODS
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class _Work:
     app: App
     receiver: ReceiverSettings
     cluster: Cluster
+    failed: dict[tuple[str, str], TidemarkError] = field(default_factory=dict)  # (node, location or "") → why not mended
 
 
 def repair(app: App, receiver: ReceiverSettings, progress: Progress = silent, lost: str = "") -> ClusterCheck:
@@ -63,9 +65,23 @@ def repair(app: App, receiver: ReceiverSettings, progress: Progress = silent, lo
         cluster = held.enter_context(opened(app, receiver))
         if cluster is None:
             return before
-        _mend(_Work(app, receiver, cluster), before.problems)
+        work = _Work(app, receiver, cluster)
+        _mend(work, before.problems)
         after = check(app, receiver, progress)
-    return replace(after, repaired=before.repaired + max(0, len(before.problems) - len(after.problems)))
+    repaired = before.repaired + max(0, len(before.problems) - len(after.problems))
+    return replace(after, problems=tuple(_with_why(work, one) for one in after.problems), repaired=repaired)
+
+
+def _with_why(work: _Work, left: Problem) -> Problem:
+    """A problem that a repair left, with what stood in its way: the same command again would not help."""
+    if left.next != MEND:
+        return left
+    if left.kind == "left_over" and left.location == whole_name(left.location):
+        return replace(left, next="nothing needs it: look at it, and remove it there by hand (docs/runbooks/cluster.md)")
+    error = work.failed.get((left.node, left.location)) or work.failed.get((left.node, ""))
+    if error is None:
+        return left
+    return replace(left, problem=f"{left.problem}, and cannot be made again: {error.message}", next=error.hint or DOCTOR)
 
 
 def _begin_anew(app: App, receiver: ReceiverSettings, node: str, lease: Lease) -> None:
@@ -118,8 +134,9 @@ def _tables(work: _Work, nodes: Iterable[str]) -> None:
     for node in sorted(nodes):
         try:
             _put_table(cluster.folder(node), cluster)
-        except TidemarkError:
-            continue  # the check that follows says what is the matter with it
+        except TidemarkError as error:
+            work.failed[node, ""] = error
+            continue
         with work.app.ledger.write() as connection:
             cluster_rows.note_node(connection, work.receiver.name, node, cluster.epoch)
 
@@ -129,18 +146,15 @@ def _schemas(work: _Work, problems: Sequence[Problem]) -> None:
     for problem in problems:
         with work.app.ledger.read() as connection:
             paper = paper_of(connection, work.receiver.name, problem.location)
-        with suppress(TidemarkError):  # the check that follows says what is the matter with it
+        try:
             work.cluster.folder(problem.node).put_schema(problem.location, paper)
+        except TidemarkError as error:
+            work.failed[problem.node, problem.location] = error
 
 
 def _put_table(folder: NodeFolder, cluster: Cluster) -> None:
-    """StaleEpochError where a newer one lies there that cannot be read."""
-    try:
-        newest = folder.table()
-    except CorruptionError:
-        newest = None
-    if newest is not None and newest[0] > cluster.epoch:
-        folder.withdraw_table(newest[0])
+    """What stands there as a newer one was never in force, whole or not."""
+    folder.withdraw_beyond(cluster.epoch)
     folder.put_table(cluster.epoch, cluster.paper)
 
 
@@ -162,6 +176,8 @@ def _copies(work: _Work, problems: Sequence[Problem]) -> None:
         parcels = [Parcel(node, pieces=_of(pieces, at - gone)) for node, at in sorted(wanted.items())]
         for delivered in deliver_all(cluster, store, [parcel for parcel in parcels if parcel.pieces]):
             write_down(cluster, delivered)
+            if delivered.error is not None:
+                work.failed.setdefault((delivered.node, ""), delivered.error)
 
 
 def _of(pieces: Mapping[str, Piece], locations: Iterable[str]) -> tuple[Piece, ...]:
@@ -175,7 +191,9 @@ def _recalled(work: _Work, files: Sequence[CatalogFile]) -> set[str]:
     with work.app.receiver_store(work.receiver) as store:
         for file in files:
             places = places_of(file)
-            rotten = [at for at, digest in places if store.stat(at) is not None and store.sha256(at) != digest]
+            there = {at: (entry, digest) for at, digest in places if (entry := store.stat(at)) is not None}
+            bounds = {file.location: file.size, file.mods_location: MOST_MODS}
+            rotten = [at for at, (entry, digest) in there.items() if entry.size > bounds[at] or store.sha256(at) != digest]
             with work.app.ledger.read() as connection:
                 copies = copy_rows.copies_of(connection, work.receiver.name, rotten)
             # The receiver's copy goes only where a node has another, proved.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tidemark.cluster.migration_plan import Batch
 from tidemark.cluster.schema_paper import paper_of
 from tidemark.cluster.slot_states import SlotEvent, SlotState, after
-from tidemark.errors import TidemarkError, UnreachableError
+from tidemark.errors import TidemarkError
 from tidemark.flows.cluster_deliver import advance
 from tidemark.flows.cluster_late import late_members
 from tidemark.flows.cluster_moves import Moving
@@ -80,7 +80,7 @@ def _put(work: Moving, node: str, operations: Sequence[OperationRow]) -> dict[Op
 def drop_schemas(work: Moving, batch: Batch) -> None:
     """Who gave the slots away forgets their schema. A node that is away keeps it, which harms nobody."""
     for node in batch.deleting:
-        with contextlib.suppress(UnreachableError):
+        with contextlib.suppress(TidemarkError):
             for slot in batch.slots:
                 for database in work.stock.schemas.get(slot, ()):
                     work.cluster.folder(node).drop_schema(database)

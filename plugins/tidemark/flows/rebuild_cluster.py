@@ -38,6 +38,7 @@ class _Known:
 
     sha256: str  # "": only its name tells
     slot: int
+    size: int  # 0: nobody knows
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,11 @@ def _placed(nodes: Survivors, table: PartitionTable, files: Sequence[CatalogFile
     for name, sizes in nodes.sizes.items():
         here = sorted(set(sizes) & set(known))
         for start in range(0, len(here), _AT_ONCE):
-            for location, digest in nodes.stores.folder(name).digests(here[start : start + _AT_ONCE]).items():
-                if digest and digest == (known[location].sha256 or _like(location, digest)):
+            some = {at: known[at].size for at in here[start : start + _AT_ONCE]}
+            for location, digest in nodes.stores.folder(name).digests(some).items():
+                if isinstance(digest, int):
+                    nodes.findings.troubles.append(f"node {name}: {location} has {digest} bytes, not those of the catalog")
+                elif digest and digest == (known[location].sha256 or _like(location, digest)):
                     slot = known[location].slot
                     copies.append(CopyRow(receiver, name, location, slot, digest, sizes[location], "held", at))
                 else:
@@ -101,9 +105,9 @@ def _known(table: PartitionTable, files: Iterable[CatalogFile]) -> dict[str, _Kn
     found: dict[str, _Known] = {}
     for file in files:
         slot = home_slot(table, file)
-        found[file.location] = _Known(file.sha256, slot)
+        found[file.location] = _Known(file.sha256, slot, file.size)
         if file.mods_location:
-            found[file.mods_location] = _Known(file.mods_sha256, slot)
+            found[file.mods_location] = _Known(file.mods_sha256, slot, 0)
     return found
 
 

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,7 +29,9 @@ from tidemark.stores import transfer
 from tidemark.stores.listing import all_files
 from tidemark.stores.protocol import Store
 from tidemark.stores.transfer import SendItem, Sent
+from tidemark.untrusted_files import MOST_MODS
 
+_NAMED = re.compile("[0-9a-f]{12}")
 _ON_THE_WAY = (".part", ".part.blocks")
 
 
@@ -64,9 +67,20 @@ class Survivors:
         """Fetch what nodes have and the receiver does not; how many files. What no node gives whole is a trouble."""
         here = {entry.path for entry in all_files(store, ["data"])}
         missing = {at for sizes in self.sizes.values() for at in sizes} - here
+        strange = {at for at in missing if not _NAMED.fullmatch(named_digest(at))}
+        self.findings.unknown += [
+            f"{at} at node {name}" for name, sizes in self.sizes.items() for at in sorted(strange & sizes.keys())
+        ]
+        missing -= strange
         total, why = len(missing), dict[str, str]()
         for name, sizes in self.sizes.items():
-            items = [SendItem(at, at, sizes[at]) for at in sorted(missing & set(sizes))]
+            items = []
+            for at in sorted(missing & set(sizes)):
+                most = MOST_MODS if ".mods" in at else store.free_bytes("data")
+                if most is not None and sizes[at] > most:  # costs itself alone
+                    why[at] = f"node {name} has {sizes[at]} bytes, at most {most} can be taken"
+                else:
+                    items.append(SendItem(at, at, sizes[at]))
             for outcome in transfer.send(self.stores.store(name), store, items) if items else ():
                 at = outcome.item.target_path
                 if isinstance(outcome, Sent) and outcome.sha256.startswith(named_digest(at)):
@@ -121,6 +135,11 @@ def _owner(stores: NodeStores, name: str) -> NodePaper | None:
     except UnreachableError as away:
         hint = f"wait for it; or take [nodes.{name}] out of the settings: what only it has is then asked of its site again"
         raise UnreachableError(unreachable(name, away).message, hint=hint, subject=name) from away
+    except CorruptionError as torn:
+        hint = (
+            f"look whose disk it is; take [nodes.{name}] out of the settings, then run it again: the other nodes are asked"
+        )
+        raise CorruptionError(torn.message, hint=hint, subject=name) from torn
 
 
 def _tables(stores: NodeStores, rows: Mapping[str, NodeRow], findings: Findings) -> dict[str, tuple[int, bytes]]:

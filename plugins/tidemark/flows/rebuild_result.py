@@ -50,10 +50,22 @@ class RebuildResult:
     def exit_code(self) -> int:
         return PartialError.kind if self.findings.lost or self.findings.troubles else 0
 
+    @property
+    def _told(self) -> dict[str, str]:
+        """`error` and `hint` of a rebuild that is not whole."""
+        lost = [f"{one.path} of {one.site} is lost" for one in self.findings.lost]
+        left = [*lost, *self.findings.troubles]
+        if not left:
+            return {}
+        more = f" (and {len(left) - 1} more)" if len(left) > 1 else ""
+        following = next((one.next for one in self.findings.lost if one.next), "./tidemark verify --deep")
+        return {"error": f"the rest was done; {left[0]}{more}", "hint": following}
+
     def as_json(self) -> dict[str, Any]:
         found = self.findings
         return {
             "ok": self.exit_code == 0,
+            **self._told,
             **self.counts,
             "derived_again": found.derived,
             "lost": [asdict(lost) for lost in found.lost],

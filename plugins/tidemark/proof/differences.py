@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tidemark.errors import DIFFERENCES_FOUND, PartialError, PermanentError, TidemarkError, UnreachableError
+from tidemark.errors import DIFFERENCES_FOUND, CorruptionError, PartialError, PermanentError, TidemarkError, UnreachableError
 from tidemark.proof.as_of import iso, moment
 
 DAMAGED = "damaged"  # bytes at the receiver are not what was recorded
@@ -15,6 +15,7 @@ MISSING = "missing"  # acknowledged, and not in the catalog
 SOURCE = "source differs"  # the site's bytes changed under an unchanged size and time
 POINTS = "points differ"  # the same files, other points
 KEPT = "kept points"  # readers see what only a file has that is gone at the site
+_NEEDS_SOMEBODY = (PermanentError, CorruptionError)
 _AGAIN = "./tidemark doctor, then verify again"
 
 
@@ -49,8 +50,8 @@ UNSENT_SHOWN = 10_000
 
 def told_of(errors: Sequence[tuple[str, TidemarkError]]) -> dict[str, Any]:
     """`unreachable` and `refused` of a report: what sites and nodes answered, first those that need somebody."""
-    away = sorted(errors, key=lambda one: not isinstance(one[1], PermanentError))
-    needs = [error.hint or _AGAIN for _, error in away if isinstance(error, PermanentError)]
+    away = sorted(errors, key=lambda one: not isinstance(one[1], _NEEDS_SOMEBODY))
+    needs = [error.hint or _AGAIN for _, error in away if isinstance(error, _NEEDS_SOMEBODY)]
     return {"unreachable": tuple((name, error.message) for name, error in away), "refused": needs[0] if needs else ""}
 
 

@@ -190,6 +190,8 @@ def _authenticate(transport: paramiko.Transport, login: Login) -> None:
                 raise over from refused
             if not tried and not transport.is_active():  # paramiko calls a connection that was cut here a refusal
                 raise EOFError from refused
+            if "timeout" in str(refused).lower():  # and one that went silent
+                raise TimeoutError("nothing came back while we logged in") from refused
             tried.append(name)
     raise PermissionDeniedError(
         f"{login.name} accepts none of the keys: {', '.join(tried) or 'there is none'}",

@@ -335,11 +335,13 @@ class NodeFolderConformance:
     def test_digests_are_of_what_lies_there_now(self, folder: NodeFolder, place: Place) -> None:
         place.put("data/a", b"a")
         place.put("data/b", b"b")
-        asked = ["data/b", "data/none", "data/a"]
+        asked = {"data/b": 1, "data/none": 1, "data/a": 0}
         assert folder.digests(asked) == {"data/b": sha(b"b"), "data/none": None, "data/a": sha(b"a")}
+        place.put("data/b", b"r")
+        assert folder.digests({"data/b": 1}) == {"data/b": sha(b"r")}
         place.put("data/b", b"rotted")
-        assert folder.digests(["data/b"]) == {"data/b": sha(b"rotted")}
-        assert folder.digests([]) == {}
+        assert folder.digests({"data/b": 1}) == {"data/b": 6}, "of another length: not read"
+        assert folder.digests({}) == {}
 
     def test_free_space_is_that_of_the_nodes_disk(self, folder: NodeFolder) -> None:
         free = folder.free_bytes()
