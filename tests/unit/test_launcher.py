@@ -130,7 +130,7 @@ def test_without_a_network_it_says_what_it_needs(start: Run, checkout: Path) -> 
 def test_an_unknown_set_is_named(start: Run) -> None:
     done = start("--ensure", "toast")
     assert done.returncode == 6
-    assert "no set 'toast'; there are: java, run, test" in done.stderr
+    assert "no set 'toast'; there are: docs, java, run, test" in done.stderr
 
 
 def test_two_starts_at_once_wait_for_each_other(checkout: Path) -> None:
@@ -206,7 +206,7 @@ def test_it_needs_the_standard_library_only() -> None:
 
 @pytest.mark.parametrize(
     "lock",
-    [f"requirements{of}.txt" for of in ("", "-test", "-java", "-uv", "-bench")],
+    [f"requirements{of}.txt" for of in ("", "-test", "-java", "-docs", "-uv", "-bench")],
 )
 def test_every_lock_pins_and_hashes_all_it_installs(lock: str) -> None:
     text = (ROOT / lock).read_text()

@@ -39,12 +39,13 @@ def in_ci() -> bool:
 
 
 def prepare(everything: bool, install: bool, screen: Screen, peers: bool = False) -> None:
-    """Install the tests' locked set, with `install` system packages too (with `peers` those of benchmarks as well).
+    """Install the tests' locked sets, with `install` system packages too (with `peers` those of benchmarks as well).
 
-    Raises PermanentError where the locked set cannot be installed.
+    Raises PermanentError where a locked set cannot be installed.
     """
     launcher = ROOT / "tidemark"
-    if launcher.exists() and subprocess.call([_python(), str(launcher), "--ensure", "test"], stdout=subprocess.DEVNULL):
+    words = [_python(), str(launcher), "--ensure", "test", "docs"]
+    if launcher.exists() and subprocess.call(words, stdout=subprocess.DEVNULL):
         raise PermanentError("the tests' packages could not be installed", hint="the words above say what is missing")
     if install:
         _install(missing(everything, peers), screen)
