@@ -1,0 +1,82 @@
+"""The documentation is whole: the site builds without a warning, pages are those of the code, links lead somewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from docs.make import pictures, settings_page, verb_pages
+from tidemark.cli.parser import VERBS
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCS = ROOT / "docs"
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+ELSEWHERE = re.compile(r"""<(?:script|link|img|iframe)[^>]*(?:src|href)="(?:https?:)?//""")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if importlib.util.find_spec("mkdocs") is None:
+        pytest.skip("mkdocs is not here: ./tidemark --ensure docs")
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    assert (done.returncode, said.strip()) == (0, ""), said
+    return folder
+
+
+@pytest.mark.real("mkdocs")
+def test_the_site_builds_without_a_warning(site: Path) -> None:
+    assert (site / "index.html").exists()
+
+
+@pytest.mark.real("mkdocs")
+def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 60
+    assert not [page for page in pages if ELSEWHERE.search(page.read_text(encoding="utf-8"))]
+
+
+def test_every_verb_has_a_page_with_its_options() -> None:
+    assert {page.stem for page in verb_pages.PAGES.glob("*.md")} - {"index"} == set(VERBS)
+    for verb in VERBS:
+        text = (verb_pages.PAGES / f"{verb}.md").read_text(encoding="utf-8")
+        assert (
+            verb_pages.filled(text, lambda place, verb=verb: verb_pages.help_of(verb) if place == "help" else None) == text
+        ), "run python -m docs.make.verb_pages --help-only"
+    assert (verb_pages.PAGES / "index.md").read_text(encoding="utf-8") == verb_pages.index()
+
+
+def test_every_output_that_a_page_shows_was_made() -> None:
+    empty = re.compile(r"<!-- shown: [\w-]+ -->\n<!-- end -->")
+    assert not [page for page in verb_pages.PAGES.glob("*.md") if empty.search(page.read_text(encoding="utf-8"))]
+
+
+def test_the_page_of_settings_is_that_of_the_code() -> None:
+    assert settings_page.PAGE.read_text(encoding="utf-8") == settings_page.page(), "run python -m docs.make.settings_page"
+
+
+@pytest.mark.parametrize("draw", pictures.PICTURES, ids=lambda draw: draw.__name__)
+def test_pictures_are_those_that_are_drawn(draw: pictures.Draw) -> None:
+    path = pictures.FOLDER / f"{draw.__name__}.svg"
+    assert path.read_text(encoding="utf-8") == draw().svg(), "run python -m docs.make.pictures"
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "tests/data/README.md"])
+def test_links_of_pages_outside_of_the_site_lead_somewhere(name: str) -> None:
+    page = ROOT / name
+    found = [link.split("#")[0] for link in LINK.findall(page.read_text(encoding="utf-8")) if "://" not in link]
+    assert not [link for link in found if link and not (page.parent / link).exists()]
