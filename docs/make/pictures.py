@@ -208,7 +208,37 @@ def proof() -> Picture:
     return p
 
 
-PICTURES: tuple[Draw, ...] = (overview, run, landing, newest, merge, slots, proof)
+def floors() -> Picture:
+    p = Picture(960, 424, "The rooms of the package in floors. Imports point down.")
+    rows = (
+        (("cli", "the command"),),
+        (("orchestration", "everything that knows Airflow"),),
+        (("operations", "decisions, housekeeping, doctor, rebuild"),),
+        (("proof", "coverage, verify, why"),),
+        (("sync", "edge to landing"),),
+        (("receiver", "landing to readers"),),
+        (("cluster", "slots, nodes, replicas, migration"),),
+        (("transfer", "bytes"), ("formats", "manifest, receipt"), ("engines", "children, Spark"), ("app", "opened")),
+        (("stores", "where bytes live"),),
+        (("tsfiles", "what a TsFile is"),),
+        (("ledger", "the metadata database"), ("settings", "tidemark.toml"), ("untrusted_files", "")),
+        (("errors", ""), ("progress", ""), ("native", ""), ("visible", "")),
+    )
+    for row, rooms in enumerate(rows):
+        wide = (820 - 8 * (len(rooms) - 1)) // len(rooms)
+        for column, (name, what) in enumerate(rooms):
+            kind = "edge" if name in ("sync", "receiver") else "proof" if name == "proof" else "box"
+            x, y = 24 + column * (wide + 8), 18 + row * 33
+            p.box((x, y, wide, 27), "", (), kind)
+            p.words(x + wide / 2, y + 18, f"{name}: {what}" if what else name, "", "middle")
+    p.way((880, 26), (880, 404))
+    p.words(892, 190, "imports", "small")
+    p.words(892, 206, "point", "small")
+    p.words(892, 222, "down", "small")
+    return p
+
+
+PICTURES: tuple[Draw, ...] = (overview, run, landing, newest, merge, slots, proof, floors)
 
 
 def main() -> None:
