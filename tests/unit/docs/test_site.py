@@ -17,6 +17,7 @@ from tidemark.cli.parser import VERBS
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md"]
 ELSEWHERE = re.compile(r"""<(?:script|link|img|iframe)[^>]*(?:src|href)="(?:https?:)?//""")
 
 
@@ -80,3 +81,30 @@ def test_links_of_pages_outside_of_the_site_lead_somewhere(name: str) -> None:
     page = ROOT / name
     found = [link.split("#")[0] for link in LINK.findall(page.read_text(encoding="utf-8")) if "://" not in link]
     assert not [link for link in found if link and not (page.parent / link).exists()]
+
+
+def test_what_pages_and_messages_name_is_there() -> None:
+    """Files of the checkout that pages name in backquotes, and pages that the code names in hints and docstrings."""
+    named = {path: re.findall(r"`((?:tests|bench|demo|docs|sql)/[\w/.-]+\.\w+)`", _text(path)) for path in PAGES}
+    code = [*(ROOT / "plugins").rglob("*.py"), *(ROOT / "dags").glob("*.py")]
+    named |= {path: re.findall(r"docs/[\w/-]+\.md", _text(path)) for path in code}
+    assert not [
+        (str(path.relative_to(ROOT)), name) for path, names in named.items() for name in names if not (ROOT / name).exists()
+    ]
+
+
+def test_only_the_architecture_names_modules() -> None:
+    package = ROOT / "plugins" / "tidemark"
+    modules = {
+        path.relative_to(package).with_suffix("").as_posix() for path in package.rglob("*.py") if path.parent != package
+    }
+    found = []
+    for page in PAGES:
+        if not page.name.startswith("architecture"):
+            names = re.findall(r"`(?:tidemark[./])?([a-z_]+(?:[./][a-z_]+)+?)(?:\.py)?`", _text(page))
+            found += [f"{page.name}: {name}" for name in names if name.replace(".", "/") in modules]
+    assert not found
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
