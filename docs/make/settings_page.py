@@ -50,7 +50,7 @@ MEANT = {  # keys that the template explains by an example, or not at all
         (
             section,
             "host_key",
-        ): "fingerprint of the SSH server; required for sftp. `ssh-keyscan HOST | ssh-keygen -lf -` shows it"
+        ): "fingerprint of the SSH server; required for sftp. `doctor` tells how to see it"
         for section in ("receivers", "sites", "nodes")
     },
     ("nodes", "store"): "`sftp://user@host:port/folder`, or a folder of this machine; of its own, and empty",

@@ -78,7 +78,7 @@ def help_of(verb: str) -> str:
 
 def _help(words: str) -> str:
     before, said = os.environ.get("COLUMNS"), io.StringIO()
-    os.environ["COLUMNS"] = "110"
+    os.environ["COLUMNS"] = "100"
     try:
         with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
             parse([*words.split(), "--help"])
