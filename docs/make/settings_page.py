@@ -40,7 +40,7 @@ TITLES = {
 }
 KEY_FILE, CONNECTION = (
     "private key file for sftp",
-    "instead of a key file: the id of an Airflow connection that has the login",
+    "reserved for the id of an Airflow connection; a store without `key` is refused today",
 )
 MEANT = {  # keys that the template explains by an example, or not at all
     ("ledger", "url"): "SQLAlchemy address of the database; for PostgreSQL `postgresql+psycopg://user@host/tidemark`",
