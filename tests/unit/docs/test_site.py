@@ -108,3 +108,13 @@ def test_only_the_architecture_names_modules() -> None:
 
 def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
+
+
+def test_modules_that_the_architecture_names_are_there() -> None:
+    package = ROOT / "plugins" / "tidemark"
+    found = []
+    for name in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", _text(DOCS / "architecture.md")):
+        place = package / name.replace(".", "/")
+        if (package / name.split(".")[0]).is_dir() and not place.is_dir() and not place.with_suffix(".py").exists():
+            found.append(name)
+    assert not found
