@@ -30,7 +30,7 @@ its options.
 
 - Words for people and progress go to stderr, results to stdout. `--json` makes the last line of stdout one JSON object,
   also after a failure: `{"ok": false, "kind": …, "error": …, "hint": …}`. Later versions may add keys; they take none away.
-- Nothing asks unless stdin is a terminal. A verb that destroys or decides then needs `--yes`.
+- A verb that destroys or decides asks first. Off a terminal it asks nobody and needs `--yes`.
 - The outputs on these pages come from a small deployment: the folders in `tests/data/iotdb`, below `/srv/tidemark`.
 """
 INDEX_TAIL = """\
