@@ -95,7 +95,7 @@ def shorter(text: str, most: int) -> str:
 def tell() -> dict[str, str]:
     """Play all of it; what each place of the pages shows."""
     shown: dict[str, str] = {}
-    for play in (begin, transfer, decide, take_over, spread, airflow, checkout):
+    for play in (begin, transfer, decide, take_over, spread, airflow, benchmark, checkout):
         folder = Path(tempfile.mkdtemp(prefix="tidemark-pages-"))
         try:
             play(Stage(folder, shown))
@@ -222,6 +222,10 @@ def airflow(stage: Stage) -> None:
     settings(stage)
     stage.say("up", "./tidemark up --port 0 --detach")
     stage.say("down", "./tidemark down")
+
+
+def benchmark(stage: Stage) -> None:
+    stage.say("bench", "./tidemark bench source --quick 2>&1 | grep -E '^bench|^[{} ]'", lines=40)
 
 
 def checkout(stage: Stage) -> None:
