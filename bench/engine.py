@@ -13,8 +13,8 @@ import gc
 import sys
 import threading
 
-from tidemark.collector import look_seldom
 from tidemark.errors import TidemarkError
+from tidemark.native import look_seldom
 from tidemark.stores.opening import StoreAddress, open_store
 from tidemark.stores.protocol import Store, Tier
 

@@ -17,14 +17,14 @@ import sqlalchemy as sa
 
 from tests.landing_maker import SITE_A, Sender
 from tests.small_files import sealed
+from tidemark.app import App, open_app
 from tidemark.flows import admitting
-from tidemark.flows.app import App, open_app
 from tidemark.flows.engine_worker import out_of_memory, run_task, subject_of
 from tidemark.flows.engines import KINDS, Outcome
 from tidemark.flows.load_landings import load
 from tidemark.flows.load_result import LoadResult
 from tidemark.flows.read_catalog import Query, ReadResult, read
-from tidemark.settings import LedgerSettings, ReceiverSettings, Settings
+from tidemark.settings.model import LedgerSettings, ReceiverSettings, Settings
 
 Row = tuple[str, str, int, str, str]
 

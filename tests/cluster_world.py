@@ -14,6 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from tidemark.app import App, open_app
 from tidemark.cli.main import main
 from tidemark.cluster import table_paper
 from tidemark.cluster.change_plan import first_table, plan_change
@@ -23,11 +24,10 @@ from tidemark.cluster.ring import identifier_of
 from tidemark.cluster.routing import home_slot, members_of
 from tidemark.cluster.schema_paper import paper_of
 from tidemark.cluster.slot_hash import SlotHash
-from tidemark.flows.app import App, open_app
 from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, move_rows
 from tidemark.ledger.catalog_rows import CatalogFile
-from tidemark.settings import ReceiverSettings
-from tidemark.settings_file import load
+from tidemark.settings.load import load
+from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.local import LocalStore
 
 SETTINGS = """

@@ -21,7 +21,7 @@ from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.ledger import catalog_rows, cluster_rows
 from tidemark.ledger.cluster_rows import NodeRow, TableRow
 from tidemark.proof.bytes_check import sha256_of
-from tidemark.settings import ClusterSettings
+from tidemark.settings.model import ClusterSettings
 from tidemark.stores.local import LocalStore
 from tidemark.stores.opening import StoreAddress, open_store
 from tidemark.stores.protocol import Store

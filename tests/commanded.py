@@ -22,7 +22,7 @@ from tests.centre import InlineEngine
 from tests.small_files import sealed
 from tidemark.cli.main import main
 from tidemark.flows import admitting, merge_catalog
-from tidemark.stores.landing import MANIFEST, RECEIPT, landed_path
+from tidemark.formats.layout import MANIFEST, RECEIPT, landed_path
 
 SITE_ID = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
 HALF = (".part", ".blocks", ".tmp")  # ends of names that are not final

@@ -20,11 +20,10 @@ from typing import Any
 
 from tidemark.cluster import node_papers, schema_paper, table_paper
 from tidemark.errors import TidemarkError
+from tidemark.formats.landing import decode_manifest, decode_receipt
+from tidemark.formats.records import decode_decided, decode_settled
 from tidemark.load.manifests import Folder, check_sound
-from tidemark.settings_file import load
-from tidemark.stores.decided import decode_decided
-from tidemark.stores.landing_papers import decode_manifest, decode_receipt
-from tidemark.stores.settled import decode_settled
+from tidemark.settings.load import load
 from tidemark.tsfiles.mods import parse_mods
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.resource import read_extent

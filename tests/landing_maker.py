@@ -13,18 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tidemark.stores.landing import (
-    MANIFEST,
-    InventoryEntry,
-    LandedFile,
-    LandedSchema,
-    Manifest,
-    Part,
-    Vanished,
-    landed_path,
-    landing_folder,
-)
-from tidemark.stores.landing_papers import encode
+from tidemark.formats.landing import InventoryEntry, LandedFile, LandedSchema, Manifest, Part, Vanished, encode
+from tidemark.formats.layout import MANIFEST, landed_path, landing_folder
 from tidemark.tsfiles.resource import read_extent
 
 SITE_A = "0f8e1c52-7d1b-4a5e-9c1e-aaaaaaaaaaaa"

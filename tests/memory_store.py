@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from tidemark.errors import CorruptionError, PermanentError, SourceVanishedError
-from tidemark.stores.landing import check_path
+from tidemark.formats.landing import check_path
 from tidemark.stores.local import check_folder, finish_listing, gone
 from tidemark.stores.protocol import Entry, Listing, Range, StoreProperties, Tier
 from tidemark.stores.translation import Where

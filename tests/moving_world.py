@@ -16,10 +16,10 @@ import sqlalchemy as sa
 
 from tests.crash.explorer import CrashingLedger, CrashingStore, Effects, identity
 from tests.memory_store import MemoryStore
+from tidemark.app import App
 from tidemark.cluster.routing import members_of
 from tidemark.cluster.table_paper import decode
 from tidemark.errors import UnreachableError
-from tidemark.flows.app import App
 from tidemark.flows.cluster_check import check
 from tidemark.flows.cluster_forward import make_visible
 from tidemark.flows.cluster_nodes import Cluster, opened
@@ -29,7 +29,7 @@ from tidemark.ledger.catalog_rows import CatalogFile
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.migrations import migrate
 from tidemark.progress import silent
-from tidemark.settings import ClusterSettings, LedgerSettings, NodeSettings, ReceiverSettings, Settings
+from tidemark.settings.model import ClusterSettings, LedgerSettings, NodeSettings, ReceiverSettings, Settings
 from tidemark.stores.opening import StoreAddress
 from tidemark.stores.protocol import Store
 

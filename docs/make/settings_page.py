@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tidemark.settings_file import keys, template
+from tidemark.settings import keys, template
 
 PAGE = Path(__file__).resolve().parents[1] / "settings.md"
 HEAD = """\

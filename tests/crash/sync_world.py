@@ -14,13 +14,13 @@ from pathlib import Path
 from tests.crash.edge import DATA, DiskGround, Edge
 from tests.crash.explorer import CrashingLedger, CrashingStore, Effects, identity
 from tests.memory_store import MemoryStore
+from tidemark.app import App
 from tidemark.flows import progress_notes
-from tidemark.flows.app import App
 from tidemark.flows.sync_link import Options, SyncResult, run_sync
+from tidemark.formats.landing import Manifest, Part, decode_manifest
+from tidemark.formats.layout import MANIFEST, RECEIPT, landed_path
 from tidemark.ledger.migrations import migrate
-from tidemark.settings import LedgerSettings, LinkSettings, ReceiverSettings, Settings, SiteSettings
-from tidemark.stores.landing import MANIFEST, RECEIPT, Manifest, Part, landed_path
-from tidemark.stores.landing_papers import decode_manifest
+from tidemark.settings.model import LedgerSettings, LinkSettings, ReceiverSettings, Settings, SiteSettings
 from tidemark.stores.local import LocalStore
 from tidemark.stores.opening import StoreAddress
 from tidemark.stores.protocol import Store

@@ -15,8 +15,8 @@ from tests.clustered import Clustered, everything_is_held
 from tests.crash.explorer import CrashingLedger, CrashingStore, Effects, explore, explore_double, identity
 from tests.crash.test_merge_crash import CrashingEngine
 from tests.small_files import deletion, sealed, source
+from tidemark.app import App
 from tidemark.flows import admitting, merge_catalog
-from tidemark.flows.app import App
 from tidemark.flows.cluster_check import check
 from tidemark.flows.housekeep import DAY, housekeep
 from tidemark.flows.merge_catalog import merge

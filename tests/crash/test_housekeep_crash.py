@@ -13,12 +13,12 @@ from tests.centre import Centre, InlineEngine, inline_centre
 from tests.crash.explorer import CrashingLedger, CrashingStore, Effects, explore, explore_double, identity
 from tests.crash.test_merge_crash import build_catalog
 from tests.small_files import source
+from tidemark.app import App
 from tidemark.flows import merge_catalog
-from tidemark.flows.app import App
 from tidemark.flows.housekeep import DAY, housekeep
 from tidemark.flows.merge_catalog import merge
+from tidemark.formats.records import decode_settled
 from tidemark.stores.opening import open_store
-from tidemark.stores.settled import decode_settled
 
 ROUNDS = (15, 17)  # days after the merge: settle; then the grace of what was settled is over
 

@@ -17,8 +17,8 @@ from tests.small_files import deletion, sealed, source
 from tidemark.errors import NotFoundError
 from tidemark.flows import merge_catalog
 from tidemark.flows.operate import approve
+from tidemark.formats.landing import decode_receipt
 from tidemark.ledger import merge_rows
-from tidemark.stores.landing_papers import decode_receipt
 
 BEFORE = {1: 10, 2: 21, 3: 30}
 DELETED = deletion("root.sg.d1.s", 1, 1)

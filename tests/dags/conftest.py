@@ -47,8 +47,8 @@ class Centre:
         )
 
     def app(self) -> Any:
-        from tidemark.flows.app import open_app
-        from tidemark.settings_file import load
+        from tidemark.app import open_app
+        from tidemark.settings.load import load
 
         return open_app(load(self.config, {}))
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.services.deployed import HOUSEKEEP, Deployed, read_csv
 from tests.services.filling_site import FillingSite
-from tidemark.stores.landing import MANIFEST, RECEIPT, landed_path
+from tidemark.formats.layout import MANIFEST, RECEIPT, landed_path
 
 Command = tuple[str, ...]
 SYNC: Command = ("sync", "plant1")

@@ -14,10 +14,10 @@ from tests.cluster_world import last_json
 from tests.moving_world import put
 from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
+from tidemark.app import open_app
 from tidemark.cli.main import main
-from tidemark.flows.app import open_app
 from tidemark.flows.cluster_change import init
-from tidemark.settings_file import load
+from tidemark.settings.load import load
 
 pytestmark = pytest.mark.real("sshd")
 FILES, SIZE = 12, 1_500_000

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests.moving_world import put
+from tidemark.app import App, open_app
 from tidemark.cluster.levels import FREE, least_moved
 from tidemark.cluster.partition_table import PartitionTable
-from tidemark.flows.app import App, open_app
 from tidemark.flows.cluster_change import Wanted, change, init
 from tidemark.flows.cluster_check import check
 from tidemark.flows.cluster_nodes import Cluster
 from tidemark.ledger import copy_rows
-from tidemark.settings_file import load
+from tidemark.settings.load import load
 
 pytestmark = pytest.mark.full  # hundreds of files made durable, one by one
 

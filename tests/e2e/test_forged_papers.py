@@ -27,9 +27,18 @@ from tests.services.processes import PartMissing
 from tests.small_files import sealed, source
 from tidemark.cli.main import main
 from tidemark.flows import admitting, rebuild_receiver
+from tidemark.formats.landing import (
+    Answer,
+    InventoryEntry,
+    LandedFile,
+    Manifest,
+    Part,
+    Receipt,
+    decode_manifest,
+    decode_receipt,
+    encode,
+)
 from tidemark.stores.disk import Disk
-from tidemark.stores.landing import Answer, InventoryEntry, LandedFile, Manifest, Part, Receipt
-from tidemark.stores.landing_papers import decode_manifest, decode_receipt, encode
 
 DEVICE = "root.sg.d1"
 LATER = 4e9  # a receipt's time, in seconds since 1970: the year 2096

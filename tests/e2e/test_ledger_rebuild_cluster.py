@@ -23,7 +23,7 @@ from tidemark.flows.rebuild_nodes import named_digest
 from tidemark.flows.rebuild_result import RebuildResult
 from tidemark.ledger import cluster_rows, schema_rows
 from tidemark.ledger.schema_rows import SeriesRow
-from tidemark.settings import ClusterSettings, NodeSettings
+from tidemark.settings.model import ClusterSettings, NodeSettings
 from tidemark.stores.local import LocalStore
 
 NAMES = ("n1", "n2", "n3")

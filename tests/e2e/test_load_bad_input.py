@@ -15,9 +15,9 @@ from tests.small_files import deletion, sealed, source
 from tidemark.errors import CorruptionError, LeaseHeldError, NotFoundError, UsageError
 from tidemark.flows.load_landings import load
 from tidemark.flows.operate import quarantine_drop, quarantine_list, quarantine_release
+from tidemark.formats.landing import decode_receipt
 from tidemark.ledger.leases import Leases
-from tidemark.settings import ReceiverSettings
-from tidemark.stores.landing_papers import decode_receipt
+from tidemark.settings.model import ReceiverSettings
 
 GOOD, BAD = source(1), source(2)
 GOOD_ROW = ("root.sg.d1", "s", 1, "INT64", "10")

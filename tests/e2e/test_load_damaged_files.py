@@ -20,7 +20,7 @@ from tidemark.errors import CorruptionError, PartialError
 from tidemark.flows import merge_catalog
 from tidemark.flows.merge_catalog import merge
 from tidemark.flows.operate import quarantine_list
-from tidemark.stores.landing_papers import decode_receipt
+from tidemark.formats.landing import decode_receipt
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.names import parse_source_path
 from tidemark.tsfiles.statistics import describe

@@ -26,7 +26,7 @@ from tidemark.flows import admitting
 from tidemark.flows.engine_children import run_in_children
 from tidemark.flows.engines import Limits, PoolEngine
 from tidemark.flows.read_catalog import Query
-from tidemark.stores.landing_papers import decode_receipt
+from tidemark.formats.landing import decode_receipt
 from tidemark.tsfiles.filebytes import FileBytes
 from tidemark.tsfiles.footer import read_footer
 from tidemark.tsfiles.structure import walk_chunks

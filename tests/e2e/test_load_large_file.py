@@ -18,7 +18,8 @@ from tests.unit.tsfiles.handmade import PLAIN, Chunk, HandmadeFile, string, uvar
 from tidemark.flows import admitting, merge_catalog
 from tidemark.flows.engines import Limits, PoolEngine
 from tidemark.flows.merge_catalog import merge
-from tidemark.stores.landing import Part, landed_path
+from tidemark.formats.landing import Part
+from tidemark.formats.layout import landed_path
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 SIZE = 5 << 30

@@ -10,7 +10,7 @@ from tests.small_files import deletion, sealed, source
 from tidemark.errors import NotFoundError, OwnershipError
 from tidemark.flows.operate import owners_list, owners_transfer, quarantine_list, quarantine_release
 from tidemark.flows.read_catalog import Query
-from tidemark.stores.landing_papers import decode_receipt
+from tidemark.formats.landing import decode_receipt
 
 
 class TestOwners:

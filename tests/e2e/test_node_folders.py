@@ -14,16 +14,16 @@ from tests.e2e.test_stores_conformance import KeptConnection
 from tests.services.sshd import FarEnd, Sshd
 from tests.unit.cluster.node_folder_conformance import NodeFolderConformance
 from tests.unit.stores.store_conformance import FolderPlace, Place
+from tidemark.app import open_app
 from tidemark.cluster.balance import first_owners
 from tidemark.cluster.partition_table import begin
 from tidemark.cluster.ring import Node, identifier_of
 from tidemark.cluster.table_paper import encode
 from tidemark.errors import HostKeyError, UnreachableError
-from tidemark.flows.app import open_app
 from tidemark.flows.cluster_nodes import NodeStores, node_row, opened
 from tidemark.ledger import cluster_rows
 from tidemark.ledger.cluster_rows import TableRow
-from tidemark.settings import ClusterSettings, NodeSettings, ReceiverSettings, Settings
+from tidemark.settings.model import ClusterSettings, NodeSettings, ReceiverSettings, Settings
 from tidemark.stores.login import Limits
 from tidemark.stores.opening import StoreAddress
 from tidemark.stores.protocol import Store, Tier

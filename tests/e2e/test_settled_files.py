@@ -12,8 +12,8 @@ import pytest
 from tests.centre import InlineEngine
 from tests.landing_maker import SITE_A
 from tests.small_files import deletion, sealed, source
+from tidemark.app import App
 from tidemark.flows import admitting, merge_catalog
-from tidemark.flows.app import App
 from tidemark.flows.housekeep import DAY, housekeep
 from tidemark.flows.operate import approve
 from tidemark.flows.prove import coverage, status, verify, why
@@ -22,7 +22,7 @@ from tidemark.flows.sync_link import SyncResult, run_sync
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import this_process
 from tidemark.ledger.migrations import migrate
-from tidemark.settings import LedgerSettings, LinkSettings, ReceiverSettings, Settings, SiteSettings
+from tidemark.settings.model import LedgerSettings, LinkSettings, ReceiverSettings, Settings, SiteSettings
 
 ONE, TWO, LATER = source(1), source(2), source(1, unsequence=True)
 

@@ -20,11 +20,11 @@ from tests.services.deployed import Deployed
 from tests.services.processes import soon
 from tests.services.sshd import Sshd
 from tests.services.wire import Wire
-from tidemark.flows.app import open_app
+from tidemark.app import open_app
 from tidemark.flows.cluster_change import init
 from tidemark.flows.prove import status
 from tidemark.ledger import copy_rows, run_rows
-from tidemark.settings_file import load
+from tidemark.settings.load import load
 
 pytestmark = pytest.mark.real("sshd")
 CAP = 2e6  # bytes a second of all together

@@ -35,7 +35,7 @@ from tidemark.flows.java import java_home
 from tidemark.flows.merge_catalog import merge
 from tidemark.flows.spark_engine import SparkEngine
 from tidemark.flows.spark_session import close_sessions, session_at
-from tidemark.settings import SparkSettings
+from tidemark.settings.model import SparkSettings
 
 pytestmark = [pytest.mark.full, pytest.mark.real("spark"), pytest.mark.timeout(400)]
 ROOT = Path(__file__).parents[2]

@@ -21,7 +21,7 @@ from tidemark.flows.spark_engine import SparkEngine
 from tidemark.ledger import catalog_rows, merge_rows
 from tidemark.load.merge_plan import Unit, plan_merge, tasks_of
 from tidemark.load.merge_task import MergeTask
-from tidemark.settings import Settings, SparkSettings
+from tidemark.settings.model import Settings, SparkSettings
 
 pytestmark = [pytest.mark.full, pytest.mark.real("spark")]
 SITE = SITES["2.0.1-beta"]

@@ -17,15 +17,15 @@ from tests.moving_world import put
 from tests.services import spark as spark_service
 from tests.services.processes import descendants, descendants_named
 from tests.services.sshd import Sshd
+from tidemark.app import App, open_app
 from tidemark.cluster import move_task
 from tidemark.errors import UsageError
-from tidemark.flows.app import App, open_app
 from tidemark.flows.cluster_change import ChangeResult, Wanted, change, init
 from tidemark.flows.cluster_check import check
 from tidemark.flows.java import java_home
 from tidemark.flows.spark_session import close_sessions, session_at
 from tidemark.ledger import copy_rows
-from tidemark.settings_file import load
+from tidemark.settings.load import load
 
 pytestmark = [pytest.mark.full, pytest.mark.real("sshd"), pytest.mark.real("spark"), pytest.mark.timeout(400)]
 NODES = ("n1", "n2", "n3", "n4")

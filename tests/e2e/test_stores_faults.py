@@ -18,12 +18,7 @@ from tests.e2e.chaos_proxy import chaos
 from tests.e2e.store_ends import BLOCK, FASTEST_FIRST, IMPATIENT, MAC_ROOM, OPTIONS, QUICK, address, same, write
 from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
-from tidemark.errors import (
-    DiskFullError,
-    PermanentError,
-    SourceVanishedError,
-    UnreachableError,
-)
+from tidemark.errors import DiskFullError, PermanentError, SourceVanishedError, UnreachableError
 from tidemark.stores.local import LocalStore
 from tidemark.stores.login import Limits
 from tidemark.stores.opening import open_store

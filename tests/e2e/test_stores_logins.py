@@ -20,13 +20,7 @@ from tests.e2e.chaos_proxy import chaos
 from tests.e2e.engine_world import MB, World
 from tests.e2e.store_ends import IMPATIENT, QUICK, address
 from tests.services.sshd import FarEnd, Sshd, fingerprint, make_key
-from tidemark.errors import (
-    HostKeyError,
-    PermanentError,
-    PermissionDeniedError,
-    UnreachableError,
-    UsageError,
-)
+from tidemark.errors import HostKeyError, PermanentError, PermissionDeniedError, UnreachableError, UsageError
 from tidemark.stores import dialling, login
 from tidemark.stores.opening import TIERS, StoreAddress, open_store
 from tidemark.stores.protocol import Range, Tier

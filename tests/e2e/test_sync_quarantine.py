@@ -12,7 +12,7 @@ from tests.commanded import Commanded
 from tests.e2e.edges import large_file
 from tests.services import bad_disk
 from tests.services.sshd import FarEnd, Sshd
-from tidemark.stores.landing import MANIFEST
+from tidemark.formats.layout import MANIFEST
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_limits")]
 

@@ -13,8 +13,8 @@ from tests.commanded import Commanded
 from tests.e2e.edges import large_file
 from tests.services.sshd import Sshd
 from tests.services.wire import Wire
-from tidemark.flows import app as apps
-from tidemark.flows.app import App
+from tidemark import app as apps
+from tidemark.app import App
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_limits")]
 BLOCK = 1 << 20

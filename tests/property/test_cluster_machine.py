@@ -21,13 +21,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.crash.explorer import Died, Effects
 from tests.moving_world import RECEIVER, MovingWorld, put
+from tidemark.app import App
 from tidemark.errors import NoQuorumError, NotFoundError, RetryableError, UsageError
-from tidemark.flows.app import App
 from tidemark.flows.cluster_cache import evict
 from tidemark.flows.cluster_catch_up import catch_up
 from tidemark.flows.cluster_change import Wanted, change, init, roll_back
 from tidemark.flows.cluster_migrate import migrate
-from tidemark.settings import ClusterSettings
+from tidemark.settings.model import ClusterSettings
 
 NODES = ("n1", "n2", "n3", "n4", "n5")
 REPLICAS = 2

@@ -24,16 +24,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from tests.centre import InlineEngine
 from tests.property.compaction_model import DATA, Point, Server, SiteFile, may_come_from
 from tests.small_files import deletion, resource_bytes, tsfile
+from tidemark.app import App, open_app
 from tidemark.errors import RetryableError
 from tidemark.flows import admitting, merge_catalog
-from tidemark.flows.app import App, open_app
 from tidemark.flows.load_landings import load
 from tidemark.flows.merge_catalog import merge
 from tidemark.flows.operate import approve
 from tidemark.flows.read_catalog import Query, read
 from tidemark.flows.sync_link import Options, run_sync
 from tidemark.ledger import link_rows
-from tidemark.settings import LinkSettings, ReceiverSettings, Settings, SiteSettings
+from tidemark.settings.model import LinkSettings, ReceiverSettings, Settings, SiteSettings
 from tidemark.stores.local import LocalStore
 from tidemark.stores.opening import StoreAddress, open_store
 from tidemark.stores.protocol import Store

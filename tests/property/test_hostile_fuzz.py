@@ -28,8 +28,8 @@ from tests.small_files import deletion, sealed
 from tests.unit.tsfiles.test_mods import table, tree
 from tests.unit.tsfiles.test_schema_log import TEXT, create, frame
 from tidemark.cluster.node_papers import KeptPaper, NodePaper, encode_kept, encode_node
-from tidemark.settings_file import template
-from tidemark.stores.landing_papers import encode
+from tidemark.formats.landing import encode
+from tidemark.settings import template
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 10

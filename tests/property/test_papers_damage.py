@@ -13,8 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidemark.errors import CorruptionError
-from tidemark.load.manifests import Folder, check_sound
-from tidemark.stores.landing import (
+from tidemark.formats.landing import (
     Answer,
     InventoryEntry,
     LandedFile,
@@ -24,8 +23,11 @@ from tidemark.stores.landing import (
     Receipt,
     Resend,
     Vanished,
+    decode_manifest,
+    decode_receipt,
+    encode,
 )
-from tidemark.stores.landing_papers import decode_manifest, decode_receipt, encode
+from tidemark.load.manifests import Folder, check_sound
 
 DIGEST = "0" * 64
 TSFILE = Part("d/1-1-0-0.tsfile", 10, DIGEST)

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.errors import UsageError
-from tidemark.settings import Settings
-from tidemark.settings_file import load, template
-from tidemark.settings_file.keys import SECTIONS, readers
+from tidemark.settings import template
+from tidemark.settings.keys import SECTIONS, readers
+from tidemark.settings.load import load
+from tidemark.settings.model import Settings
 
 LINES = template.fresh().splitlines()
 VALUES = st.one_of(

@@ -23,7 +23,7 @@ from tests.small_files import deletion, sealed, source
 from tidemark.flows import merge_catalog
 from tidemark.flows.housekeep import DAY, housekeep
 from tidemark.flows.operate import approve
-from tidemark.stores.landing_papers import decode_receipt
+from tidemark.formats.landing import decode_receipt
 from tidemark.tsfiles.names import parse_source_path, rank
 
 DEVICES = ("root.sg.d1", "root.sg.d2")

@@ -24,8 +24,8 @@ _HOUSEKEEP = """
 import json, os, sys
 from tidemark.errors import TidemarkError
 from tidemark.flows import housekeep
-from tidemark.flows.app import open_app
-from tidemark.settings_file import load
+from tidemark.app import open_app
+from tidemark.settings.load import load
 housekeep.GRACE_DAYS = 0.0
 app = open_app(load(sys.argv[1], os.environ))
 try:

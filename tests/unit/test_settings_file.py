@@ -12,7 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.errors import UsageError
-from tidemark.settings import (
+from tidemark.settings import template, values
+from tidemark.settings.document import lines_of
+from tidemark.settings.load import load
+from tidemark.settings.model import (
     ClusterSettings,
     LinkSettings,
     NodeSettings,
@@ -21,8 +24,6 @@ from tidemark.settings import (
     SiteSettings,
     SparkSettings,
 )
-from tidemark.settings_file import load, template, values
-from tidemark.settings_file.document import lines_of
 
 ID = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
 OTHER_ID = "6fa459ea-ee8a-4ca4-894e-db77e160355e"

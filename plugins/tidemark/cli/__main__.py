@@ -1,5 +1,7 @@
 """`python -m tidemark.cli`: what the launcher starts."""
 
+from __future__ import annotations
+
 import gc
 import os
 import signal
@@ -16,7 +18,7 @@ if __name__ == "__main__":
     if ctrl_c is not signal.SIG_IGN:  # before there is anything to close, it ends us as SIGTERM does, without a traceback
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from tidemark.cli.main import main
-    from tidemark.collector import look_seldom
+    from tidemark.native import look_seldom
 
     signal.signal(signal.SIGINT, ctrl_c)
     look_seldom()

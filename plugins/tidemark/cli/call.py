@@ -1,4 +1,9 @@
-"""One invocation: its arguments, and what a verb needs of its surroundings, made when first asked for."""
+"""One invocation: its arguments and what a verb needs of its surroundings; and what a verb is.
+
+What it needs is made when first asked for. `Verb` is a name, a summary, an example line, its arguments, `run`, and
+the question that it asks before it destroys something or decides for the operator. `Answer` is the object of
+`--json` (CONTRACT §1), what shows the same to people, and the exit code.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +19,12 @@ from typing import TYPE_CHECKING
 
 from tidemark.cli.screen import Screen
 from tidemark.errors import UsageError
-from tidemark.settings import ReceiverSettings, Settings
-from tidemark.settings_file import load
+from tidemark.settings.load import load
+from tidemark.settings.model import ReceiverSettings, Settings
 
 if TYPE_CHECKING:
-    from tidemark.flows.app import App
+    from tidemark.app import App
+
 
 ROOT = Path(__file__).resolve().parents[3]  # of the checkout: the launcher, sql/, tests/, bench/, demo/
 
@@ -49,7 +55,7 @@ class Call:
         return self._open(whose_ever=True)
 
     def _open(self, whose_ever: bool) -> App:
-        from tidemark.flows.app import open_app
+        from tidemark.app import open_app
 
         app = open_app(self.settings, whose_ever)
         self.opened.append(app)

@@ -28,8 +28,8 @@ from tidemark.errors import (
     PermanentError,
     SettingsError,
     TidemarkError,
+    limit_met,
 )
-from tidemark.machine_limits import limit_met
 from tidemark.visible import visible
 
 MEANING = {  # of results that do not say it themselves

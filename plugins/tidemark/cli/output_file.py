@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tidemark.machine_limits import limits_named
+from tidemark.errors import limits_named
 
 
 def write_output(place: Path, text: str) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.progress import ProgressColumn
 
+
 CANNOT_DRAW = ("dumb", "unknown")  # terminals: there nothing can be drawn over
 LINE_SECONDS = 10.0
 DRAWS_A_SECOND = 8

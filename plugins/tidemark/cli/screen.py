@@ -1,4 +1,7 @@
-"""Where words go: results to stdout, everything else to stderr; with `--json` one object, last on stdout."""
+"""Where words go: results to stdout, everything else to stderr; with `--json` one object, last on stdout.
+
+`write_output` writes a file where the user wants it: whole under its name, or not there.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from tidemark.visible import plain_json, visible
 
 if TYPE_CHECKING:
     from rich.table import Table
+
 
 WIDE = 100_000  # columns of a table that no terminal bounds
 NARROW = 10  # letters for each column of a table: in fewer nobody reads it

@@ -16,11 +16,12 @@ from tidemark.cli.verb import Answer, Verb
 from tidemark.cli.verbs_transfer import SHOWN, receiver_argument
 from tidemark.errors import UsageError
 from tidemark.progress import size, span
-from tidemark.settings import ReceiverSettings
+from tidemark.settings.model import ReceiverSettings
 
 if TYPE_CHECKING:
     from tidemark.flows.cluster_change import ChangeResult, Wanted
     from tidemark.progress import Progress
+
 
 Choices = Any  # what argparse calls _SubParsersAction, which it does not export
 
@@ -114,7 +115,7 @@ def _init(call: Call) -> Answer:
 
 
 def _show(call: Call) -> Answer:
-    from tidemark.cli import cluster_picture
+    from tidemark.cli import cluster_picture as cli_cluster_picture
     from tidemark.flows.cluster_show import show
 
     view = show(call.app, receiver_of(call))
@@ -122,7 +123,7 @@ def _show(call: Call) -> Answer:
         from tidemark.proof.cluster_page import page
 
         write_output(Path(call.arguments.html), page(view))
-    return Answer(view.as_json(), lambda screen: cluster_picture.show(screen, view))
+    return Answer(view.as_json(), lambda screen: cli_cluster_picture.show(screen, view))
 
 
 def _plan(call: Call) -> Answer:

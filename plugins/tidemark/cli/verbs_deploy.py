@@ -21,15 +21,15 @@ def _up_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _up(call: Call) -> Answer:
-    from tidemark.orchestration import deployment
+    from tidemark.orchestration import deployment as orchestration_deployment
 
     settings, asked = call.settings, call.arguments
-    if found := deployment.running_at(settings, asked.port):
+    if found := orchestration_deployment.running_at(settings, asked.port):
         call.screen.tell("it runs already")
         return Answer(_json(found), lambda screen: _show(screen, found))
     if asked.detach:
         call.screen.tell("starting Airflow …")
-        started = deployment.start(settings, asked.port)
+        started = orchestration_deployment.start(settings, asked.port)
         return Answer(_json(started), lambda screen: _show(screen, started))
 
     def ready(running: Deployment) -> None:
@@ -40,15 +40,15 @@ def _up(call: Call) -> Answer:
             call.screen.tell("Ctrl-C stops it")
 
     call.screen.tell("starting Airflow …")
-    deployment.up(settings, asked.port, ready)
+    orchestration_deployment.up(settings, asked.port, ready)
     call.screen.tell("stopped")
     return Answer({}, lambda _screen: None, said=True)
 
 
 def _down(call: Call) -> Answer:
-    from tidemark.orchestration import deployment
+    from tidemark.orchestration import deployment as orchestration_deployment
 
-    stopped = deployment.down(call.settings)
+    stopped = orchestration_deployment.down(call.settings)
     if stopped is None:
         return Answer({"ui": "", "pid": 0}, lambda screen: screen.line("no Airflow of these settings is running"))
     return Answer(_json(stopped), lambda screen: screen.line(f"stopped {stopped.ui} (pid {stopped.pid})"))

@@ -42,16 +42,16 @@ def _quarantine_asks(arguments: argparse.Namespace) -> str:
 
 
 def _quarantine(call: Call) -> Answer:
-    from tidemark.flows import operate
+    from tidemark.flows import operate as flows_operate
 
     asked = call.arguments
     if asked.action == "list":
-        found = operate.quarantine_list(call.app, call.receiver).as_json()
+        found = flows_operate.quarantine_list(call.app, call.receiver).as_json()
         return Answer(found, lambda screen: _list(screen, found, "nothing is in quarantine"))
     if asked.action == "release":
-        result = operate.quarantine_release(call.app, call.receiver, asked.id)
+        result = flows_operate.quarantine_release(call.app, call.receiver, asked.id)
     else:
-        result = operate.quarantine_drop(call.app, call.receiver, asked.id)
+        result = flows_operate.quarantine_drop(call.app, call.receiver, asked.id)
     return _told(result)
 
 
@@ -69,13 +69,13 @@ def _owners_asks(arguments: argparse.Namespace) -> str:
 
 
 def _owners(call: Call) -> Answer:
-    from tidemark.flows import operate
+    from tidemark.flows import operate as flows_operate
 
     asked = call.arguments
     if asked.action == "list":
-        found = operate.owners_list(call.app, call.receiver).as_json()
+        found = flows_operate.owners_list(call.app, call.receiver).as_json()
         return Answer(found, lambda screen: _list(screen, found, "no device has an owner yet"))
-    return _told(operate.owners_transfer(call.app, call.receiver, asked.device, asked.to))
+    return _told(flows_operate.owners_transfer(call.app, call.receiver, asked.device, asked.to))
 
 
 def _ledger_arguments(parser: argparse.ArgumentParser) -> None:
@@ -93,15 +93,15 @@ def _ledger_asks(arguments: argparse.Namespace) -> str:
 
 
 def _ledger(call: Call) -> Answer:
-    from tidemark.flows import ledger_care
+    from tidemark.flows import ledger_care as flows_ledger_care
 
     asked = call.arguments
     if asked.action == "backup":
-        return _told(ledger_care.backup(call.any_app, Path(asked.out) if asked.out else None))
+        return _told(flows_ledger_care.backup(call.any_app, Path(asked.out) if asked.out else None))
     if asked.action == "upgrade":
-        return _told(ledger_care.upgrade(call.settings))
+        return _told(flows_ledger_care.upgrade(call.settings))
     with progress.shown(call.screen) as beat:
-        return _told(ledger_care.rebuild(call.settings, beat, replace=asked.replace))
+        return _told(flows_ledger_care.rebuild(call.settings, beat, replace=asked.replace))
 
 
 class _Result(Protocol):

@@ -12,7 +12,7 @@ from tidemark.cli.hand_over import hand_over
 from tidemark.cli.screen import Screen
 from tidemark.cli.verb import Answer, Verb
 from tidemark.errors import NotFoundError
-from tidemark.settings_file import DEFAULT
+from tidemark.settings.load import DEFAULT
 
 
 def _init_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,13 +22,14 @@ def _init_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _init(call: Call) -> Answer:
-    from tidemark.settings_file import load, template
+    from tidemark.settings import template as settings_template
+    from tidemark.settings.load import load
 
     target = Path(call.arguments.dir) / DEFAULT
     option = "" if target == Path(DEFAULT) else f"--config {target} "
     written = not target.exists()
     if written:
-        _write_new(target, template.fresh())
+        _write_new(target, settings_template.fresh())
     load(target, {})  # one that is there already is read as any verb would read it: what is wrong in it is told
 
     def show(screen: Screen) -> None:
@@ -86,12 +87,12 @@ def _test_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _test(call: Call) -> Answer:
-    from tidemark.cli import for_tests
+    from tidemark.cli import for_tests as cli_for_tests
 
     asked = call.arguments
-    for_tests.prepare(everything=asked.all, install=asked.install or for_tests.in_ci(), screen=call.screen)
+    cli_for_tests.prepare(everything=asked.all, install=asked.install or cli_for_tests.in_ci(), screen=call.screen)
     chosen = [f"--{name}" for name in ("all", "soak") if getattr(asked, name)]
-    return hand_over(call, "pytest", [*for_tests.side_by_side(call.rest), *chosen, *call.rest])
+    return hand_over(call, "pytest", [*cli_for_tests.side_by_side(call.rest), *chosen, *call.rest])
 
 
 def _bench_arguments(parser: argparse.ArgumentParser) -> None:
@@ -104,13 +105,13 @@ def _bench_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _bench(call: Call) -> Answer:
-    from tidemark.cli import for_tests
+    from tidemark.cli import for_tests as cli_for_tests
 
     name = call.arguments.name
     if name not in _benchmarks():
         raise NotFoundError(f"no benchmark {name!r}; there are: {', '.join(_benchmarks())}", hint="./tidemark bench --help")
     asked = call.arguments
-    for_tests.prepare(everything=False, install=asked.install or for_tests.in_ci(), screen=call.screen, peers=True)
+    cli_for_tests.prepare(everything=False, install=asked.install or cli_for_tests.in_ci(), screen=call.screen, peers=True)
     words = [*(["--quick"] if asked.quick else []), *(["--only", asked.only] if asked.only else [])]
     return hand_over(call, f"bench.{name}", [*words, *_json_flag(call)])
 

@@ -18,6 +18,7 @@ from tidemark.progress import size
 if TYPE_CHECKING:
     from tidemark.flows.sync_link import Plan
 
+
 SHOWN = 20  # files of a list for people; --json and --out have all
 
 
@@ -35,9 +36,9 @@ def _plan_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(call: Call) -> Answer:
-    from tidemark.flows import early_look
+    from tidemark.flows import early_look as flows_early_look
 
-    early = early_look.begin(call.settings, call.arguments.link, windows=False)
+    early = flows_early_look.begin(call.settings, call.arguments.link, windows=False)
     from tidemark.flows.plan_link import plan
 
     if early:
@@ -97,10 +98,10 @@ def _sync_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _sync(call: Call) -> Answer:
-    from tidemark.flows import early_look
+    from tidemark.flows import early_look as flows_early_look
 
     asked = call.arguments
-    early = None if asked.again else early_look.begin(call.settings, asked.link)
+    early = None if asked.again else flows_early_look.begin(call.settings, asked.link)
     from tidemark.flows.sync_link import Options, run_sync
 
     if early:

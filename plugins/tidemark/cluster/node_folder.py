@@ -25,7 +25,7 @@ from tidemark.errors import (
     StaleEpochError,
     TidemarkError,
 )
-from tidemark.stores.landing import check_path
+from tidemark.formats.landing import check_path
 from tidemark.stores.protocol import Range, Store
 from tidemark.untrusted_files import MOST_MODS
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemark.errors import CorruptionError, SchemaTooNewError
-from tidemark.stores.paper_stream import parse_json
+from tidemark.formats.json_stream import parse_json
 
 FORM = 1
 _LONGEST_HEAD = 1 << 16  # bytes; the name of a database is the longest in it

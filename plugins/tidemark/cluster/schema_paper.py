@@ -13,9 +13,9 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import CorruptionError, SchemaTooNewError
+from tidemark.formats.json_stream import parse_json
 from tidemark.ledger import schema_rows
 from tidemark.ledger.schema_rows import SeriesRow
-from tidemark.stores.paper_stream import parse_json
 
 FORM = 1
 _KEPT = ("site_id", "series", "type", "encoding", "compression", "aligned", "state")

@@ -18,7 +18,7 @@ from tidemark.cluster.partition_table import PartitionTable
 from tidemark.cluster.ring import Node, Ring
 from tidemark.cluster.slot_hash import SlotHash
 from tidemark.errors import CorruptionError, SchemaTooNewError
-from tidemark.stores.paper_stream import parse_json
+from tidemark.formats.json_stream import parse_json
 
 FORM = 1
 _MOST = 1 << 24  # bytes of a table once it is unpacked

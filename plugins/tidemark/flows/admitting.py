@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidemark.app import App
 from tidemark.errors import CorruptionError, NotFoundError, TaskLimitError, TidemarkError, UsageError
-from tidemark.flows.app import App
 from tidemark.flows.cluster_cache import places_of, recall
 from tidemark.flows.cluster_nodes import Cluster
 from tidemark.flows.engines import Engine, Limits, PoolEngine, choose_engine
+from tidemark.formats.landing import LandedFile
 from tidemark.ledger import landing_rows
 from tidemark.ledger.catalog_rows import CatalogFile
 from tidemark.ledger.landing_rows import DropRow
@@ -22,8 +23,7 @@ from tidemark.load.survival import Found, Question, questions
 from tidemark.load.surviving_points import Evidence
 from tidemark.progress import Progress, Tick
 from tidemark.proof.bytes_check import Recorded, check_files
-from tidemark.settings import ReceiverSettings
-from tidemark.stores.landing import LandedFile
+from tidemark.settings.model import ReceiverSettings
 from tidemark.tsfiles.names import parse_source_path
 
 _TOO_MUCH = ". Nothing says that it is damaged: ./tidemark quarantine release checks it again, on a machine with less to do"

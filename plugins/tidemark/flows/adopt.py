@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from tidemark.app import App
 from tidemark.errors import NotFoundError, UsageError
-from tidemark.flows.app import App
 from tidemark.flows.sync_link import Options, run_sync
+from tidemark.formats.records import ADOPTED, DecidedPaper, decided_place, encode_decided
 from tidemark.ledger import audit, link_rows, owner_rows
 from tidemark.ledger.owner_rows import OwnerRow
 from tidemark.progress import Progress, silent
-from tidemark.settings import LinkSettings
-from tidemark.stores.decided import ADOPTED, DecidedPaper, encode_decided, paper_place
+from tidemark.settings.model import LinkSettings
 from tidemark.stores.listing import classify_files
 from tidemark.stores.local import LocalStore
 from tidemark.stores.protocol import Range, Store
@@ -165,7 +165,7 @@ def _claim(app: App, link: LinkSettings, owners: Mapping[str, str]) -> int:
         return 0
     paper = DecidedPaper(at, audit.who(), ADOPTED, link.name, {"owners": {row.device: row.site_id for row in rows}})
     with app.receiver_store(app.receiver(link.receiver)) as store:
-        store.publish(paper_place(paper), encode_decided(paper))
+        store.publish(decided_place(paper), encode_decided(paper))
     # CRASH WINDOW: on paper, not recorded: adopting again, or a rebuilt ledger, claims them.
     with app.ledger.write() as connection:
         taken = owner_rows.owners_of(connection, link.receiver, wanted)

@@ -1,4 +1,4 @@
-"""What a receiver answered is kept where no edge writes (`stores.answered`): by each load for its landings, and at the
+"""What a receiver answered is kept where no edge writes (`formats.answered`): by each load for its landings, and at the
 first load of a receiver of before that for all that its ledger knows.
 """
 
@@ -11,15 +11,9 @@ from pathlib import Path
 
 from sqlalchemy.engine import Connection
 
+from tidemark.app import App
 from tidemark.errors import CorruptionError, PermanentError
-from tidemark.flows.app import App
-from tidemark.ledger import catalog_rows, landing_rows, owner_rows
-from tidemark.ledger.landing_rows import LandingRow
-from tidemark.ledger.leases import Lease, check_in
-from tidemark.load.manifests import Folder, landing_folders, read_paper
-from tidemark.load.place import data_location, folder_name
-from tidemark.settings import ReceiverSettings
-from tidemark.stores.answered import (
+from tidemark.formats.answered import (
     BEGUN,
     answered_landings,
     encode_begun,
@@ -28,8 +22,13 @@ from tidemark.stores.answered import (
     kept_receipt,
     read_landed,
 )
-from tidemark.stores.landing import MANIFEST, Receipt, landing_folder
-from tidemark.stores.landing_papers import decode_receipt, encode
+from tidemark.formats.landing import Receipt, decode_receipt, encode
+from tidemark.formats.layout import MANIFEST, data_location, folder_name, landing_folder
+from tidemark.ledger import catalog_rows, landing_rows, owner_rows
+from tidemark.ledger.landing_rows import LandingRow
+from tidemark.ledger.leases import Lease, check_in
+from tidemark.load.manifests import Folder, landing_folders, read_paper
+from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.protocol import Store
 from tidemark.tsfiles.names import parse_source_path
 

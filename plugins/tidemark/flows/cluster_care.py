@@ -16,8 +16,8 @@ from tidemark.errors import TidemarkError
 from tidemark.flows import cluster_cache
 from tidemark.flows.cluster_catch_up import catch_up, drop_databases, remove_everywhere
 from tidemark.flows.cluster_nodes import Cluster
+from tidemark.formats.layout import MERGED
 from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, group_rows
-from tidemark.load.recall import MERGED
 from tidemark.progress import Progress, Tick
 from tidemark.stores.protocol import Store
 

@@ -18,9 +18,9 @@ from tidemark.errors import TidemarkError
 from tidemark.flows.cluster_deliver import Parcel, advance, bring, logs_of
 from tidemark.flows.cluster_forward import withdraw_left
 from tidemark.flows.cluster_nodes import Cluster
+from tidemark.formats.layout import MERGED
 from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, group_rows, move_rows
 from tidemark.ledger.group_rows import OperationRow
-from tidemark.load.recall import MERGED
 from tidemark.stores.protocol import Store
 
 

@@ -13,12 +13,12 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
+from tidemark.app import App
 from tidemark.cluster.balance import balance_of
 from tidemark.cluster.change_plan import first_table, plan_init
 from tidemark.cluster.slot_hash import SlotHash
 from tidemark.errors import NotFoundError, RetryableError, UsageError
 from tidemark.flows import cluster_phases
-from tidemark.flows.app import App
 from tidemark.flows.cluster_migrate import migrate
 from tidemark.flows.cluster_nodes import NodeStores
 from tidemark.flows.cluster_phases import PhaseOne
@@ -40,7 +40,7 @@ from tidemark.ledger.database import now
 from tidemark.ledger.leases import Leases, check_in
 from tidemark.progress import Progress, silent
 from tidemark.proof.cluster_view import RoadView
-from tidemark.settings import ReceiverSettings
+from tidemark.settings.model import ReceiverSettings
 
 __all__ = ["ChangeResult", "PlanReport", "Wanted", "change", "init", "plan_change", "roll_back"]
 

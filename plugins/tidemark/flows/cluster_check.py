@@ -15,13 +15,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from tidemark.app import App
 from tidemark.cluster.agreement import MEND, Expected, Found, Problem, Recorded, expected_of, problems_of, unsure
 from tidemark.cluster.node_folder import NodeFolder
 from tidemark.cluster.partition_table import PartitionTable
 from tidemark.cluster.slot_hash import schema_slot
 from tidemark.cluster.table_paper import decode
 from tidemark.errors import DIFFERENCES_FOUND, CorruptionError, NotFoundError, TidemarkError
-from tidemark.flows.app import App
 from tidemark.flows.cluster_late import as_now, late_members
 from tidemark.flows.cluster_lost_table import find_lost
 from tidemark.flows.cluster_nodes import NodeStores, cluster_settings
@@ -30,7 +30,7 @@ from tidemark.ledger.cluster_rows import NodeRow
 from tidemark.ledger.copy_rows import CopyRow
 from tidemark.ledger.database import now
 from tidemark.progress import Progress, Tick, silent
-from tidemark.settings import ReceiverSettings
+from tidemark.settings.model import ReceiverSettings
 
 AT_ONCE = 8  # nodes
 BATCH = 256  # copies whose digests are asked for in one call

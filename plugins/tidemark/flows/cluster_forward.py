@@ -15,20 +15,19 @@ from typing import TypeVar
 
 from sqlalchemy.engine import Connection
 
+from tidemark.app import App, changing
 from tidemark.cluster import deliveries
 from tidemark.cluster.deliveries import Piece
 from tidemark.cluster.schema_paper import paper_of
 from tidemark.errors import NoQuorumError, StaleEpochError, TidemarkError
-from tidemark.flows.app import App
 from tidemark.flows.cluster_cache import recall
 from tidemark.flows.cluster_deliver import Delivered, Parcel, deliver_all, write_down
 from tidemark.flows.cluster_nodes import Cluster
-from tidemark.flows.ledger_marks import changing
 from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, group_rows, move_rows
 from tidemark.ledger.catalog_rows import CatalogFile
 from tidemark.ledger.database import now
 from tidemark.ledger.group_rows import OperationRow
-from tidemark.settings import ReceiverSettings
+from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.protocol import Store
 
 T = TypeVar("T")

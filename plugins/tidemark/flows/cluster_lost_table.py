@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from tidemark.app import App
 from tidemark.cluster.table_paper import decode
 from tidemark.errors import CorruptionError, TidemarkError
-from tidemark.flows.app import App
 from tidemark.flows.cluster_nodes import NodeStores
 from tidemark.ledger import audit, cluster_rows
-from tidemark.settings import ReceiverSettings
+from tidemark.settings.model import ReceiverSettings
 
 
 @dataclass(frozen=True)

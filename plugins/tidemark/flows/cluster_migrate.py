@@ -13,11 +13,11 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
+from tidemark.app import App
 from tidemark.cluster.migration_plan import Batch
 from tidemark.cluster.migration_plan import batches as batched
 from tidemark.cluster.slot_states import SlotEvent, SlotState, after
 from tidemark.errors import CorruptionError, DiskFullError, RetryableError, StaleEpochError, TidemarkError
-from tidemark.flows.app import App
 from tidemark.flows.cluster_deliver import advance
 from tidemark.flows.cluster_going import sweep
 from tidemark.flows.cluster_moves import Moving, drop_snapshots, pull
@@ -33,7 +33,7 @@ from tidemark.ledger.line_places import SharedLine, place_on
 from tidemark.ledger.move_rows import MoveRow
 from tidemark.progress import Progress, silent
 from tidemark.proof.cluster_view import RoadView
-from tidemark.settings import ReceiverSettings
+from tidemark.settings.model import ReceiverSettings
 
 
 @dataclass(frozen=True)

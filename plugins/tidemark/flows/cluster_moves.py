@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tidemark.app import App
 from tidemark.cluster.migration_plan import Batch
 from tidemark.errors import (
     DiskFullError,
@@ -25,7 +26,6 @@ from tidemark.errors import (
     TidemarkError,
     UnreachableError,
 )
-from tidemark.flows.app import App
 from tidemark.flows.cluster_carry import CarrierLostError, Way, carry
 from tidemark.flows.cluster_nodes import Cluster
 from tidemark.flows.cluster_stock import Stock, Stored

@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 
+from tidemark.app import App
 from tidemark.cluster.node_folder import NodeFolder
 from tidemark.cluster.partition_table import PartitionTable
 from tidemark.cluster.table_paper import decode
 from tidemark.errors import CorruptionError, NotFoundError, UnreachableError
-from tidemark.flows.app import App
 from tidemark.flows.node_stores import NodeStores, node_address, node_row
 from tidemark.ledger import cluster_rows, move_rows
 from tidemark.ledger.cluster_rows import NodeRow
-from tidemark.settings import ClusterSettings, ReceiverSettings
+from tidemark.settings.model import ClusterSettings, ReceiverSettings
 from tidemark.stores.protocol import Store
 
 __all__ = ["HELD", "Cluster", "NodeStores", "cluster_settings", "node_address", "node_row", "opened"]

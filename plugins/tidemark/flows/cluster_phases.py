@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy.engine import Connection
 
+from tidemark.app import App
 from tidemark.cluster.change_plan import ChangePlan, SlotStates
 from tidemark.cluster.node_papers import NodePaper
 from tidemark.cluster.ring import Group
@@ -27,7 +28,6 @@ from tidemark.errors import (
     TidemarkError,
     UnreachableError,
 )
-from tidemark.flows.app import App
 from tidemark.flows.cluster_nodes import NodeStores
 from tidemark.flows.cluster_stock import Stock, Stored
 from tidemark.ledger import cluster_rows, move_rows

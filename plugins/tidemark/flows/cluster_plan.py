@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tidemark.app import App
 from tidemark.cluster import change_plan
 from tidemark.cluster.balance import balance_of
 from tidemark.cluster.change_plan import ChangePlan
 from tidemark.cluster.ring import Group
 from tidemark.errors import UsageError
-from tidemark.flows.app import App
 from tidemark.flows.cluster_nodes import Cluster
 from tidemark.flows.cluster_stock import Stock, read_stock
 from tidemark.flows.cluster_wanted import Wanted, joining_row, require_cluster, require_settings
 from tidemark.ledger import cluster_rows, move_rows
-from tidemark.settings import ClusterSettings, ReceiverSettings
+from tidemark.settings.model import ClusterSettings, ReceiverSettings
 
 _MANY = 10_000  # changes that are looked at
 _UNMEASURED = 100e6  # bytes a second a plan reckons with before anything has moved

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 
 import sqlalchemy as sa
 
+from tidemark.app import App
 from tidemark.cluster.agreement import DOCTOR, MEND, Problem, whole_name
 from tidemark.cluster.deliveries import Piece, pieces_of
 from tidemark.cluster.node_folder import NodeFolder
 from tidemark.cluster.schema_paper import paper_of
 from tidemark.errors import NotFoundError, TidemarkError, UsageError
-from tidemark.flows.app import App
 from tidemark.flows.cluster_cache import places_of, recall
 from tidemark.flows.cluster_check import ClusterCheck, check, node_stores
 from tidemark.flows.cluster_deliver import Parcel, deliver_all, write_down
@@ -31,7 +31,7 @@ from tidemark.ledger.catalog_rows import CatalogFile
 from tidemark.ledger.database import now
 from tidemark.ledger.leases import Lease, Leases, check_in
 from tidemark.progress import Progress, silent
-from tidemark.settings import ReceiverSettings
+from tidemark.settings.model import ReceiverSettings
 from tidemark.untrusted_files import MOST_MODS
 
 

@@ -9,17 +9,17 @@ from collections.abc import Iterable, Mapping, Sequence
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from tidemark.app import App
 from tidemark.cluster.partition_table import PartitionTable
 from tidemark.cluster.routing import slots_of
 from tidemark.cluster.slot_hash import schema_slot
 from tidemark.cluster.table_paper import decode
 from tidemark.errors import CorruptionError, NotFoundError
-from tidemark.flows.app import App
 from tidemark.flows.cluster_late import late_members
+from tidemark.formats.layout import catalog_partition
 from tidemark.ledger import cluster_rows, copy_rows, move_rows
 from tidemark.ledger.cluster_rows import ChangeRow, NodeRow
 from tidemark.ledger.move_rows import MoveRow
-from tidemark.load.place import catalog_partition
 from tidemark.proof.cluster_view import (
     ChangeView,
     ClusterView,
@@ -31,7 +31,7 @@ from tidemark.proof.cluster_view import (
     spans_of,
 )
 from tidemark.proof.status import ClusterStatus
-from tidemark.settings import ReceiverSettings
+from tidemark.settings.model import ReceiverSettings
 from tidemark.tsfiles.moments import moment
 
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
+from tidemark.app import App
 from tidemark.errors import LeaseHeldError, NotFoundError, UsageError
-from tidemark.flows.app import App
 from tidemark.flows.cluster_nodes import Cluster, cluster_settings, node_row
 from tidemark.ledger import cluster_rows
 from tidemark.ledger.cluster_rows import ChangeRow, NodeRow
 from tidemark.ledger.leases import Lease, Leases
-from tidemark.settings import ClusterSettings, ReceiverSettings
+from tidemark.settings.model import ClusterSettings, ReceiverSettings
 from tidemark.stores.opening import without_password
 
 _MANY = 10_000  # changes that are looked at

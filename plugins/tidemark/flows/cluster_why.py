@@ -6,8 +6,8 @@ from collections import Counter
 
 from sqlalchemy.engine import Connection
 
+from tidemark.app import App
 from tidemark.errors import NotFoundError, TidemarkError
-from tidemark.flows.app import App
 from tidemark.flows.cluster_late import as_now, late_members, schema_digest
 from tidemark.flows.cluster_nodes import NodeStores, cluster_settings
 from tidemark.flows.cluster_show import table_of, view_of
@@ -16,7 +16,7 @@ from tidemark.ledger.cluster_rows import NodeRow
 from tidemark.ledger.group_rows import OperationRow
 from tidemark.proof.explanation import Explanation
 from tidemark.proof.why_cluster import NodeFacts, SlotFacts, explain_node, explain_slot
-from tidemark.settings import ReceiverSettings
+from tidemark.settings.model import ReceiverSettings
 
 PARTS = ("node:", "slot:")
 """How a subject begins that is a part of the cluster."""

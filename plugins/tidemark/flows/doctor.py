@@ -18,8 +18,8 @@ from tidemark.errors import DiskFullError, RetryableError, TidemarkError, UsageE
 from tidemark.flows.doctor_iotdb import check_iotdb
 from tidemark.flows.doctor_stores import check_receiver, check_site
 from tidemark.flows.findings import Check, bad, good
-from tidemark.settings import Settings
-from tidemark.settings_file import load
+from tidemark.settings.load import load
+from tidemark.settings.model import Settings
 from tidemark.stores.opening import StoreAddress, open_store
 from tidemark.stores.protocol import Store
 
@@ -115,7 +115,7 @@ def _ledger(settings: Settings) -> Check:
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
 
-    from tidemark.flows.ledger_marks import require_current, require_unused
+    from tidemark.app import require_current, require_unused
     from tidemark.ledger.database import Ledger
     from tidemark.ledger.migrations import known_migrations, schema_version
 

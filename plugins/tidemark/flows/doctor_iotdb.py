@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tidemark.errors import TidemarkError
 from tidemark.flows.findings import Check, bad, good
-from tidemark.settings import ReceiverSettings, Settings
+from tidemark.settings.model import ReceiverSettings, Settings
 
 
 def check_iotdb(receiver: ReceiverSettings, settings: Settings) -> Sequence[Check]:

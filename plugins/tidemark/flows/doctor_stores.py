@@ -11,7 +11,7 @@ from pathlib import Path
 from tidemark.errors import DiskFullError, NotFoundError, PermanentError, TidemarkError
 from tidemark.flows.findings import Check, bad, good
 from tidemark.proof.passed_over import LET_LIST
-from tidemark.settings import ReceiverSettings, SiteSettings
+from tidemark.settings.model import ReceiverSettings, SiteSettings
 from tidemark.stores.disk_rows import UNLISTED
 from tidemark.stores.listing import glance, told, unknown
 from tidemark.stores.opening import TIERS, StoreAddress, local_root

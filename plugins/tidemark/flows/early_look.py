@@ -15,10 +15,10 @@ from dataclasses import replace
 from typing import Protocol
 
 from tidemark.errors import TidemarkError
-from tidemark.settings import Settings
+from tidemark.settings.model import Settings
+from tidemark.settings.window import is_open
 from tidemark.stores.opening import StoreAddress, local_root, open_store
 from tidemark.stores.protocol import Listing, Store
-from tidemark.sync.window import is_open
 from tidemark.tsfiles.names import RESOURCE
 
 Opener = Callable[[StoreAddress], Store]
@@ -113,6 +113,5 @@ def begin(settings: Settings, link: str, windows: bool = True) -> EarlyLook | No
         return LocalLook(address, site.data)
     if not site.store.startswith("sftp://") or site.connection:
         return None
-    from tidemark.stores import retrying, sftp  # noqa: F401 before the thread: two loaders at once slow each other down
 
     return RemoteLook(address, site.data)

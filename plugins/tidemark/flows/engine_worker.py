@@ -21,9 +21,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, Any
 
-from tidemark.collector import look_seldom
-from tidemark.errors import TaskLimitError, TidemarkError
-from tidemark.machine_limits import limit_met
+from tidemark.errors import TaskLimitError, TidemarkError, limit_met
+from tidemark.native import look_seldom
 
 _LENGTH = struct.Struct(">Q")
 _PR_SET_PDEATHSIG = 1

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tidemark.errors import PermanentError, TidemarkError, UsageError
-from tidemark.settings import SparkSettings
+from tidemark.settings.model import SparkSettings
 
 KINDS: Mapping[str, str] = {
     "load_check": "tidemark.load.check:examine",

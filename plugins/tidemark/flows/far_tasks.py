@@ -15,9 +15,9 @@ from typing import Any
 
 from tidemark.cluster.move_task import End, MoveTask
 from tidemark.errors import RetryableError
+from tidemark.formats.layout import landed_path
 from tidemark.load.check import Examined, ExamineTask, examine, parts
 from tidemark.load.merge_task import MergeOutcome, MergeTask, run_merge_task
-from tidemark.stores.landing import landed_path
 from tidemark.stores.opening import StoreAddress, open_store
 from tidemark.stores.protocol import Store
 

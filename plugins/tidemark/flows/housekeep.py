@@ -13,21 +13,21 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tidemark.flows.app import App
+from tidemark.app import App, catch_up_mark, changing
 from tidemark.flows.cluster_care import keep_nodes
 from tidemark.flows.cluster_catch_up import remove_everywhere
 from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.known_sites import root_here
-from tidemark.flows.ledger_marks import catch_up_mark, changing
-from tidemark.ledger import care_rows, events, merge_rows
+from tidemark.formats.records import SettledPaper, SettledSource, encode_settled, settled_place
+from tidemark.ledger import care_rows, merge_rows
+from tidemark.ledger import events as ledger_events
 from tidemark.ledger.leases import Lease, Leases, check_in
 from tidemark.ledger.proof_rows import report
 from tidemark.load.manifests import landing_folders, read_paper
 from tidemark.load.tidy import clean_landing, sweep_waiting
 from tidemark.progress import Progress, Tick, silent
-from tidemark.settings import ReceiverSettings
+from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.protocol import Store
-from tidemark.stores.settled import SettledPaper, SettledSource, encode_settled, paper_place
 
 DAY = 86_400.0
 GRACE_DAYS = 1.0  # a reader that began before a file was retired may read it this long
@@ -102,7 +102,7 @@ def _settle(work: _Work) -> tuple[int, int]:
             paper = _paper(report(connection, "settled_facts", file_id=merged_id)[0], at)
             made_from = report(connection, "settled_sources", file_id=merged_id)
         paper = SettledPaper(**{**vars(paper), "sources": tuple(SettledSource(**r) for r in made_from)})
-        work.store.publish(paper_place(paper.location), encode_settled(paper))
+        work.store.publish(settled_place(paper.location), encode_settled(paper))
         # CRASH WINDOW: a paper of a file that does not stand alone yet: the next round writes it again and records it.
     if not due:
         return 0, 0
@@ -148,7 +148,7 @@ def _reclaim(work: _Work) -> tuple[int, int]:
     if not rows:
         return 0, 0
     places = {p for r in rows for p in (r["location"], r["mods_location"]) if p} - used
-    papers = {paper_place(r["location"]) for r in rows if not r["path"] and r["location"] in places}
+    papers = {settled_place(r["location"]) for r in rows if not r["path"] and r["location"] in places}
     remove_everywhere(work.cluster, places)
     work.store.remove(sorted(places | papers))
     # CRASH WINDOW: bytes gone, rows still retired, which no reader reads: the next round removes nothing and records it.
@@ -156,7 +156,7 @@ def _reclaim(work: _Work) -> tuple[int, int]:
         check_in(connection, work.lease)
         care_rows.mark_reclaimed(connection, [int(r["file_id"]) for r in rows])
         told = [{"site_id": r["site_id"], "path": r["path"] or r["location"], "file_id": int(r["file_id"])} for r in rows]
-        events.record_many(connection, "file.reclaimed", told)
+        ledger_events.record_many(connection, "file.reclaimed", told)
     return len(rows), sum(int(r["size"]) for r in rows if r["location"] in places)
 
 
@@ -177,5 +177,5 @@ def _clean_landings(work: _Work) -> int:
             cleaned += 1
             with work.app.ledger.write() as connection:
                 check_in(connection, work.lease)
-                events.record(connection, "landing.cleaned", site_id=folder.site_id, landing=folder.landing)
+                ledger_events.record(connection, "landing.cleaned", site_id=folder.site_id, landing=folder.landing)
     return cleaned

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from tidemark.app import App
 from tidemark.errors import DIFFERENCES_FOUND
-from tidemark.flows.app import App
 from tidemark.flows.load_result import Trouble
 from tidemark.ledger import catalog_rows, iotdb_rows
 from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile

@@ -11,7 +11,7 @@ from tidemark.ledger.iotdb_rows import Target
 from tidemark.load.iotdb_address import Server
 from tidemark.proof.explanation import Explanation
 from tidemark.proof.status import TargetStatus
-from tidemark.settings import ReceiverSettings
+from tidemark.settings.model import ReceiverSettings
 
 
 def target_status(connection: Connection, receiver: ReceiverSettings) -> TargetStatus:

@@ -10,8 +10,8 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
+from tidemark.app import App
 from tidemark.errors import CorruptionError, NotFoundError, PermanentError
-from tidemark.flows.app import App
 from tidemark.flows.cluster_cache import places_of
 from tidemark.ledger import catalog_rows, landing_rows
 from tidemark.ledger.catalog_rows import CatalogFile
@@ -19,7 +19,7 @@ from tidemark.ledger.copy_rows import held_somewhere
 from tidemark.ledger.landing_rows import GIVEN_UP, DropRow
 from tidemark.ledger.proof_rows import FileCheck, file_checks
 from tidemark.proof.bytes_check import Recorded, check_files
-from tidemark.settings import ReceiverSettings
+from tidemark.settings.model import ReceiverSettings
 
 
 def kept_id(file_id: int) -> str:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from sqlalchemy.engine import Connection
 
+from tidemark.app import App
 from tidemark.errors import NotFoundError, UsageError
-from tidemark.flows.app import App
 from tidemark.ledger.landing_rows import sites as known_sites
 from tidemark.ledger.proof_rows import report
 from tidemark.proof.site_coverage import Site
-from tidemark.settings import ReceiverSettings
+from tidemark.settings.model import ReceiverSettings
 
 
 def root_here(app: App, receiver: ReceiverSettings) -> Path:

@@ -17,9 +17,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from tidemark.app import App, adopt_mark, write_mark
 from tidemark.errors import LeaseHeldError, PermanentError
-from tidemark.flows.app import App
-from tidemark.flows.ledger_marks import adopt_mark, write_mark
 from tidemark.flows.merge_leases import Place
 from tidemark.flows.rebuild_cluster import write_cluster
 from tidemark.flows.rebuild_links import rebuild_link
@@ -27,14 +26,14 @@ from tidemark.flows.rebuild_nodes import surviving
 from tidemark.flows.rebuild_receiver import rebuild_receiver
 from tidemark.flows.rebuild_result import Findings, Lost, RebuildResult
 from tidemark.flows.rebuild_schemas import write_schemas
+from tidemark.formats.layout import folder_name
 from tidemark.ledger import audit, events, rebuild_rows
 from tidemark.ledger.backup import back_up, copy_rows, used_tables
 from tidemark.ledger.database import Ledger, make_folder
 from tidemark.ledger.leases import Leases, this_process
 from tidemark.ledger.migrations import migrate, schema_version
-from tidemark.load.place import folder_name
 from tidemark.progress import Progress, Tick, silent
-from tidemark.settings import ReceiverSettings, Settings
+from tidemark.settings.model import ReceiverSettings, Settings
 from tidemark.stores.opening import StoreAddress, open_store
 
 _GONE = "its bytes were gone from the receiver when the ledger was rebuilt"

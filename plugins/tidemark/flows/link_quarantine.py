@@ -6,11 +6,11 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
+from tidemark.app import App
 from tidemark.errors import CorruptionError, NotFoundError
-from tidemark.flows.app import App
 from tidemark.ledger import audit, sender_rows
 from tidemark.ledger.sender_rows import HELD, Held
-from tidemark.settings import ReceiverSettings
+from tidemark.settings.model import ReceiverSettings
 
 
 def is_one(held_id: str) -> bool:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tidemark.app import App
 from tidemark.errors import LeaseLostError, RetryableError, TidemarkError, UsageError
 from tidemark.flows.admitting import local_root
-from tidemark.flows.app import App
 from tidemark.flows.cluster_cache import fetcher, recall
 from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.iotdb_counting import count_open
@@ -32,7 +32,7 @@ from tidemark.load.iotdb_server import Answering, Connected
 from tidemark.load.iotdb_stage import Stage
 from tidemark.load.view import CatalogReader, SeenDevice, seen_devices
 from tidemark.progress import Progress, Tick, silent
-from tidemark.settings import ReceiverSettings
+from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.protocol import Store
 
 Connect = Callable[[Server], Answering]

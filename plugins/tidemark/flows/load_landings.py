@@ -13,25 +13,21 @@ from dataclasses import replace
 
 from sqlalchemy.engine import Connection
 
-from tidemark.errors import (
-    CorruptionError,
-    LeaseLostError,
-    PartialError,
-    TaskLimitError,
-    TidemarkError,
-)
+from tidemark.app import App, catch_up_mark
+from tidemark.errors import CorruptionError, LeaseLostError, PartialError, TaskLimitError, TidemarkError
 from tidemark.flows.admitting import CheckedFile, ask_survivors, decide, examine_all, local_root, site_of
 from tidemark.flows.answers import catch_up_answers, keep_manifest, keep_receipt
-from tidemark.flows.app import App
 from tidemark.flows.cluster_catch_up import catch_up
 from tidemark.flows.cluster_forward import make_visible
 from tidemark.flows.cluster_nodes import opened
-from tidemark.flows.ledger_marks import catch_up_mark
 from tidemark.flows.load_result import LoadResult, Trouble
 from tidemark.flows.load_work import Landing, Work, give_up, name_foreign, reject, row_of, said, theirs, wait
 from tidemark.flows.proved_files import note_proved
 from tidemark.flows.replay import Bench, replay_refused
 from tidemark.flows.taking import called_as_landed, is_ours, leave, sweep_taken, take_in
+from tidemark.formats.answered import altered, kept_manifest, landing_sign, read_landed, same_answer
+from tidemark.formats.landing import Receipt, Resend, encode
+from tidemark.formats.layout import RECEIPT
 from tidemark.ledger import landing_rows
 from tidemark.ledger.events import record, record_many
 from tidemark.ledger.landing_rows import SiteRow
@@ -44,10 +40,7 @@ from tidemark.load.place import put
 from tidemark.load.sequence import Arrival, judge
 from tidemark.load.tidy import clean_landing, sweep_waiting, unnamed_files
 from tidemark.progress import Progress, silent
-from tidemark.settings import ReceiverSettings
-from tidemark.stores.answered import altered, kept_manifest, landing_sign, read_landed, same_answer
-from tidemark.stores.landing import RECEIPT, Receipt, Resend
-from tidemark.stores.landing_papers import encode
+from tidemark.settings.model import ReceiverSettings
 
 _CATCH_UP = 1 << 30  # bytes that a load brings to a late node; housekeeping brings all of it
 _BATCH_FILES = 512  # files of following landings that are checked in one go: starting processes costs more than a file

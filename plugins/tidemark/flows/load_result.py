@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidemark.errors import CorruptionError, OwnershipError, PartialError, TaskLimitError, worst_exit_code
-from tidemark.stores.landing import Receipt
+from tidemark.formats.landing import Receipt
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tidemark.app import App
 from tidemark.errors import (
     CorruptionError,
     LeaseLostError,
@@ -15,10 +16,12 @@ from tidemark.errors import (
     RetryableError,
     SourceVanishedError,
     TidemarkError,
+    limit_met,
 )
-from tidemark.flows.app import App
 from tidemark.flows.cluster_nodes import Cluster
 from tidemark.flows.load_result import Tally, Trouble
+from tidemark.formats.landing import LANDING, Manifest
+from tidemark.formats.layout import RECEIPT
 from tidemark.ledger import landing_rows
 from tidemark.ledger.catalog_rows import CatalogFile
 from tidemark.ledger.events import record
@@ -26,10 +29,8 @@ from tidemark.ledger.landing_rows import LandingRow
 from tidemark.ledger.leases import Lease, check_in
 from tidemark.load.admit import Origin
 from tidemark.load.manifests import Folder, Paper
-from tidemark.machine_limits import limit_met
 from tidemark.progress import Progress
-from tidemark.settings import ReceiverSettings
-from tidemark.stores.landing import LANDING, RECEIPT, Manifest
+from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.protocol import Store
 
 _THEIR_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.EILSEQ, errno.EINVAL)

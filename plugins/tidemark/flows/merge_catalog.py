@@ -21,15 +21,9 @@ from dataclasses import dataclass, field
 
 from sqlalchemy.engine import Connection
 
-from tidemark.errors import (
-    CorruptionError,
-    NoQuorumError,
-    NotFoundError,
-    TaskLimitError,
-    TidemarkError,
-)
+from tidemark.app import App
+from tidemark.errors import CorruptionError, NoQuorumError, NotFoundError, TaskLimitError, TidemarkError
 from tidemark.flows.admitting import local_root
-from tidemark.flows.app import App
 from tidemark.flows.cluster_cache import give_back, places_of, recall
 from tidemark.flows.cluster_catch_up import remove_everywhere
 from tidemark.flows.cluster_forward import make_visible, withdraw_left
@@ -37,6 +31,8 @@ from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.engines import Outcome, choose_engine
 from tidemark.flows.merge_leases import STAGING, MergeLeases, Place
 from tidemark.flows.merge_result import MergeResult, Tally
+from tidemark.formats.json_stream import parse_json
+from tidemark.formats.layout import UNITS_PER_MS, folder_name
 from tidemark.ledger import catalog_rows, landing_rows, merge_rows, standing_rows
 from tidemark.ledger.leases import Lease, check_in
 from tidemark.ledger.merge_rows import Kept
@@ -44,10 +40,8 @@ from tidemark.ledger.proof_rows import forget_file_checks
 from tidemark.load.merge_outputs import outputs_of
 from tidemark.load.merge_plan import Group, Plan, Unit, plan_merge, portions_of, tasks_of
 from tidemark.load.merge_task import MergeOutcome, MergeTask
-from tidemark.load.place import UNITS_PER_MS, folder_name
 from tidemark.progress import Progress, Tick, silent
-from tidemark.settings import ReceiverSettings
-from tidemark.stores.paper_stream import parse_json
+from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.protocol import Store
 
 _ROUNDS = 5  # how often a merge plans anew because loads came between, before it leaves the rest to the next one

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from tidemark.app import App
 from tidemark.errors import LeaseHeldError
-from tidemark.flows.app import App
+from tidemark.formats.layout import folder_name
 from tidemark.ledger.leases import Lease, Leases
 from tidemark.load.merge_plan import Group
-from tidemark.load.place import folder_name
 
 STAGING = "staging/merge"
 

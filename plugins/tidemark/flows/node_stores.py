@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from types import TracebackType
 
+from tidemark.app import App
 from tidemark.cluster.node_folder import NodeFolder
 from tidemark.cluster.ring import identifier_of
 from tidemark.errors import NotFoundError, UnreachableError, UsageError
-from tidemark.flows.app import App
 from tidemark.ledger.cluster_rows import NodeRow
-from tidemark.settings import ReceiverSettings
-from tidemark.settings_file import values
+from tidemark.settings import values
+from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.opening import StoreAddress, without_password
 from tidemark.stores.protocol import Store
 

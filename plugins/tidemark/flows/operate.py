@@ -14,6 +14,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
+from tidemark.app import App, changing
 from tidemark.errors import (
     CorruptionError,
     GuardError,
@@ -25,12 +26,12 @@ from tidemark.errors import (
 )
 from tidemark.flows import kept_damage, link_quarantine
 from tidemark.flows.admitting import local_root, site_of
-from tidemark.flows.app import App
 from tidemark.flows.cluster_forward import make_visible
 from tidemark.flows.cluster_nodes import opened
-from tidemark.flows.ledger_marks import changing
 from tidemark.flows.replay import Bench, ask, replay_refused, take, try_again
 from tidemark.flows.taking import leave
+from tidemark.formats.landing import Answer, Resend
+from tidemark.formats.records import APPROVE, GIVE_UP, TRANSFER, DecidedPaper, decided_place, encode_decided
 from tidemark.ledger import audit, landing_rows, link_rows, owner_rows, run_rows, trouble_rows
 from tidemark.ledger.events import record
 from tidemark.ledger.leases import Leases, check_in
@@ -40,9 +41,7 @@ from tidemark.load.admit import Hold
 from tidemark.load.approved import give_up_kept, leave_approved
 from tidemark.load.place import put
 from tidemark.load.tidy import sweep_waiting
-from tidemark.settings import ReceiverSettings
-from tidemark.stores.decided import APPROVE, GIVE_UP, TRANSFER, DecidedPaper, encode_decided, paper_place
-from tidemark.stores.landing import Answer, Resend
+from tidemark.settings.model import ReceiverSettings
 from tidemark.sync import receipts
 
 
@@ -293,7 +292,7 @@ def _links(app: App, receiver: ReceiverSettings, site_id: str) -> list[str]:
 def _put_paper(bench: Bench, action: str, subject: str, **detail: Any) -> float:
     """The decision on paper at the receiver, for a ledger that is lost one day; returns its time."""
     paper = DecidedPaper(bench.app.clock(), audit.who(), action, subject, detail)
-    bench.store.publish(paper_place(paper), encode_decided(paper))
+    bench.store.publish(decided_place(paper), encode_decided(paper))
     return paper.at
 
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tidemark.app import App
 from tidemark.errors import UsageError
-from tidemark.flows.app import App
 from tidemark.flows.sync_opening import require_same_ends
+from tidemark.formats.json_stream import parse_json
 from tidemark.ledger import link_rows, owner_rows, run_rows
 from tidemark.ledger.run_rows import DROP, MODS, SEND, SUPERSEDE, item_bytes
-from tidemark.settings import LinkSettings
-from tidemark.stores.paper_stream import parse_json
+from tidemark.settings.model import LinkSettings
 from tidemark.sync.choice import Selection
 from tidemark.sync.schema import Piece, plan_pieces
 from tidemark.sync.selection import look

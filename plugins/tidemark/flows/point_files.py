@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 
-from tidemark.errors import PermissionDeniedError, UsageError
-from tidemark.machine_limits import limits_named
+from tidemark.errors import PermissionDeniedError, UsageError, limits_named
 from tidemark.stores import durable
 from tidemark.tsfiles.arrow_parts import MOST_BYTES, Part, rows_at_once, together
 

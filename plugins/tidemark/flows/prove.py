@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from sqlalchemy.engine import Connection
 
+from tidemark.app import App
 from tidemark.errors import NotFoundError, TidemarkError
-from tidemark.flows.app import App
 from tidemark.flows.iotdb_status import at_targets, target_status
 from tidemark.flows.known_sites import root_here, site_names, sites_of
 from tidemark.ledger.copy_rows import held_somewhere
@@ -29,7 +29,7 @@ from tidemark.proof.site_coverage import Scene, Site, cover_site
 from tidemark.proof.status import ClusterStatus, LineStatus, LinkFacts, LinkStatus, StatusReport, link_status
 from tidemark.proof.subjects import Desk, bare_path, explain, nearest
 from tidemark.proof.why_unlisted import explain_unlisted
-from tidemark.settings import LinkSettings, ReceiverSettings
+from tidemark.settings.model import LinkSettings, ReceiverSettings
 
 LEFT_OUT = "excluded by"
 """How the reason of a file begins that the link's own patterns leave behind."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from tidemark.app import App
 from tidemark.errors import CorruptionError
-from tidemark.flows.app import App
 from tidemark.flows.cluster_cache import places_of
 from tidemark.flows.known_sites import site_names
 from tidemark.ledger import events
@@ -20,7 +20,7 @@ from tidemark.ledger.database import now
 from tidemark.ledger.proof_rows import file_checks, put_file_checks
 from tidemark.progress import Progress, Tick, silent
 from tidemark.proof.bytes_check import Recorded, check_files, look_at
-from tidemark.settings import ReceiverSettings
+from tidemark.settings.model import ReceiverSettings
 
 DAY = 86_400.0
 _AT_ONCE = 256  # files between two words of progress

@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tidemark.app import App
 from tidemark.errors import PartialError
 from tidemark.flows.admitting import local_root, site_of
-from tidemark.flows.app import App
 from tidemark.flows.cluster_feed import Feed, feeding, through
 from tidemark.flows.cluster_nodes import opened
 from tidemark.flows.point_files import PointFile, check_ending
@@ -27,7 +27,7 @@ from tidemark.ledger import catalog_rows, landing_rows, owner_rows
 from tidemark.ledger.catalog_rows import CatalogDevice
 from tidemark.load.view import CatalogReader, Layer, SeenDevice, kept_times, points, seen_devices
 from tidemark.progress import Progress, Tick, silent
-from tidemark.settings import ReceiverSettings
+from tidemark.settings.model import ReceiverSettings
 from tidemark.tsfiles.arrow_parts import Part
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import Column, overlay

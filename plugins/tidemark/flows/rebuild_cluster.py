@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy.engine import Connection
 
+from tidemark.app import App
 from tidemark.cluster.migration_plan import plan
 from tidemark.cluster.partition_table import PartitionTable
 from tidemark.cluster.routing import home_slot, wanted_copies
 from tidemark.cluster.slot_states import SlotState
-from tidemark.flows.app import App
 from tidemark.flows.rebuild_nodes import Survivors, named_digest
 from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, move_rows, rebuild_rows
 from tidemark.ledger.catalog_rows import CatalogFile
@@ -26,7 +26,7 @@ from tidemark.ledger.cluster_rows import ChangeRow, TableRow
 from tidemark.ledger.copy_rows import CopyRow
 from tidemark.ledger.move_rows import MoveRow
 from tidemark.progress import Progress, Tick
-from tidemark.settings import ReceiverSettings
+from tidemark.settings.model import ReceiverSettings
 
 _AT_ONCE = 512  # files proved in one call
 _WHO = "ledger rebuild"

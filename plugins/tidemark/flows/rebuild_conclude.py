@@ -8,13 +8,14 @@ from urllib.parse import unquote
 
 from sqlalchemy.engine import Connection
 
-from tidemark.flows.app import App
+from tidemark.app import App
 from tidemark.flows.rebuild_papers import Books
 from tidemark.flows.rebuild_result import Findings, Lost
+from tidemark.formats.layout import MERGED
 from tidemark.ledger import catalog_rows, rebuild_rows
 from tidemark.ledger.catalog_rows import CatalogFile
-from tidemark.load.recall import MERGED, Traces
-from tidemark.settings import ReceiverSettings
+from tidemark.load.recall import Traces
+from tidemark.settings.model import ReceiverSettings
 
 
 @dataclass(frozen=True)

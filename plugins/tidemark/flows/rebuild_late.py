@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from sqlalchemy.engine import Connection
 
 from tidemark.flows.replay import take
+from tidemark.formats.landing import Answer
 from tidemark.ledger import landing_rows, owner_rows
 from tidemark.load.admit import Admission, Origin
 from tidemark.load.commit import known_before
 from tidemark.load.recall import Answered, Traces, recall, taken_later
-from tidemark.settings import ReceiverSettings
-from tidemark.stores.landing import Answer
+from tidemark.settings.model import ReceiverSettings
 from tidemark.tsfiles.statistics import FileFacts
 
 

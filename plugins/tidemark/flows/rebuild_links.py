@@ -8,17 +8,16 @@ from dataclasses import dataclass
 
 from sqlalchemy.engine import Connection
 
+from tidemark.app import App
 from tidemark.errors import CorruptionError
-from tidemark.flows.app import App
 from tidemark.flows.rebuild_result import Findings
+from tidemark.formats.landing import Manifest, Receipt, decode_manifest, decode_receipt
+from tidemark.formats.layout import MANIFEST, RECEIPT, landing_folder, schema_location
 from tidemark.ledger import link_rows, run_rows, schema_position_rows, sender_rows
 from tidemark.ledger.link_rows import Seen
 from tidemark.ledger.schema_position_rows import SchemaPosition
-from tidemark.load.place import schema_location
 from tidemark.progress import Progress, Tick
-from tidemark.settings import LinkSettings, SiteSettings
-from tidemark.stores.landing import MANIFEST, RECEIPT, Manifest, Receipt, landing_folder
-from tidemark.stores.landing_papers import decode_manifest, decode_receipt
+from tidemark.settings.model import LinkSettings, SiteSettings
 from tidemark.stores.listing import classify_files
 from tidemark.stores.protocol import Store
 from tidemark.sync.recall import Log, Recalled, RunStory, interrupted, recall

@@ -14,17 +14,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
+from tidemark.app import App
 from tidemark.cluster.node_papers import NodePaper
 from tidemark.cluster.partition_table import PartitionTable
 from tidemark.cluster.table_paper import decode
 from tidemark.errors import CorruptionError, DiskFullError, PermanentError, UnreachableError
-from tidemark.flows.app import App
 from tidemark.flows.cluster_nodes import cluster_settings
 from tidemark.flows.node_stores import NodeStores, node_row, unreachable
 from tidemark.flows.rebuild_result import Findings
 from tidemark.ledger.cluster_rows import NodeRow
 from tidemark.progress import Progress, Tick
-from tidemark.settings import ReceiverSettings
+from tidemark.settings.model import ReceiverSettings
 from tidemark.stores import transfer
 from tidemark.stores.listing import all_files
 from tidemark.stores.protocol import Store

@@ -1,6 +1,6 @@
 """The papers at a receiver, read for a rebuilt ledger: manifests, receipts, decisions, settled merges, in their order.
 
-Manifests and receipts are those that the receiver kept for itself (`stores.answered`). What lies in a landing may be
+Manifests and receipts are those that the receiver kept for itself (`formats.answered`). What lies in a landing may be
 anybody's: a manifest there counts where it is the one that was answered, a receipt there is no answer. At a receiver of
 before, where nothing was kept yet, it is *unproved*: believed as far as data files bear it out, and no device is given
 for it that anybody has.
@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from tidemark.errors import CorruptionError
+from tidemark.formats import records
+from tidemark.formats.answered import altered, answered_landings, has_begun, kept_manifest, kept_receipt, read_landed
+from tidemark.formats.landing import Receipt, decode_receipt
+from tidemark.formats.layout import RECEIPT
 from tidemark.load.chronicle import Heard, Moment, chronicle
 from tidemark.load.manifests import Folder, Paper, landing_folders, odd_landings, read_paper
 from tidemark.load.recall import Traces
-from tidemark.stores import decided, settled
-from tidemark.stores.answered import altered, answered_landings, has_begun, kept_manifest, kept_receipt, read_landed
-from tidemark.stores.landing import RECEIPT, Receipt
-from tidemark.stores.landing_papers import decode_receipt
 from tidemark.stores.protocol import Store
 from tidemark.tsfiles.names import parse_source_path
 
@@ -37,7 +37,7 @@ class Books:
     kept: Collection[tuple[str, str]]  # (site, landing) of which the receiver kept the answer itself
     files: Mapping[tuple[str, str], int]  # (site, landing) → files its manifest lists
     unanswered: Sequence[Folder]
-    settled: Sequence[settled.SettledPaper]  # those too that do not count
+    settled: Sequence[records.SettledPaper]  # those too that do not count
     troubles: Sequence[str]
 
     def papers_of(self, heard: Heard) -> tuple[Paper, Receipt | None, str]:
@@ -91,8 +91,8 @@ def read_books(root: Path, store: Store, traces: Traces) -> Books:
             continue  # neither paper can be read; a load names it
         files[key] = len(manifest.files) if manifest else 0
         heard.append(Heard(*key, sequence, receipt.loaded if receipt and answered else None, answered))
-    decisions = _read(store, traces.below(decided.FOLDER), decided.decode_decided, troubles)
-    merges = list(_read(store, traces.below(settled.FOLDER), settled.decode_settled, troubles))
+    decisions = _read(store, traces.below(records.DECIDED_FOLDER), records.decode_decided, troubles)
+    merges = list(_read(store, traces.below(records.SETTLED_FOLDER), records.decode_settled, troubles))
     moments, gaps = chronicle(heard, decisions, (paper for paper in merges if _counts(paper, traces)))
     told_of = {(m.what.site_id, m.what.landing) for m in moments if isinstance(m.what, Heard)}
     unanswered = [folder for key, folder in folders.items() if key not in told_of]
@@ -121,7 +121,7 @@ def _manifest(root: Path, folder: Folder, receipt: Receipt | None) -> Paper:
     return Paper(folder, receipt.manifest_sha256, None, "the manifest that was loaded is nowhere")
 
 
-def _counts(paper: settled.SettledPaper, traces: Traces) -> bool:
+def _counts(paper: records.SettledPaper, traces: Traces) -> bool:
     """A paper is written before the settling is recorded. While every source is here, its sources are read instead."""
     return any(source.location not in traces for source in paper.sources)
 

@@ -13,15 +13,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tidemark.app import App
 from tidemark.errors import CorruptionError, TaskLimitError
 from tidemark.flows.admitting import find_survivors
-from tidemark.flows.app import App
 from tidemark.flows.engines import Engine, PoolEngine
 from tidemark.flows.rebuild_conclude import Remains, conclude
 from tidemark.flows.rebuild_late import Late
 from tidemark.flows.rebuild_papers import Books, read_books
 from tidemark.flows.rebuild_replay import replay_decision, replay_settled
 from tidemark.flows.rebuild_result import Findings, Lost
+from tidemark.formats.landing import Answer, Manifest, Receipt, encode
+from tidemark.formats.layout import FOLDERS
 from tidemark.ledger import landing_rows, owner_rows
 from tidemark.ledger.landing_rows import LandingRow, SiteRow
 from tidemark.ledger.owner_rows import OwnerRow
@@ -31,12 +33,10 @@ from tidemark.load.check import KeptTask
 from tidemark.load.chronicle import Heard, Moment
 from tidemark.load.commit import known_before
 from tidemark.load.landing_record import drops_told, record_landing
-from tidemark.load.recall import FOLDERS, Answered, Traces, borne_out, recall, without_claims
+from tidemark.load.recall import Answered, Traces, borne_out, recall, without_claims
 from tidemark.load.survival import questions
 from tidemark.progress import Progress, Tick
-from tidemark.settings import ReceiverSettings
-from tidemark.stores.landing import Answer, Manifest, Receipt
-from tidemark.stores.landing_papers import encode
+from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.listing import all_files
 from tidemark.stores.protocol import Store
 from tidemark.tsfiles.names import parse_source_path

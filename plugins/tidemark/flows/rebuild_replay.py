@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from sqlalchemy.engine import Connection
 
+from tidemark.formats.records import ADOPTED, APPROVE, GIVE_UP, TRANSFER, DecidedPaper, SettledPaper
 from tidemark.ledger import catalog_rows, landing_rows, merge_rows, owner_rows, rebuild_rows, trouble_rows
 from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
 from tidemark.ledger.merge_rows import Account, MergedFile
@@ -13,9 +14,7 @@ from tidemark.ledger.owner_rows import OwnerRow
 from tidemark.load import schema
 from tidemark.load.approved import give_up_kept, leave_approved
 from tidemark.load.recall import Traces
-from tidemark.settings import ReceiverSettings
-from tidemark.stores.decided import ADOPTED, APPROVE, GIVE_UP, TRANSFER, DecidedPaper
-from tidemark.stores.settled import SettledPaper
+from tidemark.settings.model import ReceiverSettings
 from tidemark.tsfiles.statistics import FileFacts
 
 _ANY = ("live", "retired", "reclaimed")

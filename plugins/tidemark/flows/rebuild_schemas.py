@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from tidemark.app import App
 from tidemark.cluster.schema_paper import decode
 from tidemark.errors import CorruptionError, SchemaTooNewError
-from tidemark.flows.app import App
 from tidemark.flows.rebuild_nodes import Survivors
 from tidemark.ledger import schema_rows
 from tidemark.ledger.schema_rows import SeriesRow
 from tidemark.load.schema import write_unknown
-from tidemark.settings import ReceiverSettings
+from tidemark.settings.model import ReceiverSettings
 
 
 def write_schemas(app: App, receiver: ReceiverSettings, nodes: Survivors) -> None:

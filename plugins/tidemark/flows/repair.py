@@ -12,16 +12,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidemark.app import App
 from tidemark.errors import SourceVanishedError
-from tidemark.flows.app import App
+from tidemark.formats.answered import kept_manifest, kept_receipt, read_landed
+from tidemark.formats.layout import MANIFEST, RECEIPT, landing_folder
 from tidemark.ledger import audit, catalog_rows, events, link_rows, merge_rows
 from tidemark.ledger.leases import Lease, check_in
 from tidemark.ledger.proof_rows import forget_file_checks, report
 from tidemark.proof.bytes_check import Recorded
 from tidemark.proof.source_check import SourceChecked
-from tidemark.settings import ReceiverSettings
-from tidemark.stores.answered import kept_manifest, kept_receipt, read_landed
-from tidemark.stores.landing import MANIFEST, RECEIPT, landing_folder
+from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.protocol import Store
 
 _BLOCK = 4 << 20

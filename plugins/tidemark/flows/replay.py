@@ -13,12 +13,14 @@ from pathlib import Path
 
 from sqlalchemy.engine import Connection
 
+from tidemark.app import App
 from tidemark.flows.admitting import ask_survivors, decide, examine_all
-from tidemark.flows.app import App
 from tidemark.flows.cluster_forward import make_visible
 from tidemark.flows.cluster_nodes import Cluster
 from tidemark.flows.load_work import said, theirs
 from tidemark.flows.taking import leave, take_in
+from tidemark.formats.answered import kept_manifest, read_landed
+from tidemark.formats.landing import Answer, LandedFile, decode_entry, decode_manifest
 from tidemark.ledger import landing_rows, owner_rows
 from tidemark.ledger.events import record
 from tidemark.ledger.leases import Lease, check_in
@@ -33,10 +35,7 @@ from tidemark.load.survival import NOTHING_FOUND, Found
 from tidemark.load.tidy import sweep_waiting, waiting_folder
 from tidemark.load.vanish import take_vanished
 from tidemark.progress import silent
-from tidemark.settings import ReceiverSettings
-from tidemark.stores.answered import kept_manifest, read_landed
-from tidemark.stores.landing import Answer, LandedFile
-from tidemark.stores.landing_papers import decode_entry, decode_manifest
+from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.protocol import Store
 
 

@@ -20,7 +20,7 @@ from tidemark.flows.engine_children import run_in_kept_child
 from tidemark.flows.engines import KINDS, LIMITS, PLACE_FAR, Limits, Outcome
 from tidemark.flows.java import ensure_java
 from tidemark.flows.spark_session import PACKAGE, session_at, zip_package
-from tidemark.settings import SparkSettings
+from tidemark.settings.model import SparkSettings
 from tidemark.stores.opening import StoreAddress
 
 __all__ = ["PACKAGE", "SparkEngine", "read_tasks", "run_numbered", "write_results", "zip_package"]

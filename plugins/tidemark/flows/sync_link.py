@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tidemark.flows.app import App
+from tidemark.app import App
 from tidemark.flows.sync_loading import keep_up, load_soon, loaded_beside
 from tidemark.flows.sync_opening import open_lease, require_same_ends
 from tidemark.flows.sync_result import SyncResult, result_of, total, with_receiver

@@ -11,23 +11,24 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tidemark.app import App
 from tidemark.errors import LeaseHeldError
-from tidemark.flows.app import App
 from tidemark.flows.sync_result import SyncResult
 from tidemark.flows.sync_steps import holding, stores_of
+from tidemark.formats.layout import landing_folder
 from tidemark.ledger import run_rows
 from tidemark.ledger.leases import Leases
 from tidemark.ledger.run_rows import MODS, SEND, SENT
 from tidemark.progress import Progress, silent
-from tidemark.settings import LinkSettings, ReceiverSettings
-from tidemark.stores.landing import landing_folder
+from tidemark.settings.model import LinkSettings, ReceiverSettings
+from tidemark.settings.window import require_window
 from tidemark.sync import receipts
 from tidemark.sync.manifest import landed_file
-from tidemark.sync.window import require_window
 from tidemark.sync.work import Options, Work
 
 if TYPE_CHECKING:
     from tidemark.flows.load_result import LoadResult
+
 
 BESIDE_FILES = 100_000  # of a run with more of them one transaction may take as long as others wait for SQLite
 LOAD_PATIENCE = 120.0  # seconds to wait for another load of the same receiver

@@ -13,14 +13,14 @@ from datetime import UTC, datetime
 
 from sqlalchemy.engine import Connection
 
+from tidemark.app import App
 from tidemark.errors import PermanentError, UsageError
-from tidemark.flows.app import App
+from tidemark.formats.landing import decode_manifest
+from tidemark.formats.layout import MANIFEST
 from tidemark.ledger import events, link_rows, run_rows
 from tidemark.ledger.attempt_rows import forget_attempt
 from tidemark.ledger.leases import Lease, Leases, check_in
-from tidemark.settings import LinkSettings
-from tidemark.stores.landing import MANIFEST
-from tidemark.stores.landing_papers import decode_manifest
+from tidemark.settings.model import LinkSettings
 from tidemark.stores.protocol import Store
 from tidemark.sync.work import Options, Plan
 

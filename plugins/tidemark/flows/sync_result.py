@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tidemark.app import App
 from tidemark.errors import GuardError, NotFoundError, PartialError, RetryableError, worst_exit_code
-from tidemark.flows.app import App
 from tidemark.flows.load_result import Trouble, named
 from tidemark.ledger import landing_rows, link_rows, run_rows, sender_rows
 from tidemark.ledger.database import Ledger
@@ -16,7 +16,7 @@ from tidemark.ledger.proof_rows import report
 from tidemark.ledger.run_rows import DROP, FAILED, HELD, SUPERSEDE, VANISHED, RunRow
 from tidemark.proof.passed_over import LET_LIST, passed_over
 from tidemark.proof.unproved import not_verified
-from tidemark.settings import LinkSettings
+from tidemark.settings.model import LinkSettings
 from tidemark.stores.disk_rows import UNLISTED
 from tidemark.sync.distrust import QUARANTINED
 

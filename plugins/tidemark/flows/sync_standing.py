@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tidemark.flows.app import App
+from tidemark.app import App
 from tidemark.flows.load_result import Trouble
 from tidemark.flows.sync_result import SyncResult
 from tidemark.ledger.proof_rows import report
-from tidemark.settings import LinkSettings
+from tidemark.settings.model import LinkSettings
 
 
 def with_standing(app: App, link: LinkSettings, result: SyncResult) -> SyncResult:

@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
+from tidemark.app import App
 from tidemark.errors import LeaseLostError, NotFoundError, PlanOutOfDateError, TidemarkError, WindowOverError
-from tidemark.flows.app import App
 from tidemark.flows.progress_notes import noted
 from tidemark.flows.sync_opening import read_options, require_same_ends
 from tidemark.flows.sync_result import SyncResult, result_of
@@ -18,10 +18,9 @@ from tidemark.ledger import events, run_rows
 from tidemark.ledger.leases import Lease, Leases, check_in
 from tidemark.ledger.run_rows import RunRow
 from tidemark.progress import Progress, Tick, silent
-from tidemark.settings import LinkSettings
+from tidemark.settings.model import LinkSettings
 from tidemark.stores.protocol import Store
-from tidemark.sync import cleanup as cleaning
-from tidemark.sync import closing, deletes, schema, selection, sending
+from tidemark.sync import cleanup, closing, deletes, schema, selection, sending
 from tidemark.sync.parts import PartLimits
 from tidemark.sync.seeding import Copies
 from tidemark.sync.work import Work
@@ -31,12 +30,12 @@ log = VisibleLog(__name__)
 Counts = Mapping[str, int]
 STEPS = ("recover", "select_files", "sync_schema", "transfer_deletes", "transfer_files", "finish", "cleanup")
 _ACTS: Mapping[str, Callable[[Work], Counts]] = {
-    "recover": cleaning.recover,
+    "recover": cleanup.recover,
     "sync_schema": schema.sync_schema,
     "transfer_deletes": deletes.transfer_deletes,
     "transfer_files": sending.transfer_files,
     "finish": closing.finish,
-    "cleanup": cleaning.cleanup,
+    "cleanup": cleanup.cleanup,
 }
 
 

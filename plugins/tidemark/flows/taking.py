@@ -15,16 +15,16 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from tidemark.app import App
 from tidemark.errors import CorruptionError
 from tidemark.flows.admitting import CheckedFile
-from tidemark.flows.app import App
+from tidemark.formats.landing import LandedFile
+from tidemark.formats.layout import TAKEN, landed_path, landing_folder, taken_folder
 from tidemark.ledger import sender_rows
 from tidemark.load.admit import Origin
 from tidemark.load.check import landed_file, parts
 from tidemark.load.manifests import Paper
-from tidemark.load.place import TAKEN, taken_folder
 from tidemark.stores.copying import copy_files
-from tidemark.stores.landing import LandedFile, landed_path, landing_folder
 from tidemark.stores.protocol import Store
 from tidemark.stores.translation import Where, translated
 

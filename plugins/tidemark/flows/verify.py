@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tidemark.app import App
 from tidemark.errors import HostKeyError, PermissionDeniedError, TidemarkError, UnreachableError
-from tidemark.flows.app import App
 from tidemark.flows.cluster_cache import restore
 from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.cluster_verify import verify_nodes
@@ -35,7 +35,7 @@ from tidemark.proof.landed_check import landed_parts
 from tidemark.proof.presence import why_unread
 from tidemark.proof.site_coverage import Site
 from tidemark.proof.source_check import SourceChecked, check_source
-from tidemark.settings import ReceiverSettings
+from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.protocol import Store
 
 

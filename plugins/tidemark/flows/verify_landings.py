@@ -12,16 +12,16 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tidemark.flows.app import App
+from tidemark.app import App
 from tidemark.flows.repair import Repairs
+from tidemark.formats.layout import MANIFEST, landing_folder
 from tidemark.ledger import audit, events, run_rows
 from tidemark.ledger.proof_rows import Row
 from tidemark.ledger.run_rows import SentLanding
 from tidemark.proof.differences import DAMAGED, MISSING, Difference
 from tidemark.proof.landed_check import LOST, altered_papers
 from tidemark.proof.site_coverage import Site
-from tidemark.settings import LinkSettings, SiteSettings
-from tidemark.stores.landing import MANIFEST, landing_folder
+from tidemark.settings.model import LinkSettings, SiteSettings
 from tidemark.stores.protocol import Store
 from tidemark.sync.closing import paper_of
 

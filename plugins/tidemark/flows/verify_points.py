@@ -22,7 +22,7 @@ from pathlib import Path
 
 from sqlalchemy.engine import Connection
 
-from tidemark.flows.app import App
+from tidemark.app import App
 from tidemark.flows.cluster_feed import feeding, through
 from tidemark.flows.cluster_nodes import Cluster
 from tidemark.ledger import catalog_rows, owner_rows
@@ -36,7 +36,7 @@ from tidemark.proof.points import ALL_TIMES, FOREIGN, LIVE, Origin, Span, compar
 from tidemark.proof.site_coverage import Site
 from tidemark.proof.site_points import SitePoints
 from tidemark.proof.source_check import SourceChecked
-from tidemark.settings import ReceiverSettings
+from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.protocol import Store
 
 

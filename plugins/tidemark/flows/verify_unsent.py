@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tidemark.app import App
 from tidemark.errors import NotFoundError, PermanentError, RetryableError, TidemarkError, UnreachableError
-from tidemark.flows.app import App
 from tidemark.ledger import link_rows
 from tidemark.ledger.run_rows import MODS, SEND, item_bytes
 from tidemark.proof.as_of import overdue
 from tidemark.proof.differences import Unsent
 from tidemark.proof.site_coverage import Site
+from tidemark.settings.window import opens
 from tidemark.stores.protocol import Store
-from tidemark.sync import work as looking
+from tidemark.sync import work
 from tidemark.sync.choice import Selection
 from tidemark.sync.selection import look
-from tidemark.sync.window import opens
 from tidemark.sync.work import Options
 
 MOUNTED = (
@@ -47,7 +47,7 @@ def unsent_files(app: App, site: Site, store: Store) -> tuple[list[Unsent], str]
     whole one, and noted so. Raises what looking at a site raises."""
     link = app.link(site.link)
     began = app.clock()
-    selection = look(looking.Site(app.ledger, link, app.site(link.site), store), Options())
+    selection = look(work.Site(app.ledger, link, app.site(link.site), store), Options())
     sending = [*(item for item in selection.items if item.action in (SEND, MODS)), *selection.waiting]
     with app.ledger.read() as connection:
         known = link_rows.get_link(connection, link.name)

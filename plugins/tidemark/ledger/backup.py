@@ -16,10 +16,9 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tidemark.errors import DiskFullError, PermanentError
+from tidemark.errors import DiskFullError, PermanentError, limits_named
 from tidemark.ledger.database import Ledger, close_to_others, make_folder
 from tidemark.ledger.migrations import migrate
-from tidemark.machine_limits import limits_named
 
 _ROWS = 5_000  # copied at once
 _OWN = ("tidemark_schema", "sqlite_sequence")  # each database keeps its own

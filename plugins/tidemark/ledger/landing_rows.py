@@ -138,7 +138,7 @@ def landings(
 
 
 def finished_landings(connection: Connection, receiver: str) -> dict[tuple[str, str], int]:
-    """(site, landing) → its sign (`stores.answered.landing_sign`) when nothing was left to be done in it."""
+    """(site, landing) → its sign (`formats.answered.landing_sign`) when nothing was left to be done in it."""
     sql = "SELECT site_id, landing, folder_mtime FROM landing WHERE receiver = :receiver AND folder_mtime <> 0"
     return {(r[0], r[1]): int(r[2]) for r in connection.execute(sa.text(sql), {"receiver": receiver})}
 

@@ -36,7 +36,7 @@ class RefusalRow:
     owner_site: str
     owner_since: float
     location: str
-    entry: str  # JSON of the manifest's entry (stores.landing_papers.encode_entry)
+    entry: str  # JSON of the manifest's entry (formats.landing.encode_entry)
     at: float
     state: str = "refused"  # refused | replayed | superseded
     refusal_id: int = 0

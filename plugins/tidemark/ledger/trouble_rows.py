@@ -23,7 +23,7 @@ class QuarantineRow:
     reason: str
     error_kind: int
     location: str
-    entry: str  # JSON of the manifest's entry (stores.landing_papers.encode_entry)
+    entry: str  # JSON of the manifest's entry (formats.landing.encode_entry)
     at: float
     state: str = "held"  # held | awaiting | released | dropped | superseded
     quarantine_id: int = 0

@@ -11,19 +11,21 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tidemark.errors import CorruptionError
-from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
-from tidemark.load.check import Examined, parts
-from tidemark.load.owners import Owner, Refused, claim
-from tidemark.load.place import (
+from tidemark.formats.landing import LandedFile, Manifest, Part
+from tidemark.formats.layout import (
     UNITS_PER_MS,
-    Placement,
     catalog_partition,
     data_location,
+    landed_path,
+    landing_folder,
     mods_location,
     quarantine_location,
     refused_location,
 )
-from tidemark.stores.landing import LandedFile, Manifest, Part, landed_path, landing_folder
+from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
+from tidemark.load.check import Examined, parts
+from tidemark.load.owners import Owner, Refused, claim
+from tidemark.load.place import Placement
 from tidemark.tsfiles.names import SourceName, parse_source_path, rank
 from tidemark.tsfiles.statistics import FileFacts
 

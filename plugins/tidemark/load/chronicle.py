@@ -9,8 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tidemark.stores.decided import DecidedPaper
-from tidemark.stores.settled import SettledPaper
+from tidemark.formats.records import DecidedPaper, SettledPaper
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.engine import Connection
 
+from tidemark.formats.landing import Answer, LandedFile, decode_entry, encode_entry
 from tidemark.ledger import catalog_rows, merge_rows, owner_rows, trouble_rows
 from tidemark.ledger.catalog_rows import FileWithDevices
 from tidemark.ledger.events import record_many
@@ -18,8 +19,6 @@ from tidemark.ledger.owner_rows import OwnerRow, RefusalRow
 from tidemark.ledger.trouble_rows import QuarantineRow
 from tidemark.load.admit import Admission, Hold, Known, Load, Origin, Refusal, Waiting
 from tidemark.load.owners import Owner, Refused, refusal_reason
-from tidemark.stores.landing import Answer, LandedFile
-from tidemark.stores.landing_papers import decode_entry, encode_entry
 
 
 @dataclass(frozen=True)

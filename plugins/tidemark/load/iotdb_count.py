@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tidemark.errors import RetryableError, TidemarkError
 from tidemark.ledger.catalog_rows import CatalogDevice
-from tidemark.load import iotdb_words as words
+from tidemark.load import iotdb_words
 from tidemark.load.iotdb_mend import Mender
 from tidemark.load.iotdb_points import TOO_WIDE, server_points, table_name, table_of
 from tidemark.load.iotdb_server import Answering
@@ -64,7 +64,7 @@ def count_devices(server: Answering, devices: Sequence[str], span: Span) -> dict
     found = dict.fromkeys(devices, 0)
     for some in (devices[at : at + _DEVICES] for at in range(0, len(devices), _DEVICES)):
         try:
-            told = server.rows(words.counts_of(some, span))
+            told = server.rows(iotdb_words.counts_of(some, span))
         except RefusedError as refused:
             if refused.code not in TOO_WIDE:
                 raise
@@ -72,7 +72,7 @@ def count_devices(server: Answering, devices: Sequence[str], span: Span) -> dict
                 found[device] = sum(len(column) for column in server_points(server, device, span).values())
             continue
         for cell in told.cells:
-            device = words.counted_device(cell.name)
+            device = iotdb_words.counted_device(cell.name)
             if device in found and len(cell.values):
                 found[device] += int(cell.values[0])
     return found
@@ -83,7 +83,7 @@ def count_table(server: Answering, database: str, name: str, span: Span) -> int:
     table = table_of(server, database, name)
     if table is None or not table.fields:
         return 0
-    told = server.rows(words.table_counts(database, name, table.fields, span), table=True)
+    told = server.rows(iotdb_words.table_counts(database, name, table.fields, span), table=True)
     return sum(int(cell.values[0]) for cell in told.cells if len(cell.values))
 
 

@@ -17,7 +17,7 @@ from tidemark.ledger.database import Ledger
 from tidemark.ledger.events import record_many
 from tidemark.ledger.iotdb_rows import FileRow, Target
 from tidemark.ledger.leases import Lease, check_in
-from tidemark.load import iotdb_words as words
+from tidemark.load import iotdb_words
 from tidemark.load.iotdb_count import count_devices, count_table
 from tidemark.load.iotdb_mend import Mended, Mender
 from tidemark.load.iotdb_plan import Batch, Gone, Held, Standing
@@ -203,9 +203,9 @@ class Giver:
             return
         server = self.mender.server
         try:
-            server.run(words.database_statement(server.version, batch.database, batch.table), batch.table)
+            server.run(iotdb_words.database_statement(server.version, batch.database, batch.table), batch.table)
         except RefusedError as refused:
-            if not words.is_there(refused.message):
+            if not iotdb_words.is_there(refused.message):
                 raise
         self.made.add(key)
 

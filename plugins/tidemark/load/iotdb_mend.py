@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tidemark.errors import CorruptionError, NotFoundError, PartialError, PermanentError, UnsupportedError
 from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
-from tidemark.load import iotdb_words as words
+from tidemark.load import iotdb_words
 from tidemark.load.iotdb_points import Difference, Table, difference, runs, server_points, table_name, table_of
 from tidemark.load.iotdb_server import Answering, load_into
 from tidemark.load.iotdb_stage import Stage
@@ -165,7 +165,7 @@ class Mender:
             held = there[measurement].times if measurement in there else times[:0]
             kept = np.setdiff1d(held, times, assume_unique=True)
             for part in runs(times, [kept]):
-                self.server.run(words.deletion(device, measurement, part))
+                self.server.run(iotdb_words.deletion(device, measurement, part))
                 count += 1
         return count
 
@@ -180,7 +180,7 @@ class Mender:
         times = np.setdiff1d(np.unique(np.concatenate(list(own.values()))), np.concatenate(kept))
         count = 0
         for part in runs(times, kept):
-            self.server.run(words.table_deletion(device, table.tags, table.database, part), table=True)
+            self.server.run(iotdb_words.table_deletion(device, table.tags, table.database, part), table=True)
             count += 1
         return count
 

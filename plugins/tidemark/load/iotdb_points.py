@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidemark.errors import PermanentError
-from tidemark.load import iotdb_words as words
+from tidemark.load import iotdb_words
 from tidemark.load.iotdb_server import Answering
 from tidemark.load.iotdb_session import RefusedError, Rows
 from tidemark.load.iotdb_words import Span
@@ -107,7 +107,7 @@ class Table:
 def table_of(server: Answering, database: str, name: str) -> Table | None:
     """None where the server has no such table."""
     try:
-        told = server.rows(words.table_columns(database, name), table=True)
+        told = server.rows(iotdb_words.table_columns(database, name), table=True)
     except RefusedError:
         return None
     names, kinds = told.column("ColumnName"), told.column("Category")
@@ -124,12 +124,12 @@ def server_points(
     `measurement`: only this one, of the tree model."""
     if table is not None:
         tags, fields, database = table.tags, table.fields, table.database
-        told = _within(server, lambda s: words.table_points(device, tags, fields, database, s), span, table=True)
+        told = _within(server, lambda s: iotdb_words.table_points(device, tags, fields, database, s), span, table=True)
         time, *cells = told.cells
         times = time.values
         names = list(table.fields)
     else:
-        told = _within(server, lambda s: words.points_of(device, s, measurement), span)
+        told = _within(server, lambda s: iotdb_words.points_of(device, s, measurement), span)
         cells, times = list(told.cells), told.times
         names = [_measurement(cell.name, device) for cell in cells]
     found = {}

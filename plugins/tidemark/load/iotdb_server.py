@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Protocol
 
 from tidemark.errors import OutcomeUnknownError, UnreachableError
-from tidemark.load import iotdb_words as words
+from tidemark.load import iotdb_words
 from tidemark.load.iotdb_address import Server
 from tidemark.load.iotdb_session import RefusedError, Rows, Session
 from tidemark.load.iotdb_words import Version
@@ -108,11 +108,11 @@ class Connected:
 
 def load_into(server: Answering, path: str, database: str, table: bool) -> None:
     """LOAD a file or a folder, in the form that the server understands. Raises as `run`."""
-    *others, last = words.load_statements(server.version, path, database, table)
+    *others, last = iotdb_words.load_statements(server.version, path, database, table)
     for statement in others:
         try:
             return server.run(statement, table)
         except RefusedError as refused:
-            if not words.is_unread(refused.message):
+            if not iotdb_words.is_unread(refused.message):
                 raise
     return server.run(last, table)

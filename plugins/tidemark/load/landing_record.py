@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.engine import Connection
 
+from tidemark.formats.landing import Answer, Manifest
 from tidemark.ledger import landing_rows
 from tidemark.ledger.landing_rows import DropRow, InventoryChange
 from tidemark.load import schema
@@ -16,7 +17,6 @@ from tidemark.load.replacing import look_again
 from tidemark.load.standing import Again
 from tidemark.load.survival import NOTHING_FOUND, Found
 from tidemark.load.vanish import keep_below_live, lift_listed, still_waiting, take_vanished
-from tidemark.stores.landing import Answer, Manifest
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from tidemark.errors import CorruptionError, PermanentError, PermissionDeniedError
+from tidemark.formats.answered import folder_names, landing_sign
+from tidemark.formats.landing import Manifest, check_place, decode_manifest, named_paths
+from tidemark.formats.layout import MANIFEST, RECEIPT, landing_folder
 from tidemark.ledger.landing_rows import SiteRow
-from tidemark.stores.answered import landing_sign
-from tidemark.stores.landed_manifests import folder_names
-from tidemark.stores.landing import MANIFEST, RECEIPT, Manifest, landing_folder
-from tidemark.stores.landing_papers import check_place, decode_manifest, named_paths
 from tidemark.tsfiles.sealed import was_mods_of
 from tidemark.untrusted_files import MOST_PAPER, UntrustedFile
 

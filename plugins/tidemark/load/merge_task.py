@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from tidemark.errors import CorruptionError, NotFoundError, RetryableError, UnsupportedError
+from tidemark.errors import CorruptionError, NotFoundError, RetryableError, UnsupportedError, limits_named
 from tidemark.load.check import mods_form, sha256_of
 from tidemark.load.merge_device import DeviceMerge, Part
 from tidemark.load.merge_held import Alone, Held, RefusedError, Source, check_types, held_by, tag_columns
 from tidemark.load.overlay import NOTHING, Counts
-from tidemark.machine_limits import limits_named
 from tidemark.tsfiles.column import Column
 from tidemark.tsfiles.devices import is_table, table_segments
 from tidemark.tsfiles.mods import NO_DELETIONS, Deletions, parse_mods

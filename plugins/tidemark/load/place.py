@@ -7,20 +7,15 @@ written. Source: CONTRACT §3, DESIGN §3, docs/decisions/0021.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from urllib.parse import quote
 
 from tidemark.errors import DiskFullError, PermanentError, PermissionDeniedError, SourceVanishedError
-from tidemark.stores.landing import landed_path
+from tidemark.formats.layout import TAKEN
 from tidemark.stores.protocol import Entry, Store
 
-_LONGEST = 200  # bytes of one folder's name; file systems allow 255
 _COPY_BLOCK = 4 << 20
-UNITS_PER_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 PART = ".part"
-TAKEN = "taken"  # below it lie copies of landed files, until they are placed
 
 
 @dataclass(frozen=True)
@@ -34,47 +29,6 @@ class Placement:
     source: str
     target: str
     optional: bool = False
-
-
-def data_location(database: str, partition: int, site_id: str, sha256: str, path: str) -> str:
-    """The place of a source file that readers see: content in the name, so another generation has another place."""
-    return f"data/{folder_name(database)}/{partition}/{site_id[:8]}-{sha256[:12]}-{path.rpartition('/')[2]}"
-
-
-def mods_location(location: str, mods_sha256: str, mods_path: str) -> str:
-    """Beside its TsFile; the mods' own digest in the name, so that grown mods replace nothing."""
-    return f"{location}.{mods_sha256[:12]}.{'mods2' if mods_path.endswith('.mods2') else 'mods'}"
-
-
-def quarantine_location(site_id: str, landing: str, path: str) -> str:
-    return f"quarantine/{site_id}/{landing}/{landed_path(path)}"
-
-
-def refused_location(site_id: str, landing: str, path: str) -> str:
-    return f"refused/{site_id}/{landing}/{landed_path(path)}"
-
-
-def taken_folder(site_id: str, landing: str) -> str:
-    return f"{TAKEN}/{site_id}/{landing}"
-
-
-def schema_location(site_id: str, path: str, epoch: int) -> str:
-    return f"schema/{site_id}/{landed_path(path)}.{epoch}"
-
-
-def folder_name(database: str) -> str:
-    """A database's folder: percent-encoded; one that is too long for a file system is cut and carries its digest."""
-    encoded = quote(database, safe="")
-    if encoded in ("", ".", ".."):
-        encoded = encoded.replace(".", "%2E") or "%"
-    if len(encoded) > _LONGEST:
-        encoded = f"{encoded[:_LONGEST]}~{hashlib.sha256(database.encode()).hexdigest()[:8]}"
-    return encoded
-
-
-def catalog_partition(start: int, interval_ms: int, time_unit: str) -> int:
-    """The catalog's time partition of a time in the site's unit; rounds down before 1970 too (DESIGN §1)."""
-    return start // (interval_ms * UNITS_PER_MS[time_unit])
 
 
 def put(store: Store, placements: Iterable[Placement]) -> None:

@@ -14,12 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidemark.errors import CorruptionError
-from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
-from tidemark.ledger.landing_rows import Extent
-from tidemark.load.admit import Admission, Hold, Known, Load, Origin, Refusal, admit
-from tidemark.load.check import Examined
-from tidemark.load.owners import Owner, Refused
-from tidemark.load.place import (
+from tidemark.formats.landing import Answer, LandedFile
+from tidemark.formats.layout import (
     UNITS_PER_MS,
     catalog_partition,
     data_location,
@@ -28,13 +24,14 @@ from tidemark.load.place import (
     quarantine_location,
     refused_location,
 )
-from tidemark.stores.landing import Answer, LandedFile
+from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
+from tidemark.ledger.landing_rows import Extent
+from tidemark.load.admit import Admission, Hold, Known, Load, Origin, Refusal, admit
+from tidemark.load.check import Examined
+from tidemark.load.owners import Owner, Refused
 from tidemark.tsfiles.names import SourceName, parse_source_path, rank
 from tidemark.tsfiles.resource import ANY_DEVICE
 from tidemark.tsfiles.statistics import FileFacts
-
-FOLDERS = ("data", "refused", "quarantine", "settled", "decided")
-MERGED = "-merged-"  # in the names of merged files
 
 
 class Traces:

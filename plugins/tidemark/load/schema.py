@@ -14,6 +14,8 @@ from pathlib import Path
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import CorruptionError
+from tidemark.formats.landing import Answer, LandedSchema, Manifest
+from tidemark.formats.layout import landed_path, schema_location
 from tidemark.ledger import schema_rows
 from tidemark.ledger.catalog_rows import CatalogFile
 from tidemark.ledger.database import Ledger
@@ -21,8 +23,6 @@ from tidemark.ledger.events import record_many
 from tidemark.ledger.schema_rows import ReceivedLog, SeriesRow
 from tidemark.load.admit import Load, Origin
 from tidemark.load.check import check_part, landed_file
-from tidemark.load.place import schema_location
-from tidemark.stores.landing import Answer, LandedSchema, Manifest, landed_path
 from tidemark.stores.protocol import Store
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.devices import matches, split_nodes

@@ -9,14 +9,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from tidemark.formats.answered import readable_name
+from tidemark.formats.landing import LandedFile, Manifest, decode_entry
+from tidemark.formats.layout import MANIFEST, RECEIPT, landed_path
 from tidemark.ledger import owner_rows, trouble_rows
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import Lease, check_in
 from tidemark.load.check import parts
 from tidemark.load.manifests import Folder
-from tidemark.stores.landed_manifests import readable_name
-from tidemark.stores.landing import MANIFEST, RECEIPT, LandedFile, Manifest, landed_path
-from tidemark.stores.landing_papers import decode_entry
 from tidemark.stores.listing import folders_of, glance
 from tidemark.stores.protocol import Store
 from tidemark.stores.tree_removal import RAISED

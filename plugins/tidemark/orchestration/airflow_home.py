@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark.settings import Settings
+from tidemark.settings.model import Settings
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 ADMIN = "admin"

@@ -16,8 +16,9 @@ from tidemark.orchestration.retry_policy import RETRY_DELAY, TidemarkRetryPolicy
 from tidemark.visible_log import VisibleLog
 
 if TYPE_CHECKING:
-    from tidemark.flows.app import App
+    from tidemark.app import App
     from tidemark.ledger.attempt_rows import Try
+
 
 log = VisibleLog(__name__)
 LINK_DAG = "tidemark_sync__"

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from tidemark.orchestration import cluster_tasks
 from tidemark.orchestration.dag_docs import SCALE_DOC
 from tidemark.orchestration.retry_policy import RETRIES, RETRY_DELAY, TidemarkRetryPolicy
-from tidemark.settings import Settings
+from tidemark.settings.model import Settings
 
 DAG_ID = "tidemark_cluster_scale"
 

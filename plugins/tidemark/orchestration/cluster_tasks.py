@@ -15,10 +15,11 @@ from tidemark.orchestration.receiver_tasks import ENGINE, judged
 from tidemark.visible_log import VisibleLog
 
 if TYPE_CHECKING:
+    from tidemark.app import App
     from tidemark.cluster.migration_plan import Batch
-    from tidemark.flows.app import App
     from tidemark.flows.cluster_change import Wanted
     from tidemark.ledger.cluster_rows import ChangeRow
+
 
 log = VisibleLog(__name__)
 MOST_TASKS = 100  # mapped ones; more make Airflow's pages slow
@@ -151,20 +152,20 @@ def _wanted(params: Mapping[str, Any], dag_run: Any) -> Wanted:
 
 def _state(app: App, receiver: str, wanted: Wanted) -> str:
     """How the newest change ended that asked for the same: the batches ended one that somebody else had begun."""
-    from tidemark.ledger import cluster_rows
+    from tidemark.ledger import cluster_rows as ledger_cluster_rows
 
     with app.ledger.read() as connection:
-        rows = cluster_rows.changes(connection, receiver, limit=10_000)
+        rows = ledger_cluster_rows.changes(connection, receiver, limit=10_000)
     return next((row.state for row in rows if (row.kind, row.node) == (wanted.kind, wanted.node)), "")
 
 
 def _known(app: App, receiver: str, wanted: Wanted) -> ChangeRow | None:
     """The change of this DAG run; or the open one that asks for the same, whoever began it."""
-    from tidemark.ledger import cluster_rows
+    from tidemark.ledger import cluster_rows as ledger_cluster_rows
 
     with app.ledger.read() as connection:
-        rows = cluster_rows.changes(connection, receiver, limit=10_000)
-        now = cluster_rows.open_change(connection, receiver)
+        rows = ledger_cluster_rows.changes(connection, receiver, limit=10_000)
+        now = ledger_cluster_rows.open_change(connection, receiver)
     if now is not None and (now.kind, now.node) == (wanted.kind, wanted.node):
         return now
     return next((row for row in rows if row.change_id == wanted.request), None)

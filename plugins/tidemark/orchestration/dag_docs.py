@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.settings import LinkSettings
+from tidemark.settings.model import LinkSettings
 
 _RERUN = """
 **Clear any task, or "clear failed only", at any time**: a step reads the ledger, does what is still missing and records

@@ -1,8 +1,16 @@
-"""Start and stop a whole Airflow beside the settings: `up` in the foreground, `start` detached, `down`.
+"""A whole Airflow beside the settings: start it, ask it, stop it.
 
-`airflow standalone` cannot be stopped by SIGTERM and leaves children behind (research "airflow", finding 6), so the
-parts are started here: API servers, scheduler, DAG processor, triggerer. They end with this process however it ends:
-they are forks of one process that ends them when this one lets go of it or is killed (`part_starter`).
+Enter by `deployment`: `up` in the foreground, `start` detached, `running`, `down`.
+
+    home           Airflow's home: folders, secrets made once, environment; imports no Airflow
+    sessions       processes that end together, found by the session that they lead
+    warm_start     before the scheduler forks its workers it imports what tasks import
+    part_starter   the process that imports Airflow once and forks the parts
+    parts          the parts seen from their owner: started, asked, ended
+    deployment     start and stop
+
+Imports `errors`, `ledger.processes`, `settings`. `airflow standalone` is not used: SIGTERM does not stop it and it
+leaves children behind. The parts end with their owner, however it ends.
 """
 
 from __future__ import annotations
@@ -32,7 +40,7 @@ from tidemark.orchestration.airflow_parts import (
     silent,
     wait_healthy,
 )
-from tidemark.settings import Settings
+from tidemark.settings.model import Settings
 
 
 @dataclass(frozen=True)
@@ -215,7 +223,7 @@ def _stop_signals() -> Iterator[Callable[[], bool]]:
 
 
 def _main() -> None:
-    from tidemark.settings_file import find
+    from tidemark.settings.load import find
 
     settings = Settings(path=find(None, os.environ)[0])  # Airflow needs their place only; DAGs show what is wrong in them
     up(settings, port=int(sys.argv[1]), triggerer="--no-triggerer" not in sys.argv)

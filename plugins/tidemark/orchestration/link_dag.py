@@ -13,7 +13,7 @@ from tidemark.orchestration.attempts import LINK_DAG
 from tidemark.orchestration.dag_docs import link_doc
 from tidemark.orchestration.retry_policy import RETRIES, RETRY_DELAY, TidemarkRetryPolicy
 from tidemark.orchestration.schedules import landed_alias, link_schedule
-from tidemark.settings import LinkSettings, Settings
+from tidemark.settings.model import LinkSettings, Settings
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,8 @@ from tidemark.visible import visible
 from tidemark.visible_log import VisibleLog
 
 if TYPE_CHECKING:
-    from tidemark.flows.app import App
+    from tidemark.app import App
+
 
 log = VisibleLog(__name__)
 T = TypeVar("T")
@@ -46,7 +47,7 @@ def perform(act: Callable[[App], T]) -> T:
 @contextmanager
 def opened() -> Iterator[App]:
     """An App of the standing settings, its remote stores opened at their first use; its ledger is closed at the end."""
-    from tidemark.flows.app import open_app
+    from tidemark.app import open_app
     from tidemark.ledger.database import Ledger
     from tidemark.ledger.soundness import surprises_judged
     from tidemark.orchestration.late_store import open_late

@@ -16,7 +16,7 @@ from tidemark.orchestration import cluster_tasks, receiver_tasks
 from tidemark.orchestration.dag_docs import HOUSEKEEP_DOC, LOAD_DOC, VERIFY_DOC
 from tidemark.orchestration.retry_policy import RETRIES, RETRY_DELAY, TidemarkRetryPolicy
 from tidemark.orchestration.schedules import HOUSEKEEP_CLOCK, VERIFY_CLOCK, clock, load_schedule
-from tidemark.settings import Settings
+from tidemark.settings.model import Settings
 
 
 def local_receivers(settings: Settings) -> list[str]:

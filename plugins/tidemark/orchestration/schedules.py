@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from airflow.sdk import Asset, AssetAlias, AssetAny, AssetOrTimeSchedule, CronTriggerTimetable
 
 from tidemark.errors import UsageError
-from tidemark.settings import LinkSettings
+from tidemark.settings.model import LinkSettings
 
 LOAD_CLOCK = "*/10 * * * *"  # landings that no asset event told of: carried on a disk, closed early, left by a dead load
 VERIFY_CLOCK = "30 3 * * *"

@@ -19,10 +19,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import tidemark.settings
 from tidemark.errors import UsageError
-from tidemark.settings import Settings
-from tidemark.settings_file import find, load
+from tidemark.settings import model
+from tidemark.settings.load import find, load
+from tidemark.settings.model import Settings
 
 log = logging.getLogger(__name__)
 EDITION = "settings.last-sound"
@@ -111,7 +111,7 @@ def _kept(environ: Mapping[str, str]) -> Settings | None:
 
 def _shape() -> str:
     """Changes with the settings' fields, so that an upgrade never revives an edition of another shape."""
-    return hashlib.sha256(Path(tidemark.settings.__file__).read_bytes()).hexdigest()
+    return hashlib.sha256(Path(model.__file__).read_bytes()).hexdigest()
 
 
 def _edition(environ: Mapping[str, str]) -> Path | None:

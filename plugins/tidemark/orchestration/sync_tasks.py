@@ -14,10 +14,11 @@ from tidemark.orchestration.progress import shown
 from tidemark.visible_log import VisibleLog
 
 if TYPE_CHECKING:
-    from tidemark.flows.app import App
+    from tidemark.app import App
     from tidemark.flows.plan_link import PlanReport
     from tidemark.flows.sync_link import Options, SyncResult
     from tidemark.progress import Progress
+
 
 log = VisibleLog(__name__)
 PLAN_LINES = 1_000  # of a plan's paths in the log
@@ -48,21 +49,21 @@ def recover(
 
 
 def _recover(app: App, link: str, external: str, asked: tuple[Options, Progress]) -> tuple[str, SyncResult | None]:
-    from tidemark.flows import sync_link
-    from tidemark.ledger import run_rows
-    from tidemark.sync.window import require_window
+    from tidemark.flows import sync_link as flows_sync_link
+    from tidemark.ledger import run_rows as ledger_run_rows
+    from tidemark.settings.window import require_window
 
     options, progress = asked
     with app.ledger.read() as connection:
-        known = run_rows.run_of(connection, external)
+        known = ledger_run_rows.run_of(connection, external)
     ended = None
     if known is None:
         require_window(app.link(link), app.clock())
-        ended = sync_link.end_unfinished(app, link, progress)
+        ended = flows_sync_link.end_unfinished(app, link, progress)
         if ended is not None:
             log.info("run %s had stopped in its middle: it is ended now, %d landings", ended.run, ended.landings)
-    run = sync_link.open_run(app, link, external, options)
-    log.info("run %s: %s", run, sync_link.recover(app, run))
+    run = flows_sync_link.open_run(app, link, external, options)
+    log.info("run %s: %s", run, flows_sync_link.recover(app, run))
     return run, ended
 
 
@@ -83,10 +84,10 @@ def select_files(link: str, run: str, params: Mapping[str, Any] | None = None) -
 
 
 def _select(app: App, run: str) -> list[dict[str, Any]]:
-    from tidemark.flows import sync_link
+    from tidemark.flows import sync_link as flows_sync_link
 
-    log.info("selected: %s", dict(sync_link.select_files(app, run)))
-    return [dict(batch) for batch in sync_link.file_batches(app, run)]
+    log.info("selected: %s", dict(flows_sync_link.select_files(app, run)))
+    return [dict(batch) for batch in flows_sync_link.file_batches(app, run)]
 
 
 def sync_schema(run: str) -> dict[str, Any]:
@@ -124,16 +125,20 @@ def _tell_landed(outlet_events: Any, receiver: str, extra: Mapping[str, Any]) ->
 
 def _finish(app: App, run: str) -> dict[str, Any]:
     from tidemark.errors import WindowOverError
-    from tidemark.flows import sync_link
-    from tidemark.ledger import run_rows
+    from tidemark.flows import sync_link as flows_sync_link
+    from tidemark.ledger import run_rows as ledger_run_rows
 
     with app.ledger.read() as connection:
-        row = run_rows.get_run(connection, run)
-        counted = run_rows.count_items(connection, run)
-    unsent = sum(counted.get((action, state), 0) for action in (run_rows.SEND, run_rows.MODS) for state in run_rows.TO_SEND)
+        row = ledger_run_rows.get_run(connection, run)
+        counted = ledger_run_rows.count_items(connection, run)
+    unsent = sum(
+        counted.get((action, state), 0)
+        for action in (ledger_run_rows.SEND, ledger_run_rows.MODS)
+        for state in ledger_run_rows.TO_SEND
+    )
     if row is not None and row.error_kind == WindowOverError.kind and unsent:
         raise WindowOverError(f"the window closed with {unsent} files unsent; the next run goes on with them")
-    return dict(sync_link.finish(app, run))
+    return dict(flows_sync_link.finish(app, run))
 
 
 def cleanup(run: str) -> dict[str, Any]:
@@ -143,13 +148,14 @@ def cleanup(run: str) -> dict[str, Any]:
 
 def _cleanup(app: App, run: str) -> dict[str, Any]:
     from tidemark.errors import GuardError, PartialError
-    from tidemark.flows import sync_link, sync_standing
+    from tidemark.flows import sync_link as flows_sync_link
+    from tidemark.flows import sync_standing as flows_sync_standing
 
-    sync_link.cleanup(app, run)
-    result = sync_link.run_result(app, run)
+    flows_sync_link.cleanup(app, run)
+    result = flows_sync_link.run_result(app, run)
     for path, reason in result.left_out:
         log.warning("left out: %s: %s", path, reason)
-    for trouble in sync_standing.kept_out(app, app.link(result.link))[:PLAN_LINES]:
+    for trouble in flows_sync_standing.kept_out(app, app.link(result.link))[:PLAN_LINES]:
         log.warning("%s at the receiver: %s: %s", trouble.what, trouble.path, trouble.reason)
     for note in result.notes:
         log.warning("%s", note)
@@ -160,10 +166,10 @@ def _cleanup(app: App, run: str) -> dict[str, Any]:
 
 
 def _step(name: str, run: str) -> dict[str, Any]:
-    from tidemark.flows import sync_link
+    from tidemark.flows import sync_link as flows_sync_link
 
     _skip_without(run)
-    return perform(lambda app: dict(getattr(sync_link, name)(app, run)))
+    return perform(lambda app: dict(getattr(flows_sync_link, name)(app, run)))
 
 
 def _skip_without(run: str | None) -> None:

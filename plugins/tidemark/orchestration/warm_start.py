@@ -19,7 +19,7 @@ TASK_MODULES = (
     "tidemark.flows.merge_catalog",
     "tidemark.stores.sftp",
     "tidemark.ledger.migrations",
-    "tidemark.settings_file",
+    "tidemark.settings.load",
     "tidemark.orchestration.link_dag",
     "tidemark.orchestration.receiver_dags",
     "tidemark.orchestration.late_store",

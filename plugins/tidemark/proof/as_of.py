@@ -1,8 +1,11 @@
-"""Until when what a site has is known, and what that is worth today.
+"""Until when what a site has is known, and what that is worth today; days of times in a site's unit.
 
-A listing proves what a site had when it began, and nothing of the time after. Its time is that of the machine that listed
-it. A time that lies ahead of who reads it proves nothing: a clock was wrong, and nobody knows by how much.
+A listing proves what a site had when it began, and nothing of the time after. Its time is that of the machine that
+listed it. A time that lies ahead of who reads it proves nothing: a clock was wrong, and nobody knows by how much.
 Source: docs/decisions/0022-a-proof-has-a-date.md.
+
+Days are UTC, counted from 1970-01-01, rounded down; `day_text` is what a person reads, `parse_time` what a person
+writes.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from sqlalchemy.engine import Connection
 from tidemark.ledger.link_rows import get_link
 from tidemark.ledger.proof_rows import Row, report
 from tidemark.proof.days import day_of
-from tidemark.settings import LinkSettings
+from tidemark.settings.model import LinkSettings
 
 AHEAD_SECONDS = 300.0
 """Clocks of two machines may differ by so much; a time further ahead is not believed."""

@@ -1,4 +1,8 @@
-"""The shape of an answer to `why` (CONTRACT §1)."""
+"""The shape of an answer to `why` (CONTRACT §1); and files that are gone at their site and kept.
+
+Of kept files: how they are counted, listed and said. `kept_files` is one query, everything else here is pure. The
+first 1,000 kept files are listed, all are counted.
+"""
 
 from __future__ import annotations
 

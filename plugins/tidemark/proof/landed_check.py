@@ -1,5 +1,6 @@
 """What lies in landings: in those that no load has taken yet, as their manifests record it; in those that are loaded, papers
-that are not what was loaded and answered."""
+that are not what was loaded and answered.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +8,10 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from tidemark.errors import CorruptionError, PermissionDeniedError
+from tidemark.formats.answered import altered, landing_sign, landings_of, read_manifest
+from tidemark.formats.layout import landed_path, landing_folder
 from tidemark.ledger.proof_rows import Row
 from tidemark.proof.bytes_check import Recorded
-from tidemark.stores.answered import altered, landing_sign
-from tidemark.stores.landed_manifests import landings_of, read_manifest
-from tidemark.stores.landing import landed_path, landing_folder
 
 LOST = "it was whole, is not loaded, and is not at the receiver any more: the later ones of the site wait for it"
 

@@ -9,6 +9,9 @@ from pathlib import Path
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import CorruptionError, PermanentError, PermissionDeniedError
+from tidemark.formats.answered import kept_manifest, landings_of, read_manifest
+from tidemark.formats.landing import Manifest
+from tidemark.formats.layout import MANIFEST, landing_folder
 from tidemark.ledger import sender_rows
 from tidemark.ledger.link_rows import get_link
 from tidemark.ledger.proof_rows import report
@@ -22,9 +25,6 @@ from tidemark.proof.landed_check import LOST, altered_papers
 from tidemark.proof.passed_over import passed_over
 from tidemark.proof.presence import CatalogView, Expected
 from tidemark.proof.unproved import not_verified
-from tidemark.stores.answered import kept_manifest
-from tidemark.stores.landed_manifests import landings_of, read_manifest
-from tidemark.stores.landing import MANIFEST, Manifest, landing_folder
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from tidemark.formats.layout import landing_folder
 from tidemark.ledger.link_rows import skipped_files
 from tidemark.ledger.proof_rows import Row, report
 from tidemark.proof.explanation import Explanation, told
@@ -19,7 +20,6 @@ from tidemark.proof.gather import late_paths
 from tidemark.proof.status import LinkStatus
 from tidemark.proof.why_file import explain_file
 from tidemark.proof.why_others import explain_device, explain_landing, explain_link, explain_run, explain_site
-from tidemark.stores.landing import landing_folder
 from tidemark.tsfiles.sealed import MODS_SUFFIXES
 
 _EVENTS = 8  # newest events shown

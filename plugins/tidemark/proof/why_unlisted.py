@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemark.proof.explanation import Explanation
-from tidemark.settings import SiteSettings
+from tidemark.settings.model import SiteSettings
 from tidemark.stores.listing import classify_files
 from tidemark.stores.protocol import Store
 

@@ -11,7 +11,7 @@ import weakref
 from functools import lru_cache
 from typing import Any
 
-from tidemark.machine_code import libcrypto, library
+from tidemark.native import libcrypto, library
 
 WHOLE, OTHER, IDLE, ENDED, FAILED, BROKEN = range(6)
 """Why reading stopped: what was needed is there, or some of it for now; a message that is no data; nothing came for

@@ -182,9 +182,9 @@ class Server:
     def writing(self) -> Any:
         rest, self.rest = self.rest, b""
         self.load(rest)
-        from tidemark.stores import far_receive
+        from tidemark.stores import far_receive as stores_far_receive
 
-        return far_receive
+        return stores_far_receive
 
     def do_begin(self, files: list[Any]) -> list[Any]:
         with self.disk.telling(self.beat):
@@ -229,11 +229,11 @@ class Server:
         own, *program = self.incoming()
         self.writing()
         self.load(own)
-        from tidemark.stores import far_forward
+        from tidemark.stores import far_forward as stores_far_forward
 
         try:
-            self.forward = far_forward.Forward(command, known, b"".join(program), seconds)
-        except (far_forward.NoRoad, OSError) as why:
+            self.forward = stores_far_forward.Forward(command, known, b"".join(program), seconds)
+        except (stores_far_forward.NoRoad, OSError) as why:
             return str(why) or "it cannot start its ssh client"
         return ""
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tidemark.stores.pipe import Pipe
     from tidemark.stores.ssh import SshConnection
 
+
 PYTHON, POSIX = b"tidemark python3 ready", b"tidemark posix"  # what answers
 GREETING_LINES = 200  # of a login script
 _WRITE = 1 << 18  # bytes a DATA frame towards the far end

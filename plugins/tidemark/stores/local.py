@@ -1,15 +1,21 @@
-"""A store on a disk of this machine: `Disk` and `durable` behind the store's door, with Tidemark's errors."""
+"""A store on a disk of this machine: `agent.disk` and `agent.durable` behind the store's door, with Tidemark's errors.
+
+`copy_files` makes copies of files that somebody else may still write to: new inodes, made from one opening of the
+source, that nobody else has a name of. The kernel copies. File systems that can share blocks (btrfs, XFS) share them
+until one side is written to. Holes stay holes, so a file that takes no space where it lies takes none here. A source
+that is no regular file, or that no plain folders lead to, is passed over.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tidemark.collector import without_collector
 from tidemark.errors import CorruptionError, SourceVanishedError
+from tidemark.formats.landing import LANDING, check_path
+from tidemark.native import without_collector
 from tidemark.stores import durable
 from tidemark.stores.disk import Disk
 from tidemark.stores.disk_rows import pack_rows
-from tidemark.stores.landing import LANDING, check_path
 from tidemark.stores.listing import Frame, PackedEntries
 from tidemark.stores.protocol import Entry, Listing, Range, StoreProperties, Tier
 from tidemark.stores.translation import Where, translated

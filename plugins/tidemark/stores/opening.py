@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from tidemark.errors import PermanentError, UsageError
-from tidemark.settings import NodeSettings, ReceiverSettings, SiteSettings
+from tidemark.settings.model import NodeSettings, ReceiverSettings, SiteSettings
 from tidemark.stores.dialling import CONNECT_SECONDS, Dialled
 from tidemark.stores.far_limits import MEMORY_BYTES
 from tidemark.stores.protocol import Store, Tier

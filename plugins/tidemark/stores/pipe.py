@@ -16,6 +16,7 @@ from tidemark.stores.packets import BulkPacketizer
 if TYPE_CHECKING:
     from tidemark.stores.ssh import SshConnection
 
+
 Sink = TypeVar("Sink", bound=BulkSink)
 
 _RECEIVE = 1 << 18

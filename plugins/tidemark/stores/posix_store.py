@@ -8,9 +8,9 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from tidemark.errors import PermanentError, UnreachableError
+from tidemark.formats.landing import check_path
 from tidemark.stores.far_source import lowered
 from tidemark.stores.flow import Digesting, Piece, Want, gone
-from tidemark.stores.landing import check_path
 from tidemark.stores.pipe import Pipe
 from tidemark.stores.posix_flow import ToolFlow, range_command
 from tidemark.stores.posix_listing import FindOutput, broken_names_command, find_command

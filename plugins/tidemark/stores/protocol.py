@@ -1,9 +1,19 @@
 """The door of a store: what every place that keeps bytes can do, whatever carries them.
 
-Paths are `/`-separated strings relative to the store's root, or absolute (`/disk2/…`) where a site has data on several
-disks. No call follows a symlink, none accepts a `..` component. Whatever a far end cannot do is declared in
-`StoreProperties`, never guessed. Errors are Tidemark's (`UnreachableError` for what may work again in seconds,
-`PermissionDeniedError`, `DiskFullError`, `HostKeyError`, `SourceVanishedError` for a path that is gone).
+Paths are strings separated by `/`, relative to the store's root, or absolute (`/disk2/…`) where a site has data on
+several disks. No call follows a symlink, and none accepts a `..` component (`check_path`, `check_folder`). Whatever
+a far end cannot do is declared in `StoreProperties`, never guessed. Errors are Tidemark's: `UnreachableError` for
+what may work again in seconds, `PermissionDeniedError`, `DiskFullError`, `HostKeyError`, `SourceVanishedError` for a
+path that is gone. Every method of `Store` says what a missing file, a lost reply and a repeated call do.
+
+`flow(store, wants)` gives the contents of many files in one stream. What is wanted is asked ahead, over the borders
+of files, and it comes in that order. A store that can keep many requests on their way offers `flow` itself. For any
+other store the same stream is made of its calls: small files in bundles of at most 512 files and 8 MB, others one by
+one. A file that is gone or too short gives a piece with that trouble, and the stream goes on.
+
+A `StoreAddress` says where a store is and how to log in: `file:///path` or `sftp://user@host:port/path`, made of a site,
+a receiver or a node of the settings. `place_of` and `local_root` take it apart and raise UsageError for an address that
+cannot be; `without_password` is an address as it may be shown. It holds no secret: a private key is named by its file.
 
 Source: DESIGN §3 "Either end may be remote"; research/aesthetics.md §4.4 for durable publish.
 """

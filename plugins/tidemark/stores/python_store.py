@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from tidemark.errors import PermanentError
+from tidemark.formats.landing import check_path
 from tidemark.stores.block_journal import Identity
 from tidemark.stores.far_program import GATHER
 from tidemark.stores.far_session import FarPool, FarSession
-from tidemark.stores.landing import check_path
 from tidemark.stores.listing import Frame, PackedEntries
 from tidemark.stores.local import check_folder, gone
 from tidemark.stores.protocol import Entry, Listing, Range, StoreProperties, Tier

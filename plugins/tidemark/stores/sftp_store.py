@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tidemark.errors import DiskFullError, PermanentError, TidemarkError
+from tidemark.formats.landing import check_path
 from tidemark.stores.disk_rows import UNLISTED, outermost, show
 from tidemark.stores.flow import Piece, Want
-from tidemark.stores.landing import check_path
 from tidemark.stores.local import check_folder, finish_listing, gone
 from tidemark.stores.protocol import Entry, Listing, Range, StoreProperties, Tier
 from tidemark.stores.sftp_bulk import BulkWire

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from tidemark.machine_code import libcrypto, library
+from tidemark.native import libcrypto, library
 from tidemark.stores import durable
 from tidemark.stores.part_file import write_small
 

@@ -28,16 +28,7 @@ from tidemark.stores.protocol import Entry
 from tidemark.stores.python_store import PythonStore
 from tidemark.stores.schedule import Schedule
 from tidemark.stores.sealing import NamesInOrder, Outcome, Whole
-from tidemark.stores.transfer_items import (
-    SendItem,
-    TryAgain,
-    Wire,
-    changed,
-    no_room_for,
-    no_room_left,
-    require,
-    shorter,
-)
+from tidemark.stores.transfer_items import SendItem, TryAgain, Wire, changed, no_room_for, no_room_left, require, shorter
 from tidemark.stores.transfer_proof import already_there, identity, of_each, other_digest
 from tidemark.stores.translation import Where, os_error
 from tidemark.stores.window_edge import WindowEdge

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tidemark.errors import (
+    MORE_ROOM,
     CorruptionError,
     DiskFullError,
     PermanentError,
@@ -17,7 +18,6 @@ from tidemark.errors import (
     TidemarkError,
     UnreachableError,
 )
-from tidemark.machine_limits import MORE_ROOM
 from tidemark.stores.far_limits import TOO_MUCH
 
 _VANISHED = {errno.ENOENT, errno.ENOTDIR}

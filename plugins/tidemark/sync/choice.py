@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from tidemark.errors import PlanOutOfDateError
+from tidemark.formats.landing import InventoryEntry
 from tidemark.ledger.link_rows import Seen
 from tidemark.ledger.run_rows import DROP, HELD, MODS, PLANNED, SEND, SUPERSEDE, RunItem, item_bytes
-from tidemark.settings import LinkSettings
-from tidemark.stores.landing import InventoryEntry
+from tidemark.settings.model import LinkSettings
 from tidemark.sync.guard import Limits, Verdict, View, judge
 from tidemark.sync.plan import Change, Changes, Kind, KnownFile, written_anew
 from tidemark.sync.vanished import Gone, Live, covers

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tidemark.errors import CorruptionError, PermanentError, RetryableError
+from tidemark.formats.landing import Manifest, decode_manifest
+from tidemark.formats.layout import MANIFEST
 from tidemark.ledger import events, run_rows
 from tidemark.ledger.database import now
 from tidemark.ledger.run_rows import FAILED, HELD, PLANNED, SENT, VANISHED
-from tidemark.stores.landing import MANIFEST, Manifest
-from tidemark.stores.landing_papers import decode_manifest
 from tidemark.sync import snapshot
 from tidemark.sync.closing import require_all_sent, settle_all
 from tidemark.sync.receipts import read_receipts

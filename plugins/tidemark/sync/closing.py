@@ -17,6 +17,8 @@ from typing import NamedTuple
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import CorruptionError, RetryableError, SourceVanishedError
+from tidemark.formats.landing import encode
+from tidemark.formats.layout import MANIFEST
 from tidemark.ledger import events, link_rows, run_rows, schema_position_rows, sender_rows
 from tidemark.ledger.link_rows import Acked
 from tidemark.ledger.run_rows import (
@@ -35,9 +37,7 @@ from tidemark.ledger.run_rows import (
     SentLanding,
 )
 from tidemark.ledger.schema_position_rows import SchemaPosition
-from tidemark.settings import LinkSettings, SiteSettings
-from tidemark.stores.landing import MANIFEST
-from tidemark.stores.landing_papers import encode
+from tidemark.settings.model import LinkSettings, SiteSettings
 from tidemark.sync import snapshot
 from tidemark.sync.landing_check import look_through, withdraw
 from tidemark.sync.manifest import Contents, Inventory, compose, read_inventory

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from tidemark.formats.layout import landed_path
 from tidemark.ledger import events, run_rows
 from tidemark.ledger.run_rows import DROP, MODS, PINNED, PLANNED, SUPERSEDE, RunItem, SentLanding
-from tidemark.stores.landing import landed_path
 from tidemark.stores.listing import folders_of, glance
 from tidemark.sync.manifest import Contents
 from tidemark.sync.work import Work

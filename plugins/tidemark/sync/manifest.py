@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from tidemark.formats.landing import InventoryEntry, LandedFile, LandedSchema, Manifest, Part, Vanished
 from tidemark.ledger.run_rows import (
     DROP,
     FAILED,
@@ -21,8 +22,7 @@ from tidemark.ledger.run_rows import (
     SentLanding,
     item_bytes,
 )
-from tidemark.settings import LinkSettings, SiteSettings
-from tidemark.stores.landing import InventoryEntry, LandedFile, LandedSchema, Manifest, Part, Vanished
+from tidemark.settings.model import LinkSettings, SiteSettings
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tidemark.formats.layout import landed_path
 from tidemark.ledger.run_rows import MODS, PINNED, RunItem
-from tidemark.stores.landing import landed_path
 from tidemark.stores.transfer_items import SendItem
 from tidemark.sync.work import Work
 

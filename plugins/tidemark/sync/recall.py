@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from tidemark.formats.landing import LandedFile, Manifest, Part, Receipt
 from tidemark.ledger.link_rows import Acked, Extent, Seen
 from tidemark.ledger.run_rows import SentLanding
-from tidemark.stores.landing import LandedFile, Manifest, Part, Receipt
 from tidemark.sync.choice import ADOPTED
 
 

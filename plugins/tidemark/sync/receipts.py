@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import CorruptionError, SourceVanishedError
+from tidemark.formats.landing import Answer, Receipt, Resend, decode_receipt
+from tidemark.formats.layout import RECEIPT
 from tidemark.ledger import events, link_rows, run_rows, schema_position_rows
 from tidemark.ledger.run_rows import SentLanding
-from tidemark.stores.landing import RECEIPT, Answer, Receipt, Resend
-from tidemark.stores.landing_papers import decode_receipt
 from tidemark.stores.protocol import Range
 from tidemark.sync.work import Work
 

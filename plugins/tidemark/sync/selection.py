@@ -20,12 +20,7 @@ from tidemark.stores.listing import classify_files, entries_in, folders_of, glan
 from tidemark.stores.protocol import Listing, Range, Tier
 from tidemark.sync import snapshot
 from tidemark.sync.choice import Facts, Selection, choose, left_out_reason, without
-from tidemark.sync.compacting import (
-    hold_back,
-    new_outputs,
-    partitions_at_work,
-    partitions_of_outputs_passed_over,
-)
+from tidemark.sync.compacting import hold_back, new_outputs, partitions_at_work, partitions_of_outputs_passed_over
 from tidemark.sync.distrust import kept_back
 from tidemark.sync.guard import View
 from tidemark.sync.plan import Change, Changes, Compared, Kind, changes, compare, set_outside

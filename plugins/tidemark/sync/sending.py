@@ -16,17 +16,11 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from tidemark.errors import (
-    DiskFullError,
-    HostKeyError,
-    LeaseLostError,
-    RetryableError,
-    SourceVanishedError,
-    TidemarkError,
-)
+from tidemark.errors import DiskFullError, HostKeyError, LeaseLostError, RetryableError, SourceVanishedError, TidemarkError
 from tidemark.ledger import events, run_rows
 from tidemark.ledger.line_places import SharedLine, place_on
 from tidemark.ledger.run_rows import FAILED, MODS, SENT, TO_SEND, VANISHED, RunItem
+from tidemark.settings.window import is_open, require_window
 from tidemark.stores.bandwidth import LineShare
 from tidemark.stores.block_journal import part_of
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
@@ -35,7 +29,6 @@ from tidemark.sync.distrust import hold
 from tidemark.sync.parts import PartLimits, Weighed, batches, part_is_full, partition_of
 from tidemark.sync.pieces import MODS_FILE, RESOURCE, TSFILE, pieces_of, source_of
 from tidemark.sync.seeding import seed
-from tidemark.sync.window import is_open, require_window
 from tidemark.sync.work import Work
 
 RECORD_FILES = 2_000  # files in one record at most

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 
 from tidemark.errors import PermanentError
-from tidemark.settings import SiteSettings
+from tidemark.settings.model import SiteSettings
 from tidemark.stores.protocol import Store
 from tidemark.tsfiles.sealed import Entry, SealedFile
 

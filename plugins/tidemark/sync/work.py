@@ -9,10 +9,10 @@ from functools import cached_property
 
 from sqlalchemy.engine import Connection
 
+from tidemark.formats.layout import landing_folder
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import Identity, Lease, check_in, this_process
-from tidemark.settings import LinkSettings, ReceiverSettings, SiteSettings
-from tidemark.stores.landing import landing_folder
+from tidemark.settings.model import LinkSettings, ReceiverSettings, SiteSettings
 from tidemark.stores.protocol import Store
 from tidemark.sync.parts import PartLimits
 from tidemark.sync.seeding import Copies

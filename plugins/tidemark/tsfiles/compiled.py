@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tidemark.machine_code import library
+from tidemark.native import library
 from tidemark.tsfiles.compression import BadPageError
 
 _SOURCES = ("kernels.c", "kernels_write.c", "kernels_index.c", "kernels_pages.c")  # one after another: one library

@@ -1,9 +1,9 @@
-"""Names of devices: one canonical text for what TsFiles of both models and all versions call differently (CONTRACT §1).
+r"""Names of devices: one canonical text for what TsFiles of both models and all versions call differently (CONTRACT §1).
 
 Tree model: nodes joined by `.`; a node is in back-quotes only where IoTDB's SQL needs it (anything but letters, digits,
 `_` and U+2E80…U+9FFF, or a plain number); a back-quote inside is doubled.
 
-Table model: `database.table.tag1.tag2…`; a null tag is `\\N`; `\\` and `.` inside a tag are escaped by `\\`. Files leave out
+Table model: `database.table.tag1.tag2…`; a null tag is `\N`; `\` and `.` inside a tag are escaped by `\`. Files leave out
 the null tags at the end, and so does the canonical name; readers are shown the padded form (`pad`).
 """
 

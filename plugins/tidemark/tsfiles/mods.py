@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+
 FIRST_TIME, _LAST_TIME = -(1 << 63), (1 << 63) - 1
 _TABLE, _TREE = 0, 1
 

@@ -7,6 +7,10 @@
 | 0.12 … 2.x | `created-version-inner-cross.tsfile` | `<database>/<region>/<partition>/` |
 
 Source: research/iotdb.md §1.10.
+
+Below a receiver's root (its `ledger_mark.json` says which folder that is), and at its nodes, the ledger says which
+files are read and which deletions are whose, not the folder. So `refuse_receiver_folder` and `refuse_data_file`
+refuse such a file by name: read alone it would give wrong rows.
 """
 
 from __future__ import annotations

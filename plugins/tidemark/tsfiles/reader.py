@@ -1,4 +1,10 @@
-"""Points out of a TsFile: every series of V3 and V4, tree (aligned or not) and table model, exactly or not at all."""
+"""Points out of a TsFile: every series of V3 and V4, tree (aligned or not) and table model.
+
+A series is read exactly or not at all. `series_stretches` and `aligned_stretches` give what a device has on disk,
+stretch by stretch, and `stored_chunks` its chunks as they stand there, to be copied without being decoded. A
+**stretch** is a chunk of a series, or in an aligned device a chunk of times with the chunks of values that belong to
+it.
+"""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from tests.services.privileges import as_anybody
 from tests.services.processes import PartMissing
 from tests.small_files import sealed, source
 from tidemark.flows import load_landings
+from tidemark.formats.layout import MANIFEST, RECEIPT
 from tidemark.stores.disk import Disk
-from tidemark.stores.landing import MANIFEST, RECEIPT
 
 Harm = Callable[[Path, Path], Path]  # (loaded landing, waiting one) → what was closed
 

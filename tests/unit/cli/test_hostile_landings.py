@@ -17,7 +17,7 @@ import pytest
 from tests.commanded import Commanded, Said
 from tests.landing_maker import SITE_A, Sender
 from tests.small_files import deletion, sealed, source
-from tidemark.stores.landing import MANIFEST, RECEIPT
+from tidemark.formats.layout import MANIFEST, RECEIPT
 
 WALL = 20  # seconds a command may take here; it takes well under one
 MEMORY = 1 << 30  # bytes of address space that it may add to what the tests have

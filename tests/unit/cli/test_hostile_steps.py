@@ -16,8 +16,8 @@ from tests.commanded import Commanded
 from tests.landing_maker import SITE_A, Sender, write_manifest
 from tests.small_files import sealed, source
 from tidemark.flows import admitting, load_landings
+from tidemark.formats import landing as landing_papers
 from tidemark.load import check, manifests, schema
-from tidemark.stores import landing_papers
 
 SURPRISES = [
     OSError(errno.ENAMETOOLONG, "File name too long"),

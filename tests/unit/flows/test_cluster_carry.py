@@ -21,7 +21,7 @@ from tidemark.flows.engines import Outcome
 from tidemark.flows.far_tasks import reached_by
 from tidemark.flows.prove import status
 from tidemark.ledger import copy_rows
-from tidemark.settings import SparkSettings
+from tidemark.settings.model import SparkSettings
 from tidemark.stores.opening import StoreAddress
 
 

@@ -30,7 +30,7 @@ from tidemark.flows.cluster_nodes import Cluster
 from tidemark.flows.cluster_repair import repair
 from tidemark.ledger import catalog_rows
 from tidemark.ledger.leases import Leases, this_process
-from tidemark.settings import ClusterSettings
+from tidemark.settings.model import ClusterSettings
 
 ADD = Wanted("add", "n4")
 

@@ -26,7 +26,7 @@ from tidemark.ledger.group_rows import OperationRow
 from tidemark.ledger.leases import Leases
 from tidemark.ledger.move_rows import MoveRow
 from tidemark.progress import Tick, silent
-from tidemark.settings import ClusterSettings
+from tidemark.settings.model import ClusterSettings
 
 ADD = Wanted("add", "n4")
 

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from tidemark.app import App, open_app
 from tidemark.cluster.balance import even_slots, first_owners
 from tidemark.cluster.node_folder import NodeFolder
 from tidemark.cluster.partition_table import PartitionTable, begin
 from tidemark.cluster.ring import Node, identifier_of
 from tidemark.cluster.table_paper import encode
 from tidemark.errors import CorruptionError, NotFoundError, PermanentError, UnreachableError, UsageError
-from tidemark.flows.app import App, open_app
 from tidemark.flows.cluster_nodes import Cluster, NodeStores, node_address, node_row, opened
 from tidemark.ledger import cluster_rows, move_rows
 from tidemark.ledger.cluster_rows import NodeRow, TableRow
 from tidemark.ledger.move_rows import MoveRow
-from tidemark.settings import ClusterSettings, NodeSettings, ReceiverSettings, Settings
+from tidemark.settings.model import ClusterSettings, NodeSettings, ReceiverSettings, Settings
 from tidemark.stores.local import LocalStore
 from tidemark.stores.opening import StoreAddress, open_store
 from tidemark.stores.protocol import Store

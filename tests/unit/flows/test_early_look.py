@@ -12,11 +12,11 @@ from tests.crash.edge import path_of
 from tests.crash.explorer import Effects
 from tests.crash.sync_world import SyncWorld
 from tests.services import sshd
+from tidemark.app import App
 from tidemark.errors import RetryableError, UsageError
-from tidemark.flows.app import App
 from tidemark.flows.early_look import LocalLook, RemoteLook, begin
 from tidemark.flows.plan_link import plan
-from tidemark.settings_file import load
+from tidemark.settings.load import load
 from tidemark.stores.arriving import glance_beside
 from tidemark.stores.glanced import GlancedStore
 from tidemark.stores.listing import glance

@@ -19,7 +19,7 @@ from tidemark.flows import engine_begun, engine_children
 from tidemark.flows.engine_begun import begin, run_begun
 from tidemark.flows.engine_children import run_in_children, run_in_kept_child
 from tidemark.flows.engines import Limits, Outcome, PoolEngine, choose_engine
-from tidemark.settings import SparkSettings
+from tidemark.settings.model import SparkSettings
 
 ROOT = Path(__file__).parents[3]
 WHERE = "tests.unit.flows.engine_tasks:perform"

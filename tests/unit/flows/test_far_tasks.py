@@ -16,9 +16,9 @@ from tests.small_files import column_of, file_of, sealed, source
 from tidemark.errors import CorruptionError, RetryableError
 from tidemark.flows.far_tasks import FarTask, run_far
 from tidemark.flows.spark_session import zip_package
+from tidemark.formats.landing import LandedFile
 from tidemark.load.check import Examined, ExamineTask
 from tidemark.load.merge_task import MergeOutcome, MergeTask, TaskSource
-from tidemark.stores.landing import LandedFile
 from tidemark.stores.opening import StoreAddress
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.reader import TsFile

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.commanded import Commanded
+from tidemark.app import judge
 from tidemark.errors import PermanentError
-from tidemark.flows.ledger_marks import judge
 from tidemark.ledger.mark_rows import Mark
 from tidemark.tsfiles.receiver_folder import MARK_FILE
 

@@ -19,7 +19,7 @@ from tidemark.flows.load_iotdb import load_iotdb, server_of
 from tidemark.flows.load_result import IotdbResult
 from tidemark.flows.operate import owners_transfer
 from tidemark.flows.prove import status, why
-from tidemark.settings import ReceiverSettings
+from tidemark.settings.model import ReceiverSettings
 from tidemark.tsfiles.codes import DataType
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tidemark.app import App
 from tidemark.errors import PermanentError, UnreachableError
 from tidemark.flows import spark_engine, sync_loading
-from tidemark.flows.app import App
 from tidemark.flows.load_landings import load
 from tidemark.flows.sync_link import Options, open_run, run_sync
 from tidemark.flows.sync_steps import STEPS, one_step
@@ -19,7 +19,7 @@ from tidemark.ledger import run_rows
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import this_process
 from tidemark.ledger.migrations import migrate
-from tidemark.settings import LedgerSettings, LinkSettings, ReceiverSettings, Settings, SiteSettings, SparkSettings
+from tidemark.settings.model import LedgerSettings, LinkSettings, ReceiverSettings, Settings, SiteSettings, SparkSettings
 from tidemark.stores.local import LocalStore
 from tidemark.stores.opening import StoreAddress, open_store
 from tidemark.stores.protocol import Store

@@ -7,14 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tidemark.ledger import merge_rows, standing_rows
-from tidemark.ledger.catalog_rows import (
-    CatalogDevice,
-    CatalogFile,
-    add_file,
-    files_by_id,
-    retire_files,
-    visible_files,
-)
+from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile, add_file, files_by_id, retire_files, visible_files
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.merge_rows import Account, Kept, MergedFile, Withdrawn
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from tidemark.formats.records import TRANSFER, DecidedPaper, SettledPaper, SettledSource
 from tidemark.load.chronicle import Heard, Moment, chronicle
-from tidemark.stores.decided import TRANSFER, DecidedPaper
-from tidemark.stores.settled import SettledPaper, SettledSource
 
 
 def heard(sequence: int, loaded: float | None, answered: bool = True, site: str = "a", landing: str = "") -> Heard:

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.load.drops import (
-    PathState,
-    Presence,
-    Vanished,
-    covering_closure,
-    judge_dropped,
-    judge_superseded,
-)
+from tidemark.load.drops import PathState, Presence, Vanished, covering_closure, judge_dropped, judge_superseded
 
 LOADED, SETTLED, ABSENT = (PathState(p) for p in (Presence.LOADED, Presence.SETTLED, Presence.ABSENT))
 

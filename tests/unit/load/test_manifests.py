@@ -10,9 +10,8 @@ import pytest
 from tests.landing_maker import SITE_A, Sender
 from tests.small_files import sealed, source
 from tidemark.errors import CorruptionError
+from tidemark.formats.landing import Manifest, Part, decode_manifest
 from tidemark.load.manifests import Folder, check_sound, landing_folders, read_paper
-from tidemark.stores.landing import Manifest, Part
-from tidemark.stores.landing_papers import decode_manifest
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ import pytest
 
 from tests.crash.explorer import CrashingStore, Effects
 from tidemark.errors import PermanentError, SourceVanishedError
-from tidemark.load.place import Placement, catalog_partition, data_location, folder_name, mods_location, put
+from tidemark.formats.layout import catalog_partition, data_location, folder_name, mods_location
+from tidemark.load.place import Placement, put
 from tidemark.stores.local import LocalStore
 
 WEEK = 604_800_000

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.orchestration.airflow_home import ADMIN, TUNED, Ports, environment, home_of, password, prepare
-from tidemark.settings import Settings
+from tidemark.settings.model import Settings
 
 
 @pytest.fixture

@@ -194,7 +194,7 @@ def test_prepare_makes_private_files_and_sound_settings_and_keeps_them(prepared:
             assert stat.S_IMODE(path.stat().st_mode) == 0o600, path.name
     assert json.loads(before["passwords.json"])["admin"]
 
-    from tidemark.settings_file import load
+    from tidemark.settings.load import load
 
     settings = load(prepared / "tidemark.toml", {})
     assert sorted(settings.links) == ["plant1", "plant2"]

@@ -16,7 +16,7 @@ from tidemark.errors import UsageError
 from tidemark.ledger.processes import Identity, this_process
 from tidemark.orchestration import deployment
 from tidemark.orchestration.airflow_home import home_of
-from tidemark.settings import Settings
+from tidemark.settings.model import Settings
 
 
 @pytest.fixture

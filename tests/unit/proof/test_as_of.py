@@ -19,7 +19,7 @@ from tidemark.proof.as_of import AsOf, interval_seconds, judged, overdue, stale_
 from tidemark.proof.coverage import SiteCoverage, Stretch, dated
 from tidemark.proof.days import day_of
 from tidemark.proof.heat_map import page
-from tidemark.settings import LinkSettings
+from tidemark.settings.model import LinkSettings
 
 HOUR, DAY = 3600.0, 86_400.0
 LINK = LinkSettings("plant1", "plant1", "centre")

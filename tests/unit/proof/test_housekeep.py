@@ -10,8 +10,8 @@ from tidemark.flows.housekeep import DAY, housekeep
 from tidemark.flows.merge_catalog import merge
 from tidemark.flows.prove import coverage, verify, why
 from tidemark.flows.read_catalog import Query, read
+from tidemark.formats.records import decode_settled
 from tidemark.ledger.leases import Identity, Leases
-from tidemark.stores.settled import decode_settled
 
 
 def _read(d: Deployment) -> bytes:

@@ -11,8 +11,8 @@ import pytest
 from tidemark.errors import NotFoundError, UsageError
 from tidemark.flows.prove import coverage, status
 from tidemark.flows.sync_link import Options, run_sync
-from tidemark.settings import LinkSettings, ReceiverSettings
-from tidemark.stores.landing import MANIFEST
+from tidemark.formats.layout import MANIFEST
+from tidemark.settings.model import LinkSettings, ReceiverSettings
 
 Deploy = Callable[..., "Deployment"]  # type: ignore[name-defined] # noqa: F821
 

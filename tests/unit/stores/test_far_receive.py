@@ -16,17 +16,7 @@ from tests.services.processes import soon
 from tidemark.stores import durable, far_receive, part_file
 from tidemark.stores.disk import Disk
 from tidemark.stores.far_program import HEAD
-from tidemark.stores.far_receive import (
-    COPY,
-    FILE,
-    LARGE,
-    PIECES,
-    SEALS,
-    SHARED,
-    WORDS,
-    Receiver,
-    begin,
-)
+from tidemark.stores.far_receive import COPY, FILE, LARGE, PIECES, SEALS, SHARED, WORDS, Receiver, begin
 from tidemark.stores.far_sealing import DIFFERS, LOST, SEALED
 from tidemark.stores.far_stream import BARE, BLOCK, NOTHING, PREFIX, RECORD
 from tidemark.stores.push_carrier import ANSWERS_ROOM

@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from tests.crash.edge import path_of
 from tests.crash.explorer import Effects
 from tests.crash.sync_world import SITE_ID, SyncWorld
-from tidemark.flows.app import App
+from tidemark.app import App
+from tidemark.formats.landing import Answer, Receipt, encode
 from tidemark.ledger import link_rows
-from tidemark.stores.landing import Answer, Receipt
-from tidemark.stores.landing_papers import encode
 
 DISJOINT = {n: {"root.sg.d1": (n * 10, n * 10 + 9)} for n in range(1, 30)}
 

@@ -11,11 +11,11 @@ import pytest
 from tests.crash.edge import path_of
 from tests.crash.sync_world import LINK, RECEIVER, SITE, SyncWorld
 from tests.unit.sync.link_runs import opened, seal
+from tidemark.app import App
 from tidemark.errors import PermanentError
 from tidemark.flows import sync_link
-from tidemark.flows.app import App
 from tidemark.flows.plan_link import plan
-from tidemark.settings import Settings
+from tidemark.settings.model import Settings
 from tidemark.sync.plan import OUTSIDE
 
 OTHER = replace(RECEIVER, name="dr", store="memory://dr")

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.errors import UsageError, WindowOverError
-from tidemark.settings import LinkSettings
+from tidemark.settings.model import LinkSettings
+from tidemark.settings.window import is_open, opens, require_window
 from tidemark.sync.parts import PartLimits, Weighed, batches, part_is_full, partition_of
-from tidemark.sync.window import is_open, opens, require_window
 
 DATA = ("data/sequence", "data/unsequence")
 

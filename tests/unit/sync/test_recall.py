@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tidemark.stores.landing import (
+from tidemark.formats.landing import (
     Answer,
     InventoryEntry,
     LandedFile,

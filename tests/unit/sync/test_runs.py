@@ -12,18 +12,12 @@ import pytest
 from tests.crash.edge import path_of
 from tests.crash.sync_world import LINK, SITE_ID, SMALL_PARTS, SyncWorld
 from tests.unit.sync.link_runs import DISJOINT, answer, opened, seal
-from tidemark.errors import (
-    CorruptionError,
-    PermanentError,
-    RetryableError,
-    UsageError,
-)
+from tidemark.app import App
+from tidemark.errors import CorruptionError, PermanentError, RetryableError, UsageError
 from tidemark.flows import sync_link
-from tidemark.flows.app import App
 from tidemark.flows.plan_link import plan, read_plan
 from tidemark.flows.sync_link import Options
-from tidemark.stores.landing import Answer, Receipt
-from tidemark.stores.landing_papers import encode
+from tidemark.formats.landing import Answer, Receipt, encode
 from tidemark.sync import sending
 
 # what travels

@@ -10,7 +10,7 @@ from tests.crash.sync_world import SyncWorld
 from tests.unit.sync.link_runs import opened, seal
 from tidemark.errors import RetryableError
 from tidemark.flows import sync_link
-from tidemark.stores.landing import MANIFEST, landed_path
+from tidemark.formats.layout import MANIFEST, landed_path
 from tidemark.sync.schema import Piece, schema_path
 
 LOG = "system/schema/mlog.bin"

@@ -9,13 +9,11 @@ import pytest
 from tests.crash.edge import path_of
 from tests.crash.sync_world import LINK, SyncWorld
 from tests.unit.sync.link_runs import DISJOINT, guard, opened, seal
-from tidemark.errors import (
-    NotFoundError,
-)
+from tidemark.errors import NotFoundError
 from tidemark.flows.operate import approve
 from tidemark.flows.sync_link import Options
+from tidemark.formats.landing import Manifest
 from tidemark.ledger import link_rows
-from tidemark.stores.landing import Manifest
 
 # what is told of vanished files
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.errors import CorruptionError
-from tidemark.stores import paper_stream
-from tidemark.stores.landing_papers import decode_manifest, decode_receipt
-from tidemark.stores.paper_stream import read_fields
+from tidemark.formats import json_stream as paper_stream
+from tidemark.formats.json_stream import read_fields
+from tidemark.formats.landing import decode_manifest, decode_receipt
 
 MB = 1 << 20
 VALUES = st.recursive(

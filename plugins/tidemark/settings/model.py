@@ -1,6 +1,6 @@
 """Frozen settings: `tidemark.toml` plus `TIDEMARK__SECTION__KEY`, read once (CONTRACT §2, DESIGN §2).
 
-Every group is a frozen dataclass; every key carries its meaning, unit and default in its comment. `settings_file`
+Every group is a frozen dataclass; every key carries its meaning, unit and default in its comment. `load`
 reads the file and says which line is wrong; nothing else in Tidemark reads the environment.
 """
 

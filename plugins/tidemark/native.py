@@ -1,15 +1,23 @@
-"""C sources of this package as libraries, built once a machine with its own compiler: for speed alone.
+"""C sources of this package as libraries, for speed alone; and Python's collector of cycles.
 
-Whoever uses one has the same in Python for where none can be built; `TIDEMARK_PURE=1` asks for that. A library lies in the
-user's cache under the digest of its source and flags (docs/decisions/0012); `TIDEMARK_CFLAGS` adds some: sanitizers.
+A library is built once a machine with its own compiler. Whoever uses one has the same in Python for a machine where
+none can be built. `TIDEMARK_PURE=1` asks for Python alone. A library lies in the user's cache under the digest of
+its source and flags (docs/decisions/0012). `TIDEMARK_CFLAGS` adds flags, such as those of sanitizers.
+
+The collector of cycles would go through millions of rows and facts that hold no cycles, again and again.
+`look_seldom` makes it run rarely, and `without_collector` not at all inside a block. Both cost memory where cycles
+exist.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -76,3 +84,20 @@ def _cache() -> Path:
     if state.st_uid != os.getuid() or state.st_mode & 0o022:
         raise PermissionError(f"others can write to {folder}")
     return folder
+
+
+def look_seldom() -> None:
+    """For a process that makes many rows: looking for cycles among them was a tenth of a sync, of a check, of a transfer."""
+    gc.set_threshold(100_000, 50, 50)
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """For a million new tuples at once."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

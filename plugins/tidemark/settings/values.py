@@ -1,5 +1,6 @@
 """What each kind of value may be. A reader takes what the file says and returns the value, or raises ValueError that
-says what is allowed. Pure: whether a folder or a server exists is `doctor`'s business."""
+says what is allowed. Pure: whether a folder or a server exists is `doctor`'s business.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 from zoneinfo import ZoneInfo
 
-from tidemark.settings_file.document import FromEnvironment
+from tidemark.settings.document import FromEnvironment
 
 Reader = Callable[[Any], Any]
 

@@ -8,9 +8,21 @@ from typing import Any
 import pytest
 
 from tidemark.errors import CorruptionError
-from tidemark.stores import decided, settled
-from tidemark.stores.decided import ADOPTED, APPROVE, GIVE_UP, TRANSFER, DecidedPaper, decode_decided, encode_decided
-from tidemark.stores.settled import SettledPaper, SettledSource, decode_settled, encode_settled
+from tidemark.formats import records as decided
+from tidemark.formats import records as settled
+from tidemark.formats.records import (
+    ADOPTED,
+    APPROVE,
+    GIVE_UP,
+    TRANSFER,
+    DecidedPaper,
+    SettledPaper,
+    SettledSource,
+    decode_decided,
+    decode_settled,
+    encode_decided,
+    encode_settled,
+)
 
 DECISIONS = [
     DecidedPaper(1.5, "me@here", TRANSFER, "root.d", {"to": "site"}),
@@ -27,16 +39,16 @@ SETTLED = SettledPaper(
 @pytest.mark.parametrize("paper", DECISIONS, ids=lambda paper: paper.action)
 def test_a_decision_comes_back(paper: DecidedPaper) -> None:
     assert decode_decided(encode_decided(paper)) == paper
-    assert decided.paper_place(paper).startswith("decided/000000000001500-")
+    assert decided.decided_place(paper).startswith("decided/000000000001500-")
 
 
 def test_decisions_of_one_moment_have_two_places() -> None:
-    assert len({decided.paper_place(paper) for paper in DECISIONS}) == len(DECISIONS)
+    assert len({decided.decided_place(paper) for paper in DECISIONS}) == len(DECISIONS)
 
 
 def test_a_settled_paper_comes_back() -> None:
     assert decode_settled(encode_settled(SETTLED)) == SETTLED
-    assert settled.paper_place(SETTLED.location) == "settled/m.tsfile.json"
+    assert settled.settled_place(SETTLED.location) == "settled/m.tsfile.json"
 
 
 def changed(data: bytes, **fields: Any) -> bytes:

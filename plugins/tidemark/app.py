@@ -1,33 +1,115 @@
-"""Is this the receiver's ledger, and as far as the receiver? Asked of every receiver here when an app is opened.
+"""What every verb needs, opened once: settings, ledger, stores, this process's identity, the clock.
 
-The receiver's root keeps `ledger_mark.json`: the UUID of the ledger it belongs to and how many changes that one held.
-Each transaction that changes the receiver raises the ledger's own count; the file is written after the commit. So a ledger
-that is behind the file was restored from a backup, and one that knows nothing of the file was lost. Fields:
-docs/formats/ledger-mark.md.
+Verbs take an `App` and nothing else from their surroundings, so tests give them their own stores, identity and
+clock. `open_app` opens the ledger and asks, for each receiver on this machine, whether the ledger belongs to it
+(`require_current`).
+
+The receiver's root keeps `ledger_mark.json`: the UUID of the ledger it belongs to, and how many changes that ledger
+held. Each transaction that changes the receiver raises the ledger's own count. The file is written after the commit.
+So a ledger that is behind the file was restored from a backup, and one that knows nothing of the file was lost.
+Either raises PermanentError with the way to rebuild it. A folder without the file is fresh, or of a Tidemark that
+wrote none: then the ledger must know of what lies there. The fields stand in docs/formats/ledger-mark.md.
 """
 
 from __future__ import annotations
 
 import json
+import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 from sqlalchemy.engine import Connection
 
-from tidemark.errors import CorruptionError, PermanentError
+from tidemark.errors import CorruptionError, NotFoundError, PermanentError
 from tidemark.ledger import mark_rows
 from tidemark.ledger.database import Ledger
+from tidemark.ledger.leases import Identity
 from tidemark.ledger.mark_rows import Mark
-from tidemark.settings import ReceiverSettings
+from tidemark.settings.model import LinkSettings, ReceiverSettings, Settings, SiteSettings
+from tidemark.stores.opening import StoreAddress, open_store
 from tidemark.stores.protocol import Store
 from tidemark.tsfiles.receiver_folder import MARK_FILE
 from tidemark.untrusted_files import MOST_SMALL, UntrustedFile
 
-if TYPE_CHECKING:
-    from tidemark.flows.app import App
+T = TypeVar("T")
+
+
+@dataclass
+class App:
+    """What a flow works with: settings, ledger, clock, and how stores are opened."""
+
+    settings: Settings
+    ledger: Ledger
+    identity: Identity
+    clock: Callable[[], float] = time.time
+    opener: Callable[[StoreAddress], Store] = open_store
+    connections: Callable[[str], str] | None = field(default=None)  # an Airflow connection id → its private key file
+
+    def link(self, name: str) -> LinkSettings:
+        return _named(self.settings.links, name, "link")
+
+    def site(self, name: str) -> SiteSettings:
+        return _named(self.settings.sites, name, "site")
+
+    def receiver(self, name: str = "") -> ReceiverSettings:
+        """The named receiver; without a name the only one."""
+        if not name and len(self.settings.receivers) == 1:
+            return next(iter(self.settings.receivers.values()))
+        return _named(self.settings.receivers, name, "receiver")
+
+    @contextmanager
+    def site_store(self, site: SiteSettings) -> Iterator[Store]:
+        with self._opened(StoreAddress.of(site)) as store:
+            yield store
+
+    @contextmanager
+    def receiver_store(self, receiver: ReceiverSettings) -> Iterator[Store]:
+        with self._opened(StoreAddress.of(receiver)) as store:
+            yield store
+
+    def receiver_root(self, receiver: ReceiverSettings) -> Path | None:
+        """The receiver's folder on this machine, or None where it is remote: only a local receiver is loaded here."""
+        return Path(receiver.store.removeprefix("file://")) if receiver.store.startswith("file://") else None
+
+    @contextmanager
+    def _opened(self, address: StoreAddress) -> Iterator[Store]:
+        store = self.opener(address)
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+def open_app(settings: Settings, whose_ever: bool = False) -> App:
+    """Open the ledger (migrated when it is new; a newer one is refused) and find out who we are.
+
+    Raises PermanentError where the ledger is not the one of a receiver here, or older than it; `whose_ever`: nobody asks.
+    """
+    from tidemark.ledger.leases import this_process
+    from tidemark.ledger.migrations import migrate
+
+    ledger = Ledger(settings.ledger.url, settings.root)
+    migrate(ledger)
+    if not whose_ever:
+        require_current(ledger, settings.receivers.values())
+    return App(settings=settings, ledger=ledger, identity=this_process())
+
+
+def _named(known: Mapping[str, T], name: str, what: str) -> T:
+    try:
+        return known[name]
+    except KeyError:
+        names = ", ".join(sorted(known)) or "none"
+        raise NotFoundError(
+            f"no {what} named {name!r}; the settings have: {names}",
+            hint="./tidemark status lists the links; sites and receivers stand in the settings",
+            subject=name,
+        ) from None
+
 
 _FORMAT = 1
 _EMPTY = "the ledger is empty, or another one: it knows nothing of what lies at"

@@ -1,4 +1,8 @@
-"""Which keys each section has and how each is read. The dataclasses of `settings` hold the defaults and the meaning."""
+"""Which keys each section of the settings has, how each is read, and everything that is wrong with them.
+
+The dataclasses of `settings.model` hold the defaults and the meaning. `Problems` gathers what is wrong with the
+settings, so that one error mends all of it. A problem names its key, its line and what is allowed.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,14 @@ import dataclasses
 import difflib
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tidemark.settings import (
+from tidemark.errors import SettingsError
+from tidemark.settings import values
+from tidemark.settings.document import Document
+from tidemark.settings.model import (
     ClusterSettings,
     LedgerSettings,
     LinkSettings,
@@ -18,8 +26,8 @@ from tidemark.settings import (
     SiteSettings,
     SparkSettings,
 )
-from tidemark.settings_file import values
-from tidemark.settings_file.values import Reader
+from tidemark.settings.values import Reader
+from tidemark.visible import visible
 
 SECTIONS = {
     "ledger": LedgerSettings,
@@ -133,3 +141,34 @@ def shown(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(shown(item) for item in value) + "]"
     return '"' + re.sub(r"(://[^/@:]*:)[^/@]*@", r"\1…@", value) + '"' if isinstance(value, str) else str(value)
+
+
+_ABSENT = object()
+
+
+@dataclass
+class Problems:
+    document: Document
+    found: list[tuple[str, str]] = field(default_factory=list)  # (place, text)
+
+    def add(self, message: str, *path: str, value: Any = _ABSENT) -> None:
+        """`path` names the key; `value` is what stands there."""
+        key = ".".join(path)
+        said = "" if value is _ABSENT else f" = {shown(value)}"
+        self.found.append((self.document.place(*path), f"{key}{said}: {message}"))
+
+    def raise_if_any(self) -> None:
+        """One UsageError with all problems, in the order of the file."""
+        if not self.found:
+            return
+        lines = [visible(f"{place}: {text}") for place, text in sorted(self.found, key=_order)]
+        head = "" if len(lines) == 1 else f"{len(lines)} problems in the settings:\n"
+        raise SettingsError(
+            head + "\n".join(lines), hint=f"mend {self.document.label}, then ./tidemark doctor", subject=self.document.label
+        )
+
+
+def _order(problem: tuple[str, str]) -> tuple[str, int, str]:
+    place, text = problem
+    match = re.fullmatch(r"(.*):(\d+)", place)
+    return (match[1], int(match[2]), text) if match else (place, 0, text)

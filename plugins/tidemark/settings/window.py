@@ -6,7 +6,7 @@ from datetime import datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
 from tidemark.errors import UsageError, WindowOverError
-from tidemark.settings import LinkSettings
+from tidemark.settings.model import LinkSettings
 
 
 def is_open(window: str, timezone: str, at: float) -> bool:

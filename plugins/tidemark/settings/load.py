@@ -12,7 +12,11 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from tidemark.settings import (
+from tidemark.settings import document as settings_document
+from tidemark.settings import keys, references
+from tidemark.settings.document import NAMED, Document
+from tidemark.settings.keys import Problems
+from tidemark.settings.model import (
     ClusterSettings,
     LedgerSettings,
     LinkSettings,
@@ -22,11 +26,7 @@ from tidemark.settings import (
     SiteSettings,
     SparkSettings,
 )
-from tidemark.settings_file import document as documents
-from tidemark.settings_file import keys, references
-from tidemark.settings_file.document import NAMED, Document
-from tidemark.settings_file.problems import Problems
-from tidemark.settings_file.values import Reader
+from tidemark.settings.values import Reader
 
 DEFAULT = "tidemark.toml"
 
@@ -40,7 +40,7 @@ def find(path: Path | str | None, environ: Mapping[str, str]) -> tuple[Path, str
 def load(path: Path | str | None, environ: Mapping[str, str]) -> Settings:
     """Read the settings once. Raises UsageError that names every bad key, its line and what is allowed there."""
     file, label = find(path, environ)
-    document = documents.read(file, label, environ)
+    document = settings_document.read(file, label, environ)
     problems = Problems(document)
     known = keys.readers(file.parent)
     _check_sections(document, known, problems)

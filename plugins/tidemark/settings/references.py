@@ -7,9 +7,8 @@ from itertools import combinations
 from typing import Any
 from urllib.parse import urlsplit
 
-from tidemark.settings_file.document import Document
-from tidemark.settings_file.keys import nearest
-from tidemark.settings_file.problems import Problems
+from tidemark.settings.document import Document
+from tidemark.settings.keys import Problems, nearest
 
 RECEIVERS_OWN = ("landing", "data", "quarantine", "refused", "schema", "staging", "decided", "settled", "answered", "taken")
 """What a receiver keeps below its store (CONTRACT §3, docs/formats)."""
