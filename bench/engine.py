@@ -15,8 +15,8 @@ import threading
 
 from tidemark.errors import TidemarkError
 from tidemark.native import look_seldom
-from tidemark.stores.opening import StoreAddress, open_store
-from tidemark.stores.protocol import Store, Tier
+from tidemark.stores.open import open_store
+from tidemark.stores.protocol import Store, StoreAddress, Tier
 
 
 def run() -> int:

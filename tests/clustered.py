@@ -23,8 +23,8 @@ from tidemark.ledger.cluster_rows import NodeRow, TableRow
 from tidemark.proof.bytes_check import sha256_of
 from tidemark.settings.model import ClusterSettings
 from tidemark.stores.local import LocalStore
-from tidemark.stores.opening import StoreAddress, open_store
-from tidemark.stores.protocol import Store
+from tidemark.stores.open import open_store
+from tidemark.stores.protocol import Store, StoreAddress
 
 SLOTS = 100
 

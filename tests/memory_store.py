@@ -14,10 +14,18 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from tidemark.errors import CorruptionError, PermanentError, SourceVanishedError
-from tidemark.formats.landing import check_path
-from tidemark.stores.local import check_folder, finish_listing, gone
-from tidemark.stores.protocol import Entry, Listing, Range, StoreProperties, Tier
-from tidemark.stores.translation import Where
+from tidemark.stores.os_errors import Where
+from tidemark.stores.protocol import (
+    Entry,
+    Listing,
+    Range,
+    StoreProperties,
+    Tier,
+    check_folder,
+    check_path,
+    finish_listing,
+    gone,
+)
 
 
 @dataclass

@@ -30,8 +30,7 @@ from tidemark.ledger.database import Ledger
 from tidemark.ledger.migrations import migrate
 from tidemark.progress import silent
 from tidemark.settings.model import ClusterSettings, LedgerSettings, NodeSettings, ReceiverSettings, Settings
-from tidemark.stores.opening import StoreAddress
-from tidemark.stores.protocol import Store
+from tidemark.stores.protocol import Store, StoreAddress
 
 SITE = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
 RECEIVER = "centre"

@@ -30,8 +30,8 @@ from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import Identity
 from tidemark.ledger.mark_rows import Mark
 from tidemark.settings.model import LinkSettings, ReceiverSettings, Settings, SiteSettings
-from tidemark.stores.opening import StoreAddress, open_store
-from tidemark.stores.protocol import Store
+from tidemark.stores.open import open_store
+from tidemark.stores.protocol import Store, StoreAddress
 from tidemark.tsfiles.receiver_folder import MARK_FILE
 from tidemark.untrusted_files import MOST_SMALL, UntrustedFile
 

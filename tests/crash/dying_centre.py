@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from tests.centre import Centre
 from tests.crash.explorer import CrashingLedger, CrashingStore, Effects, identity
 from tidemark.app import App
-from tidemark.stores.opening import open_store
+from tidemark.stores.open import open_store
 
 
 @contextmanager

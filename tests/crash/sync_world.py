@@ -22,8 +22,7 @@ from tidemark.formats.layout import MANIFEST, RECEIPT, landed_path
 from tidemark.ledger.migrations import migrate
 from tidemark.settings.model import LedgerSettings, LinkSettings, ReceiverSettings, Settings, SiteSettings
 from tidemark.stores.local import LocalStore
-from tidemark.stores.opening import StoreAddress
-from tidemark.stores.protocol import Store
+from tidemark.stores.protocol import Store, StoreAddress
 from tidemark.sync.parts import PartLimits
 
 SITE_ID = "00000000-0000-4000-8000-000000000001"

@@ -20,8 +20,7 @@ from tidemark.flows import admitting, merge_catalog
 from tidemark.flows.cluster_check import check
 from tidemark.flows.housekeep import DAY, housekeep
 from tidemark.flows.merge_catalog import merge
-from tidemark.stores.opening import StoreAddress
-from tidemark.stores.protocol import Store
+from tidemark.stores.protocol import Store, StoreAddress
 
 NODES = ("n1", "n2", "n3")
 EXPECTED = [

@@ -18,7 +18,7 @@ from tidemark.flows import merge_catalog
 from tidemark.flows.housekeep import DAY, housekeep
 from tidemark.flows.merge_catalog import merge
 from tidemark.formats.records import decode_settled
-from tidemark.stores.opening import open_store
+from tidemark.stores.open import open_store
 
 ROUNDS = (15, 17)  # days after the merge: settle; then the grace of what was settled is over
 

@@ -16,8 +16,9 @@ from tests.services import bad_disk, iotdb
 from tests.services.iotdb import IoTDB
 from tests.services.processes import PartMissing
 from tests.services.running_airflow import Deployment, RunningAirflow
-from tidemark.stores import retrying, sftp
-from tidemark.stores.login import Limits
+from tidemark.stores import open_sftp as sftp
+from tidemark.stores import retrying
+from tidemark.stores.ssh.login import Limits
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,9 @@ from tests.services.processes import descendants, soon
 from tests.services.sshd import FarEnd, Sshd
 from tidemark.stores import line, schedule
 from tidemark.stores.local import LocalStore
-from tidemark.stores.login import Limits
+from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Store, Tier
-from tidemark.stores.sftp import open_sftp
+from tidemark.stores.ssh.login import Limits
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 
 MB = 1 << 20

@@ -17,7 +17,7 @@ from tidemark.stores.transfer import SendItem
 PLUGINS = Path(__file__).parents[2] / "plugins"
 PROGRAM = """
 import json, os, sys
-from tidemark.stores.opening import StoreAddress, open_store
+from tidemark.stores.open import open_store; from tidemark.stores.protocol import StoreAddress
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, send
 source, target, items, options = json.loads(sys.argv[1])
 ends = [open_store(StoreAddress(*end)) for end in (source, target)]

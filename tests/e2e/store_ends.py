@@ -13,10 +13,9 @@ import pytest
 
 from tests.services.sshd import Sshd
 from tidemark.stores.local import LocalStore
-from tidemark.stores.login import Limits
-from tidemark.stores.opening import StoreAddress
-from tidemark.stores.protocol import Store, Tier
-from tidemark.stores.sftp import open_sftp
+from tidemark.stores.open_sftp import open_sftp
+from tidemark.stores.protocol import Store, StoreAddress, Tier
+from tidemark.stores.ssh.login import Limits
 from tidemark.stores.transfer import SendItem, SendOptions
 
 TIERS = [Tier.PYTHON, Tier.POSIX, Tier.SFTP]

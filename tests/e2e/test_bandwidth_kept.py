@@ -16,8 +16,8 @@ from tests.e2e.store_ends import QUICK, address
 from tests.services.sshd import Sshd
 from tests.services.wire import Wire
 from tidemark.stores.local import LocalStore
+from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Tier
-from tidemark.stores.sftp import open_sftp
 from tidemark.stores.transfer import SendItem, SendOptions, Sent, send
 
 pytestmark = pytest.mark.real("sshd")

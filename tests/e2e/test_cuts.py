@@ -16,7 +16,7 @@ from tests.services.sshd import Sshd
 from tests.services.wire import Wire
 from tidemark.stores import line
 from tidemark.stores.local import LocalStore
-from tidemark.stores.opening import open_store
+from tidemark.stores.open import open_store
 from tidemark.stores.protocol import Tier
 from tidemark.stores.transfer import SendItem, SendOptions, Sent, send
 

@@ -21,12 +21,12 @@ from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
 from tidemark.errors import DiskFullError, HostKeyError
 from tidemark.stores import direct
-from tidemark.stores.block_journal import journal_of, part_of
-from tidemark.stores.login import Limits
+from tidemark.stores.agent.block_journal import journal_of, part_of
+from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Store
-from tidemark.stores.python_store import PythonStore
+from tidemark.stores.python.store import PythonStore
 from tidemark.stores.road import road_between
-from tidemark.stores.sftp import open_sftp
+from tidemark.stores.ssh.login import Limits
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]

@@ -10,7 +10,8 @@ import pytest
 from tests.services.sshd import FarEnd, Sshd
 from tidemark.errors import PermissionDeniedError
 from tidemark.flows.doctor import DoctorReport, doctor
-from tidemark.stores.opening import StoreAddress, open_store
+from tidemark.stores.open import open_store
+from tidemark.stores.protocol import StoreAddress
 
 SITE = '[sites.plant1]\nid = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"\ndata = ["data/sequence"]\n'
 

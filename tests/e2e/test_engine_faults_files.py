@@ -15,10 +15,10 @@ from tests.e2e.store_ends import FASTEST_FIRST, TIERS
 from tests.services.sshd import Sshd
 from tests.services.wire import Wire
 from tidemark.errors import PermanentError, TidemarkError
-from tidemark.stores.block_journal import journal_of
+from tidemark.stores.agent.block_journal import journal_of
 from tidemark.stores.local import LocalStore
 from tidemark.stores.protocol import Range, Store, Tier
-from tidemark.stores.python_store import PythonStore
+from tidemark.stores.python.store import PythonStore
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]

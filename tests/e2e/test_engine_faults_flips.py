@@ -19,7 +19,7 @@ from tests.services.processes import soon
 from tests.services.sshd import Sshd
 from tests.services.wire import Wire
 from tidemark.errors import CorruptionError
-from tidemark.stores.block_journal import part_of
+from tidemark.stores.agent.block_journal import part_of
 from tidemark.stores.protocol import Tier
 from tidemark.stores.transfer import Failed, SendOptions, Sent, send
 

@@ -14,8 +14,8 @@ from tests.e2e.store_ends import FASTEST_FIRST, QUICK
 from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
 from tidemark.errors import UnreachableError
-from tidemark.stores.login import Limits
 from tidemark.stores.protocol import Tier
+from tidemark.stores.ssh.login import Limits
 from tidemark.stores.transfer import Failed, SendOptions, Sent, send
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]

@@ -17,7 +17,7 @@ from tests.services.processes import soon
 from tests.services.sshd import FarEnd, Sshd, make_key
 from tests.services.wire import Wire
 from tidemark.errors import HostKeyError, PermissionDeniedError, TidemarkError
-from tidemark.stores.opening import open_store
+from tidemark.stores.open import open_store
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]

@@ -14,9 +14,8 @@ from paramiko.common import MSG_CHANNEL_FAILURE
 from tests.e2e.store_ends import QUICK, address
 from tests.services.sshd import Sshd, make_key
 from tidemark.errors import PermanentError, Retry
-from tidemark.stores.opening import StoreAddress
-from tidemark.stores.protocol import Tier
-from tidemark.stores.sftp import open_sftp
+from tidemark.stores.open_sftp import open_sftp
+from tidemark.stores.protocol import StoreAddress, Tier
 
 pytestmark = pytest.mark.real("sshd")
 

@@ -16,8 +16,8 @@ from tests.services import loose_sftp
 from tests.services.sshd import FarEnd, Sshd
 from tidemark.errors import UnreachableError
 from tidemark.stores.local import LocalStore
+from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Tier
-from tidemark.stores.sftp import open_sftp
 from tidemark.stores.transfer import Failed, SendOptions, Sent, send
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]

@@ -11,8 +11,8 @@ from tests.e2e.engine_world import World
 from tests.e2e.store_ends import QUICK, address
 from tests.services.sshd import FarEnd, Sshd
 from tidemark.errors import UnreachableError
+from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Tier
-from tidemark.stores.sftp import open_sftp
 
 pytestmark = pytest.mark.real("sshd")
 ODD = "why!not, {a,b} $HOME"

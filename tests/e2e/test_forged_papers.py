@@ -38,7 +38,7 @@ from tidemark.formats.landing import (
     decode_receipt,
     encode,
 )
-from tidemark.stores.disk import Disk
+from tidemark.stores.agent.disk import Disk
 
 DEVICE = "root.sg.d1"
 LATER = 4e9  # a receipt's time, in seconds since 1970: the year 2096

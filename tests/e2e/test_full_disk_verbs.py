@@ -18,7 +18,7 @@ from tests.commanded import Commanded
 from tests.services import bad_disk
 from tests.services.processes import PartMissing
 from tests.small_files import sealed
-from tidemark.stores import durable
+from tidemark.stores.agent import durable
 
 PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
 

@@ -18,14 +18,15 @@ from tests.services.processes import descendants, soon
 from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
 from tidemark.errors import HostKeyError, Retry, UnreachableError
-from tidemark.stores import far_source, file_deadline, line, sealing
+from tidemark.stores import file_deadline, line, sealing
 from tidemark.stores.carrier import open_another
 from tidemark.stores.local import LocalStore
-from tidemark.stores.login import Limits
+from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Store, Tier
-from tidemark.stores.python_store import PythonStore
-from tidemark.stores.sftp import open_sftp
-from tidemark.stores.ssh import SshConnection
+from tidemark.stores.python import bundle as far_source
+from tidemark.stores.python.store import PythonStore
+from tidemark.stores.ssh.connection import SshConnection
+from tidemark.stores.ssh.login import Limits
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]

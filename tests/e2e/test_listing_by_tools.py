@@ -12,9 +12,9 @@ from tests.e2e.store_ends import QUICK, TIERS, address
 from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
 from tidemark.errors import UnreachableError
-from tidemark.stores.opening import open_store
+from tidemark.stores.open import open_store
+from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Tier
-from tidemark.stores.sftp import open_sftp
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 FILES = 3000

@@ -22,10 +22,10 @@ from tests.e2e.store_ends import QUICK, address
 from tests.services.processes import soon
 from tests.services.sshd import Sshd
 from tidemark.errors import Retry, TidemarkError, UnreachableError
-from tidemark.stores.login import CIPHERS, Limits
-from tidemark.stores.opening import StoreAddress
-from tidemark.stores.sftp import login_of, open_sftp
-from tidemark.stores.ssh import SshConnection
+from tidemark.stores.open_sftp import login_of, open_sftp
+from tidemark.stores.protocol import StoreAddress
+from tidemark.stores.ssh.connection import SshConnection
+from tidemark.stores.ssh.login import CIPHERS, Limits
 
 pytestmark = pytest.mark.real("sshd")
 

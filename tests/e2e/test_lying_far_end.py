@@ -11,9 +11,9 @@ import pytest
 from tests.e2e.store_ends import BLOCK, QUICK, address, write
 from tests.services.sshd import Sshd
 from tidemark.errors import PermanentError, TidemarkError
-from tidemark.stores import far_source
 from tidemark.stores.local import LocalStore
-from tidemark.stores.sftp import open_sftp
+from tidemark.stores.open_sftp import open_sftp
+from tidemark.stores.python import bundle as far_source
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
@@ -59,7 +59,7 @@ def test_a_piece_that_was_not_asked(
 ) -> None:
     lie(
         monkeypatch,
-        "far_stream",
+        "reader",
         "\ndef _record(self, number, offset, size, kind, total, of):"
         "\n    start = self.filled"
         "\n    self.filled += size"
@@ -79,7 +79,7 @@ def test_a_piece_that_was_not_asked(
 def test_torn_records(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lie(
         monkeypatch,
-        "far_stream",
+        "reader",
         "\ndef flush(self):\n    self.send(b'torn', self.buffer[:0])\n    self.records = []\nRanges.flush = flush\n",
     )
     site = sshd.new_folder("far")
@@ -92,7 +92,7 @@ def test_an_answer_to_a_push_that_was_not_asked(
 ) -> None:
     lie(
         monkeypatch,
-        "far_receive",
+        "writer",
         "\n_honest = Receiver._answer\ndef _answer(self, answers):"
         "\n    told = []"
         "\n    for number, offset, length, trouble, kind, size, digest in map(RECORD.unpack, answers):"
@@ -140,7 +140,7 @@ ENDLESS = {
 def test_an_answer_without_an_end(sshd: Sshd, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     """The near end takes no more of it than it asked for, or than an answer may have."""
     name, body, ask, says = ENDLESS[what]
-    lie(monkeypatch, "far_program", f"\ndef {name}(self, *asked):{body}\nServer.{name} = {name}\n")
+    lie(monkeypatch, "server", f"\ndef {name}(self, *asked):{body}\nServer.{name} = {name}\n")
     store = open_sftp(address(sshd, sshd.new_folder(), memory=0), limits=QUICK)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(TidemarkError, match=says) as caught:

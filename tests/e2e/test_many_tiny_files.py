@@ -12,9 +12,9 @@ import pytest
 from tests.e2e.store_ends import QUICK, address
 from tests.services.sshd import FarEnd, Sshd
 from tidemark.stores.local import LocalStore
-from tidemark.stores.opening import open_store
+from tidemark.stores.open import open_store
+from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Tier
-from tidemark.stores.sftp import open_sftp
 from tidemark.stores.transfer import SendItem, SendOptions, Sent, send
 
 pytestmark = pytest.mark.real("sshd")

@@ -15,8 +15,8 @@ from tests.e2e.store_ends import QUICK, address
 from tests.services.processes import descendants
 from tests.services.sshd import FarEnd, Sshd
 from tidemark.stores.local import LocalStore
+from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Tier
-from tidemark.stores.sftp import open_sftp
 from tidemark.stores.transfer import SendItem, SendOptions, send
 
 pytestmark = pytest.mark.real("sshd")

@@ -24,10 +24,9 @@ from tidemark.flows.cluster_nodes import NodeStores, node_row, opened
 from tidemark.ledger import cluster_rows
 from tidemark.ledger.cluster_rows import TableRow
 from tidemark.settings.model import ClusterSettings, NodeSettings, ReceiverSettings, Settings
-from tidemark.stores.login import Limits
-from tidemark.stores.opening import StoreAddress
-from tidemark.stores.protocol import Store, Tier
-from tidemark.stores.sftp import login_of, open_on
+from tidemark.stores.open_sftp import login_of, open_on
+from tidemark.stores.protocol import Store, StoreAddress, Tier
+from tidemark.stores.ssh.login import Limits
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.full]
 

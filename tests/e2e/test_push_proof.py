@@ -14,12 +14,13 @@ from tests.e2e.store_ends import QUICK, address, same, write
 from tests.services.processes import soon
 from tests.services.sshd import Sshd
 from tests.services.wire import Wire
-from tidemark.stores import far_stream, retrying
-from tidemark.stores.block_journal import part_of
+from tidemark.stores import retrying
+from tidemark.stores.agent import reader as far_stream
+from tidemark.stores.agent.block_journal import part_of
 from tidemark.stores.local import LocalStore
+from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.push_carrier import PushCarrier, Seal
-from tidemark.stores.python_store import PythonStore
-from tidemark.stores.sftp import open_sftp
+from tidemark.stores.python.store import PythonStore
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 
 pytestmark = pytest.mark.real("sshd")

@@ -22,9 +22,10 @@ from tests.e2e.sending_process import PLUGINS, PROGRAM
 from tests.services.sshd import Sshd
 from tests.services.wire import Wire
 from tidemark.errors import SourceVanishedError
-from tidemark.stores import line, part_file, proving, pull
-from tidemark.stores.block_journal import Block, Identity, decode, header, journal_at, part_at
-from tidemark.stores.disk import Disk
+from tidemark.stores import line, proving, pull
+from tidemark.stores.agent import part_file
+from tidemark.stores.agent.block_journal import Block, Identity, decode, header, journal_at, part_at
+from tidemark.stores.agent.disk import Disk
 from tidemark.stores.file_deadline import FileDeadlines
 from tidemark.stores.schedule import Schedule
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send

@@ -20,11 +20,10 @@ from tests.e2e.test_sync_bad_files import WAYS_IN, site_over
 from tests.services.processes import descendants
 from tests.services.sshd import Sshd
 from tidemark.errors import PermanentError
-from tidemark.stores.disk import Disk
-from tidemark.stores.disk_rows import DEPTH
+from tidemark.stores.agent.disk import DEPTH, Disk
 from tidemark.stores.local import LocalStore
+from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Store, Tier
-from tidemark.stores.sftp import open_sftp
 from tidemark.tsfiles.sealed import COMPANION_BYTES
 
 HUGE = 20_000_000_000
@@ -230,7 +229,7 @@ def test_what_needs_more_memory_than_it_may_take_names_the_setting(sshd: Sshd) -
 
 READER = """
 import sys
-from tidemark.stores.opening import StoreAddress, open_store
+from tidemark.stores.open import open_store; from tidemark.stores.protocol import StoreAddress
 from tidemark.stores.protocol import Range
 store = open_store(StoreAddress(*sys.argv[1:4]))
 print("open", flush=True)

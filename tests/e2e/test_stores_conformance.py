@@ -10,11 +10,10 @@ import pytest
 
 from tests.services.sshd import FarEnd, Sshd
 from tests.unit.stores.store_conformance import DiskConformance, FolderPlace, Place
-from tidemark.stores.login import Limits
-from tidemark.stores.opening import StoreAddress
-from tidemark.stores.protocol import Store, Tier
-from tidemark.stores.sftp import login_of, open_on
-from tidemark.stores.ssh import SshConnection
+from tidemark.stores.open_sftp import login_of, open_on
+from tidemark.stores.protocol import Store, StoreAddress, Tier
+from tidemark.stores.ssh.connection import SshConnection
+from tidemark.stores.ssh.login import Limits
 
 pytestmark = pytest.mark.real("sshd")
 

@@ -20,11 +20,11 @@ from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
 from tidemark.errors import DiskFullError, PermanentError, SourceVanishedError, UnreachableError
 from tidemark.stores.local import LocalStore
-from tidemark.stores.login import Limits
-from tidemark.stores.opening import open_store
+from tidemark.stores.open import open_store
+from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Store, Tier
 from tidemark.stores.retrying import RetryingStore
-from tidemark.stores.sftp import open_sftp
+from tidemark.stores.ssh.login import Limits
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
@@ -288,7 +288,7 @@ def test_a_file_that_grows_meanwhile_arrives_as_its_selected_prefix(sshd: Sshd, 
 
 SENDER = """
 import json, sys
-from tidemark.stores.opening import StoreAddress, open_store
+from tidemark.stores.open import open_store; from tidemark.stores.protocol import StoreAddress
 from tidemark.stores.transfer import SendItem, SendOptions, send
 source, target, key, host_key, rate, items = json.loads(sys.argv[1])
 ends = [open_store(StoreAddress(url, host_key, key)) for url in (source, target)]

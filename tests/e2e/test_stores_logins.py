@@ -21,11 +21,12 @@ from tests.e2e.engine_world import MB, World
 from tests.e2e.store_ends import IMPATIENT, QUICK, address
 from tests.services.sshd import FarEnd, Sshd, fingerprint, make_key
 from tidemark.errors import HostKeyError, PermanentError, PermissionDeniedError, UnreachableError, UsageError
-from tidemark.stores import dialling, login
-from tidemark.stores.opening import TIERS, StoreAddress, open_store
-from tidemark.stores.protocol import Range, Tier
-from tidemark.stores.sftp import open_sftp
-from tidemark.stores.ssh import SshConnection
+from tidemark.stores.open import TIERS, open_store
+from tidemark.stores.open_sftp import open_sftp
+from tidemark.stores.protocol import Range, StoreAddress, Tier
+from tidemark.stores.ssh import dial as dialling
+from tidemark.stores.ssh import login
+from tidemark.stores.ssh.connection import SshConnection
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 

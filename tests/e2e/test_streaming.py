@@ -22,15 +22,17 @@ from tests.services.processes import descendants, soon
 from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
 from tidemark.errors import CorruptionError, DiskFullError, PermissionDeniedError, SourceVanishedError, UnreachableError
-from tidemark.stores import far_source, packets, retrying
-from tidemark.stores.block_journal import journal_of, part_of
+from tidemark.stores import retrying
+from tidemark.stores.agent.block_journal import journal_of, part_of
 from tidemark.stores.local import LocalStore
-from tidemark.stores.login import Limits
-from tidemark.stores.opening import StoreAddress, open_store
-from tidemark.stores.protocol import Store
-from tidemark.stores.python_store import PythonStore
-from tidemark.stores.sftp import login_of, open_on
-from tidemark.stores.ssh import SshConnection
+from tidemark.stores.open import open_store
+from tidemark.stores.open_sftp import login_of, open_on
+from tidemark.stores.protocol import Store, StoreAddress
+from tidemark.stores.python import bundle as far_source
+from tidemark.stores.python.store import PythonStore
+from tidemark.stores.ssh import packets
+from tidemark.stores.ssh.connection import SshConnection
+from tidemark.stores.ssh.login import Limits
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 
 pytestmark = pytest.mark.real("sshd")

@@ -12,8 +12,8 @@ import pytest
 from tests.e2e.chaos_proxy import ChaosProxy, chaos
 from tests.e2e.edges import large_file, pulling
 from tests.services.sshd import FarEnd, Sshd, make_key
-from tidemark.stores import sftp
-from tidemark.stores.login import Limits
+from tidemark.stores import open_sftp as sftp
+from tidemark.stores.ssh.login import Limits
 
 pytestmark = pytest.mark.usefixtures("short_limits")
 

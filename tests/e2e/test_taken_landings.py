@@ -18,7 +18,7 @@ from tests.small_files import deletion, sealed, source
 from tidemark.errors import CorruptionError, DiskFullError
 from tidemark.flows import load_landings, taking
 from tidemark.flows.operate import owners_transfer, quarantine_release
-from tidemark.stores.copying import copy_files
+from tidemark.stores.local import copy_files
 
 GOOD = source(1)
 

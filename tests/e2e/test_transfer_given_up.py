@@ -19,14 +19,15 @@ from tests.services.processes import descendants
 from tests.services.sshd import Sshd
 from tests.services.wire import Wire
 from tidemark.errors import DiskFullError, PermissionDeniedError, UnreachableError
-from tidemark.stores import head_room, retrying
-from tidemark.stores.block_journal import journal_of, part_of
+from tidemark.stores import retrying
+from tidemark.stores.agent import part_file as head_room
+from tidemark.stores.agent.block_journal import journal_of, part_of
 from tidemark.stores.local import LocalStore
-from tidemark.stores.login import Limits
+from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Range, Store
 from tidemark.stores.proving import ProvenPart
-from tidemark.stores.python_store import PythonStore
-from tidemark.stores.sftp import open_sftp
+from tidemark.stores.python.store import PythonStore
+from tidemark.stores.ssh.login import Limits
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 
 pytestmark = pytest.mark.real("sshd")

@@ -35,8 +35,8 @@ from tidemark.flows.sync_link import Options, run_sync
 from tidemark.ledger import link_rows
 from tidemark.settings.model import LinkSettings, ReceiverSettings, Settings, SiteSettings
 from tidemark.stores.local import LocalStore
-from tidemark.stores.opening import StoreAddress, open_store
-from tidemark.stores.protocol import Store
+from tidemark.stores.open import open_store
+from tidemark.stores.protocol import Store, StoreAddress
 
 DEVICES = ("root.sg.d1", "root.sg.d2")
 MEASUREMENTS = ("a", "b")

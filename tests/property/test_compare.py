@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.stores.disk_rows import pack_rows
+from tidemark.stores.agent.disk import pack_rows
 from tidemark.stores.listing import Frame, PackedEntries, folders_of
 from tidemark.stores.protocol import Entry
 from tidemark.sync.plan import KnownFile, compare

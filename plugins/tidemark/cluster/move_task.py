@@ -13,8 +13,8 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from tidemark.cluster.node_folder import NodeFolder
-from tidemark.stores.opening import StoreAddress, open_store
-from tidemark.stores.protocol import Store
+from tidemark.stores.open import open_store
+from tidemark.stores.protocol import Store, StoreAddress
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 
 AT_ONCE = 4  # tasks of a wave: between them they have the connections and the bandwidth of one sending

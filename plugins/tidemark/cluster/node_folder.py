@@ -25,8 +25,7 @@ from tidemark.errors import (
     StaleEpochError,
     TidemarkError,
 )
-from tidemark.formats.landing import check_path
-from tidemark.stores.protocol import Range, Store
+from tidemark.stores.protocol import Range, Store, check_path
 from tidemark.untrusted_files import MOST_MODS
 
 DATA = "data"

@@ -15,8 +15,7 @@ from tidemark.errors import PermanentError, RetryableError, UsageError
 from tidemark.flows.cluster_nodes import Cluster, node_address
 from tidemark.flows.engines import Engine, Outcome, choose_engine
 from tidemark.stores.bandwidth import LineShare
-from tidemark.stores.opening import StoreAddress, without_password
-from tidemark.stores.protocol import Store
+from tidemark.stores.protocol import Store, StoreAddress, without_password
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 
 KIND = "slot_migrate"

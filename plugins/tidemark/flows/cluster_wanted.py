@@ -15,7 +15,7 @@ from tidemark.ledger import cluster_rows
 from tidemark.ledger.cluster_rows import ChangeRow, NodeRow
 from tidemark.ledger.leases import Lease, Leases
 from tidemark.settings.model import ClusterSettings, ReceiverSettings
-from tidemark.stores.opening import without_password
+from tidemark.stores.protocol import without_password
 
 _MANY = 10_000  # changes that are looked at
 

@@ -20,8 +20,8 @@ from tidemark.flows.doctor_stores import check_receiver, check_site
 from tidemark.flows.findings import Check, bad, good
 from tidemark.settings.load import load
 from tidemark.settings.model import Settings
-from tidemark.stores.opening import StoreAddress, open_store
-from tidemark.stores.protocol import Store
+from tidemark.stores.open import open_store
+from tidemark.stores.protocol import Store, StoreAddress
 
 AT_ONCE = 8  # stores looked at side by side: one that does not answer holds up no other
 LOW_BYTES = 1_000_000_000

@@ -20,8 +20,7 @@ from tidemark.ledger.cluster_rows import NodeRow
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.migrations import known_migrations, schema_version
 from tidemark.settings.model import ClusterSettings, Settings
-from tidemark.stores.opening import StoreAddress
-from tidemark.stores.protocol import Store
+from tidemark.stores.protocol import Store, StoreAddress
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from tidemark.errors import DiskFullError, NotFoundError, PermanentError, Tidema
 from tidemark.flows.findings import Check, bad, good
 from tidemark.proof.passed_over import LET_LIST
 from tidemark.settings.model import ReceiverSettings, SiteSettings
-from tidemark.stores.disk_rows import UNLISTED
+from tidemark.stores.agent.disk import UNLISTED
 from tidemark.stores.listing import glance, told, unknown
-from tidemark.stores.opening import TIERS, StoreAddress, local_root
-from tidemark.stores.protocol import Store, Tier
+from tidemark.stores.open import TIERS
+from tidemark.stores.protocol import Store, StoreAddress, Tier, local_root
 from tidemark.tsfiles.names import RESOURCE
 from tidemark.untrusted_files import NO_LINK
 
@@ -83,7 +83,7 @@ def looked_at(name: str, address: StoreAddress, opener: Opener, look: Callable[[
 
 def _read_by_others(key: str) -> bool:
     """ssh would refuse such a key. It works here, as one that a container is handed does; one that others may write does not
-    (`stores.login`)."""
+    (`stores.ssh.login`)."""
     with suppress(OSError):
         return bool(Path(key).expanduser().stat().st_mode & 0o077)
     return False

@@ -17,8 +17,8 @@ from typing import Protocol
 from tidemark.errors import TidemarkError
 from tidemark.settings.model import Settings
 from tidemark.settings.window import is_open
-from tidemark.stores.opening import StoreAddress, local_root, open_store
-from tidemark.stores.protocol import Listing, Store
+from tidemark.stores.open import open_store
+from tidemark.stores.protocol import Listing, Store, StoreAddress, local_root
 from tidemark.tsfiles.names import RESOURCE
 
 Opener = Callable[[StoreAddress], Store]
@@ -52,7 +52,7 @@ class RemoteLook:
     def _look(self) -> None:
         from tidemark.stores.arriving import ArrivingFrames
         from tidemark.stores.listing import glance
-        from tidemark.stores.python_store import PythonStore
+        from tidemark.stores.python.store import PythonStore
         from tidemark.stores.retrying import plain
 
         try:

@@ -18,8 +18,8 @@ from tidemark.errors import RetryableError
 from tidemark.formats.layout import landed_path
 from tidemark.load.check import Examined, ExamineTask, examine, parts
 from tidemark.load.merge_task import MergeOutcome, MergeTask, run_merge_task
-from tidemark.stores.opening import StoreAddress, open_store
-from tidemark.stores.protocol import Store
+from tidemark.stores.open import open_store
+from tidemark.stores.protocol import Store, StoreAddress
 
 _PIECE = 1 << 20
 

@@ -34,7 +34,8 @@ from tidemark.ledger.leases import Leases, this_process
 from tidemark.ledger.migrations import migrate, schema_version
 from tidemark.progress import Progress, Tick, silent
 from tidemark.settings.model import ReceiverSettings, Settings
-from tidemark.stores.opening import StoreAddress, open_store
+from tidemark.stores.open import open_store
+from tidemark.stores.protocol import StoreAddress
 
 _GONE = "its bytes were gone from the receiver when the ledger was rebuilt"
 

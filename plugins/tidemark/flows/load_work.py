@@ -20,7 +20,7 @@ from tidemark.errors import (
 )
 from tidemark.flows.cluster_nodes import Cluster
 from tidemark.flows.load_result import Tally, Trouble
-from tidemark.formats.landing import LANDING, Manifest
+from tidemark.formats.landing import Manifest
 from tidemark.formats.layout import RECEIPT
 from tidemark.ledger import landing_rows
 from tidemark.ledger.catalog_rows import CatalogFile
@@ -31,7 +31,7 @@ from tidemark.load.admit import Origin
 from tidemark.load.manifests import Folder, Paper
 from tidemark.progress import Progress
 from tidemark.settings.model import ReceiverSettings
-from tidemark.stores.protocol import Store
+from tidemark.stores.protocol import LANDING, Store
 
 _THEIR_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.EILSEQ, errno.EINVAL)
 """What a disk says of names that somebody else gave."""

@@ -18,8 +18,7 @@ from tidemark.errors import NotFoundError, UnreachableError, UsageError
 from tidemark.ledger.cluster_rows import NodeRow
 from tidemark.settings import values
 from tidemark.settings.model import ReceiverSettings
-from tidemark.stores.opening import StoreAddress, without_password
-from tidemark.stores.protocol import Store
+from tidemark.stores.protocol import Store, StoreAddress, without_password
 
 OPENING_TRIES = 2  # a server that answers nothing costs twenty seconds a try, and the other members of its groups are there
 

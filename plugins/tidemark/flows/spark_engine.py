@@ -21,7 +21,7 @@ from tidemark.flows.engines import KINDS, LIMITS, PLACE_FAR, Limits, Outcome
 from tidemark.flows.java import ensure_java
 from tidemark.flows.spark_session import PACKAGE, session_at, zip_package
 from tidemark.settings.model import SparkSettings
-from tidemark.stores.opening import StoreAddress
+from tidemark.stores.protocol import StoreAddress
 
 __all__ = ["PACKAGE", "SparkEngine", "read_tasks", "run_numbered", "write_results", "zip_package"]
 

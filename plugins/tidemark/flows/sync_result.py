@@ -17,7 +17,7 @@ from tidemark.ledger.run_rows import DROP, FAILED, HELD, SUPERSEDE, VANISHED, Ru
 from tidemark.proof.passed_over import LET_LIST, passed_over
 from tidemark.proof.unproved import not_verified
 from tidemark.settings.model import LinkSettings
-from tidemark.stores.disk_rows import UNLISTED
+from tidemark.stores.agent.disk import UNLISTED
 from tidemark.sync.distrust import QUARANTINED
 
 

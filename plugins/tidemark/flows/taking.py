@@ -24,9 +24,9 @@ from tidemark.ledger import sender_rows
 from tidemark.load.admit import Origin
 from tidemark.load.check import landed_file, parts
 from tidemark.load.manifests import Paper
-from tidemark.stores.copying import copy_files
+from tidemark.stores.local import copy_files
+from tidemark.stores.os_errors import Where, translated
 from tidemark.stores.protocol import Store
-from tidemark.stores.translation import Where, translated
 
 
 def is_ours(app: App, origin: Origin, paper: Paper, root: Path) -> bool:

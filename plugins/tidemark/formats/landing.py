@@ -17,16 +17,13 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tidemark.errors import CorruptionError
 from tidemark.formats.json_stream import read_fields
-
-LANDING = "landing"
-"""The folder at a receiver below which senders write."""
+from tidemark.stores.protocol import check_path, is_utf8
 
 
 @dataclass(frozen=True)
@@ -156,29 +153,6 @@ class Receipt:
     pending: tuple[tuple[str, str], ...] = field(default=())  # (path, reason) of what readers do not see yet: drops, changes
     resend: tuple[Resend, ...] = ()  # older receipts have no such key: none
     claimed: tuple[str, ...] | None = None
-
-
-# Most paths there are, those in `.tidemark` too, found good at one look: no component is of dots alone.
-_PLAIN = re.compile(r"/?\.?[\w-][\w.=+@-]*(?:/\.?[\w-][\w.=+@-]*)*", re.ASCII)
-
-
-def check_path(path: str) -> str:
-    """Return `path` when it stays below its folder; CorruptionError when empty, with `.` or `..` components or a NUL."""
-    if _PLAIN.fullmatch(path):
-        return path
-    parts = path.lstrip("/").split("/")
-    if not path or "\0" in path or any(p in ("", ".", "..") for p in parts) or not is_utf8(path):
-        raise CorruptionError(f"path leaves its folder or is not a path: {path!r}", subject=path)
-    return path
-
-
-def is_utf8(path: str) -> bool:
-    """Half a surrogate pair, as JSON can smuggle in, is no name on a disk."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 MANIFEST_FORMAT = 1

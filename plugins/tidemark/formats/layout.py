@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 from urllib.parse import quote
 
-from tidemark.formats.landing import LANDING
+from tidemark.stores.protocol import LANDING
 
 _LONGEST = 200  # bytes of one folder's name; file systems allow 255
 UNITS_PER_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}

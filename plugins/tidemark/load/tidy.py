@@ -17,9 +17,9 @@ from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import Lease, check_in
 from tidemark.load.check import parts
 from tidemark.load.manifests import Folder
+from tidemark.stores.agent.disk import RAISED
 from tidemark.stores.listing import folders_of, glance
 from tidemark.stores.protocol import Store
-from tidemark.stores.tree_removal import RAISED
 from tidemark.tsfiles.names import RESOURCE
 
 _LEFTOVER = (".part", ".part.blocks", ".tmp")  # of files that were left out of the landing, of papers that got no name

@@ -17,7 +17,7 @@ TASK_MODULES = (
     "tidemark.flows.sync_link",
     "tidemark.flows.load_landings",
     "tidemark.flows.merge_catalog",
-    "tidemark.stores.sftp",
+    "tidemark.stores.open_sftp",
     "tidemark.ledger.migrations",
     "tidemark.settings.load",
     "tidemark.orchestration.link_dag",

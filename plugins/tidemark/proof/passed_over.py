@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 
 from tidemark.ledger.database import now
 from tidemark.ledger.link_rows import Skipped, skipped_files
-from tidemark.stores.disk_rows import UNLISTED
+from tidemark.stores.agent.disk import UNLISTED
 from tidemark.tsfiles.sealed import AT_WORK, MISSING, NAMELESS
 
 LET_LIST = "let the site's user list it (its mode, the disk's health); of a symlink name the folder that it leads to"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tidemark.ledger.proof_rows import Row
 from tidemark.proof.differences import SOURCE, Difference
 from tidemark.proof.passed_over import LET_LIST
-from tidemark.stores.disk_rows import UNLISTED
+from tidemark.stores.agent.disk import UNLISTED
 from tidemark.stores.listing import classify_files, told
 from tidemark.stores.protocol import Range, Store
 from tidemark.tsfiles.names import SourceName

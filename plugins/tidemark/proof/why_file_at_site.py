@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidemark.proof.explanation import when
 from tidemark.proof.file_story import FileStory, Told
 from tidemark.proof.passed_over import LET_LIST
-from tidemark.stores.disk_rows import UNLISTED
+from tidemark.stores.agent.disk import UNLISTED
 from tidemark.tsfiles.sealed import COMPACTING, UNTOLD, WAITS
 
 

@@ -1,71 +1,21 @@
 """A glance that is worked on while it is still arriving, from a far end or from a process beside this one.
 
 A listing of a million files is seconds of a processor's time. At a local site a child makes it, as the far end of an SSH
-connection would (`far_program`), while this process loads its modules and compares what has come with the ledger.
+connection would (`agent.server`), while this process loads its modules and compares what has come with the ledger.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
-from pathlib import Path
 from typing import Any, overload
 
-from tidemark.stores.far_session import FarSession
 from tidemark.stores.listing import Frame, PackedEntries
-from tidemark.stores.local import check_folder
-from tidemark.stores.protocol import Listing
-from tidemark.stores.translation import Where, translated
-
-_CHILD = "import sys; sys.path[:0] = sys.argv[1:2]; from tidemark.stores.far_program import serve; serve(sys.argv[2])"
-_PACKAGES = str(Path(__file__).resolve().parents[2])
-
-
-class ChildPipe:
-    """Bytes to and from `far_program` in a child on this machine. It ends when its pipes close, with us at the latest."""
-
-    host = "this machine"
-
-    def __init__(self, root: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _CHILD, _PACKAGES, root],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "MALLOC_ARENA_MAX": "1"},
-        )
-        assert self._process.stdin is not None and self._process.stdout is not None  # both are pipes
-        self._to, self._from = self._process.stdin, self._process.stdout
-
-    @property
-    def open(self) -> bool:
-        return self._process.poll() is None
-
-    def write(self, data: bytes) -> None:
-        with contextlib.suppress(BrokenPipeError):  # it died: reading finds that out, and can say so
-            self._to.write(data)
-            self._to.flush()
-
-    def read(self, size: int, *, patient: bool = False) -> bytes:
-        return self._from.read(size)
-
-    def read_line(self) -> bytes:
-        return self._from.readline()
-
-    def errors(self) -> str:
-        return ""
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._from.close()
-        with contextlib.suppress(BrokenPipeError):  # what it never read was still buffered
-            self._to.close()
+from tidemark.stores.os_errors import Where, translated
+from tidemark.stores.protocol import Listing, check_folder
+from tidemark.stores.python.child_pipe import ChildPipe
+from tidemark.stores.python.session import FarSession
 
 
 def glance_beside(root: str, folders: Sequence[str], by_name: str) -> Listing:

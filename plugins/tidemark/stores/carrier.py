@@ -1,9 +1,9 @@
 """One connection of a transfer: asks ranges of a far end's files, hands on the frames that answer, in whatever order it can.
 
 Requests are sent by a thread of their own: who hands on frames may wait for the hand, and only it reads what would let a
-request that fills the far end's window go on. So the hand never waits for a line. Where the packet layer is ours (`packets`)
-frames come straight from the connection's thread, else a thread of our own reads them through paramiko. Both put (carrier,
-frame) into one queue; (carrier, None) says that nothing more will come.
+request that fills the far end's window go on. So the hand never waits for a line. Where the packet layer is ours
+(`ssh.packets`) frames come straight from the connection's thread, else a thread of our own reads them through paramiko. Both
+put (carrier, frame) into one queue; (carrier, None) says that nothing more will come.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from collections.abc import Sequence
 from typing import NamedTuple, Union
 
 from tidemark.errors import HostKeyError, TidemarkError, UnreachableError
-from tidemark.stores.bulk_sink import BulkSink, Frame
-from tidemark.stores.far_program import DATA
-from tidemark.stores.far_session import FarSession, start_far_end
-from tidemark.stores.far_stream import ALONE, ANY, RANGE
+from tidemark.stores.agent.frames import ALONE, ANY, DATA, RANGE
+from tidemark.stores.python.session import FarSession, start_far_end
 from tidemark.stores.schedule import Kept, Span
-from tidemark.stores.ssh import SshConnection
+from tidemark.stores.ssh.connection import SshConnection
+from tidemark.stores.ssh.sink import BulkSink, Frame
 
 RECORDS_ROOM = 1 << 16  # bytes of a frame that are records
 MOVES = 4096  # bytes that show that a line moves; signs of life of a server whose program hangs are fewer

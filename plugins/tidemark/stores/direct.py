@@ -2,7 +2,7 @@
 
 A push (`push`) whose reader is the source node: this end says what is sent and which files get names, is told of every piece
 what was read and what became of it, and judges as if it had read itself. The source's far program has the target's receiving
-program at the end of its own ssh (`far_forward`), logged in by a key that it is lent for that moment (`lent_keys`).
+program at the end of its own ssh (`agent.forward`), logged in by a key that it is lent for that moment (`lent_keys`).
 """
 
 from __future__ import annotations
@@ -12,20 +12,17 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from tidemark.errors import HostKeyError, UnreachableError
-from tidemark.stores.bulk_sink import Frame
-from tidemark.stores.far_forward import READ
-from tidemark.stores.far_program import FAILED
-from tidemark.stores.far_receive import PIECES
-from tidemark.stores.far_session import FarPool, FarSession, start_far_end
-from tidemark.stores.far_source import command, forwarding, program
-from tidemark.stores.far_stream import NOTHING, RANGE
+from tidemark.stores.agent.frames import FAILED, NOTHING, PIECES, RANGE, READ
 from tidemark.stores.lent_keys import LentKeys
 from tidemark.stores.line import Line
-from tidemark.stores.login import Limits, Login
 from tidemark.stores.push import Push
 from tidemark.stores.push_carrier import Feed, PushCarrier, Reader
-from tidemark.stores.python_store import PythonStore
-from tidemark.stores.ssh import SshConnection
+from tidemark.stores.python.bundle import command, forwarding, program
+from tidemark.stores.python.session import FarPool, FarSession, start_far_end
+from tidemark.stores.python.store import PythonStore
+from tidemark.stores.ssh.connection import SshConnection
+from tidemark.stores.ssh.login import Limits, Login
+from tidemark.stores.ssh.sink import Frame
 from tidemark.stores.transfer_items import SendItem, Wire, changed
 
 ALIAS = "tidemark-target"  # the target's name in the file of known hosts, whatever its address

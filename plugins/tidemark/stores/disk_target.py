@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable, Sequence
 
 from tidemark.errors import TidemarkError
-from tidemark.stores import durable
+from tidemark.stores.agent import durable
+from tidemark.stores.agent.part_file import SYNC_BYTES, named, still
 from tidemark.stores.local import LocalStore
-from tidemark.stores.part_file import SYNC_BYTES, named, still
+from tidemark.stores.os_errors import os_error, translated
 from tidemark.stores.protocol import Range
 from tidemark.stores.relay_job import Job
 from tidemark.stores.transfer_proof import taken_away
-from tidemark.stores.translation import os_error, translated
 
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = _OPEN | os.O_EXCL

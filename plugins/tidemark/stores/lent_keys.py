@@ -12,7 +12,7 @@ import struct
 import threading
 from contextlib import suppress
 
-from tidemark.stores.lean_paramiko import paramiko
+from tidemark.stores.ssh.lean_paramiko import paramiko
 
 FAILURE, SUCCESS = b"\x05", b"\x06"
 _IDENTITIES, _IDENTITIES_ANSWER, _SIGN, _SIGN_ANSWER, _EXTENSION = 11, 12, 13, 14, 27

@@ -12,17 +12,16 @@ import time
 from collections.abc import Callable
 
 from tidemark.errors import TidemarkError, UnreachableError
+from tidemark.stores.agent.frames import DATA, RANGE, RECORD
 from tidemark.stores.allowance import Allowance
-from tidemark.stores.bulk_sink import Frame
 from tidemark.stores.carrier import Asking, Came, Carrier, Opened, open_another
-from tidemark.stores.far_program import DATA
-from tidemark.stores.far_session import FarSession
-from tidemark.stores.far_stream import RANGE, RECORD
 from tidemark.stores.line_speed import LineSpeed
-from tidemark.stores.python_store import PythonStore
+from tidemark.stores.python.session import FarSession
+from tidemark.stores.python.store import PythonStore
 from tidemark.stores.retrying import pause_after
 from tidemark.stores.schedule import READY, SHORT_ROUND_TRIP, Kept, Schedule, chunk_bytes, next_connections
-from tidemark.stores.ssh import SshConnection
+from tidemark.stores.ssh.connection import SshConnection
+from tidemark.stores.ssh.sink import Frame
 from tidemark.stores.transfer_items import SendOptions, Wire
 
 FRAME, FRAMES = 1 << 20, 6  # bytes of a frame and buffers a connection, where one connection fills the line

@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import NamedTuple, overload
 
 from tidemark.errors import CorruptionError, PermanentError, UnreachableError
-from tidemark.stores.disk_rows import BAD_NAME, UNLISTED
+from tidemark.stores.agent.disk import BAD_NAME, UNLISTED
 from tidemark.stores.protocol import Entry, Glancing, Listing, Store
 from tidemark.tsfiles.names import may_hold_files
 from tidemark.tsfiles.resource import read_mods_name
@@ -46,7 +46,7 @@ class FolderFiles(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """Some folders' files as `disk_rows.pack_rows` makes them, compressed or not; `groups`: (prefix, number of files)."""
+    """Some folders' files as `agent.disk.pack_rows` makes them, compressed or not; `groups`: (prefix, number of files)."""
 
     groups: Sequence[tuple[str, int]]
     data: bytes

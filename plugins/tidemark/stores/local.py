@@ -8,18 +8,20 @@ that is no regular file, or that no plain folders lead to, is passed over.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 
-from tidemark.errors import CorruptionError, SourceVanishedError
-from tidemark.formats.landing import LANDING, check_path
+from tidemark.errors import CorruptionError, PermanentError, SourceVanishedError
 from tidemark.native import without_collector
-from tidemark.stores import durable
-from tidemark.stores.disk import Disk
-from tidemark.stores.disk_rows import pack_rows
+from tidemark.stores.agent import durable
+from tidemark.stores.agent.disk import Disk, pack_rows
 from tidemark.stores.listing import Frame, PackedEntries
-from tidemark.stores.protocol import Entry, Listing, Range, StoreProperties, Tier
-from tidemark.stores.translation import Where, translated
-from tidemark.untrusted_files import MOST_PAPER
+from tidemark.stores.os_errors import Where, translated
+from tidemark.stores.protocol import LANDING, Entry, Listing, Range, StoreProperties, Tier, check_folder, check_path, gone
+from tidemark.untrusted_files import MOST_PAPER, UntrustedFile
 
 
 class LocalStore:
@@ -151,18 +153,72 @@ class LocalStore:
             raise CorruptionError(text, hint="look at who wrote it; ./tidemark why", subject=path)
 
 
-def check_folder(folder: str) -> str:
-    """A folder's path without a slash at its end; "" is the root."""
-    folder = folder.rstrip("/") or folder[:1]
-    return folder if folder in ("", "/") else check_path(folder)
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_PIECE = 1 << 30  # asked of the kernel at once; it gives less
+_BLOCK = 1 << 20
+_NOT_BY_KERNEL = (errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM, errno.EIO)
+_LOOK = "look at the disk and the system log there, then ./tidemark load"
 
 
-def finish_listing(entries: list[Entry], missing: list[str], odd: list[tuple[str, str]]) -> Listing:
-    """Order by path: a listing has UTF-8 names alone, whose bytes order as their code points do."""
-    entries.sort()
-    return Listing(entries, tuple(sorted(missing)), tuple(sorted(odd)))
+class _Unreadable(Exception):
+    """The source, not the copy, met an OSError."""
 
 
-def gone(where: Where, path: str, length: int | None = None) -> SourceVanishedError:
-    what = "is gone" if length is None else f"is gone or has fewer than {length} bytes"
-    return SourceVanishedError(f"{where.name(path)} {what}", hint="the next run lists again", subject=path)
+def copy_files(root: Path, pairs: Iterable[tuple[str, str]]) -> None:
+    """Copy source → target each, both relative to `root`, as large as the source is when it is opened.
+
+    A source that is no regular file, or that no plain folders lead to, is passed over. PermissionDeniedError for one that
+    cannot be opened, PermanentError for one whose bytes cannot be read; OSError where the target cannot be written.
+    """
+    for source, target in pairs:
+        try:
+            handle = UntrustedFile(str(root), source).handle()
+        except (FileNotFoundError, CorruptionError):
+            continue
+        try:
+            place = root / target
+            place.parent.mkdir(parents=True, exist_ok=True)
+            copy = os.open(place, _WRITE, 0o644)
+            try:
+                _copy(handle, copy, os.fstat(handle).st_size)
+            except _Unreadable as silent:
+                refused = silent.args[0]
+                raise PermanentError(f"cannot read {source}: {refused.strerror}", hint=_LOOK, subject=source) from refused
+            finally:
+                os.close(copy)
+        finally:
+            os.close(handle)
+
+
+def _copy(source: int, copy: int, size: int) -> None:
+    """Data by data, the holes between left out."""
+    os.ftruncate(copy, size)
+    at = 0
+    while at < size:
+        end = size
+        with suppress(OSError):  # a file system that cannot tell
+            try:
+                at = os.lseek(source, at, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return  # the rest is a hole
+                raise
+            end = min(size, os.lseek(source, at, os.SEEK_HOLE))
+        while at < end:
+            count = _copy_piece(source, copy, at, end - at)
+            if not count:
+                return  # it was cut while it was read: its digest tells
+            at += count
+
+
+def _copy_piece(source: int, copy: int, at: int, count: int) -> int:
+    try:
+        return os.copy_file_range(source, copy, min(count, _PIECE), at, at)
+    except OSError as error:
+        if error.errno not in _NOT_BY_KERNEL:
+            raise
+    try:
+        block = os.pread(source, min(count, _BLOCK), at)
+    except OSError as error:
+        raise _Unreadable(error) from error
+    return os.pwrite(copy, block, at)

@@ -17,7 +17,7 @@ _PIECE = 4 << 20  # and of one at this end
 def same_at(
     source: Store, path: str, claims: Sequence[tuple[int, int, str]], stopping: Callable[[], bool] = lambda: False
 ) -> bool:
-    """The source still has the bytes that an earlier try left (`resuming.claims`). False, too, when it is to stop."""
+    """The source still has the bytes that an earlier try left (`agent.part_file.claims`). False, too, when it is to stop."""
     if not isinstance(source, LocalStore):
         digests = source.digests([Range(path, offset, length) for offset, length, _ in claims])
         return list(digests) == [sha256 for _, _, sha256 in claims]

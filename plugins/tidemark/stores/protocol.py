@@ -21,11 +21,18 @@ Source: DESIGN §3 "Either end may be remote"; research/aesthetics.md §4.4 for 
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import NamedTuple, Protocol, runtime_checkable
+from urllib.parse import unquote, urlsplit
 
-from tidemark.stores.disk_rows import UNLISTED
+from tidemark.errors import CorruptionError, SourceVanishedError, TidemarkError, UsageError
+from tidemark.settings.model import NodeSettings, ReceiverSettings, SiteSettings
+from tidemark.stores.agent.disk import UNLISTED
+from tidemark.stores.agent.limits import MEMORY_BYTES
+from tidemark.stores.os_errors import Where
 
 
 class Tier(enum.StrEnum):
@@ -199,3 +206,197 @@ class Store(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+BUNDLE_FILES = 512
+BUNDLE_BYTES = 8 << 20
+
+
+class Want(NamedTuple):
+    """`length` bytes of a file from `offset`."""
+
+    number: int
+    path: str
+    offset: int
+    length: int
+    small: bool = False  # the file is whole in it, and may come in a bundle
+
+
+class Piece(NamedTuple):
+    """The next bytes of a want, good until the next piece is taken; or why there are no more of it."""
+
+    number: int
+    data: bytes | memoryview
+    trouble: TidemarkError | None = None
+
+
+@runtime_checkable
+class Flowing(Protocol):
+    """What a store may do besides, where a round trip costs more than its bytes."""
+
+    def flow(self, wants: Iterator[Want], ahead: int = 0) -> Iterator[Piece]:
+        """All bytes of each want, in the order of the wants; an empty one gives one empty piece. `wants` is asked ahead,
+        for `ahead` bytes or, without it, for as many as the line may hold.
+
+        A file that is gone or ends too early gives a piece with that trouble, and the stream goes on with the next one.
+        """
+        ...
+
+
+class Digesting(Protocol):
+    """A digest that is being made at a far end."""
+
+    def digest(self) -> str | None:
+        """Waits for it; None where the file is gone or cannot be read."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class DigestingBeside(Protocol):
+    """What a store may do besides, whose far end has a tool for it."""
+
+    def digest_beside(self, path: str, length: int) -> Digesting | None:
+        """Begin to digest the first `length` bytes of a file; None where that is not worth it."""
+        ...
+
+
+def flow(store: Store, wants: Iterator[Want], ahead: int = 0) -> Iterator[Piece]:
+    """`store.flow` where the store can, else the same from its calls: small files by bundles, others by themselves."""
+    return store.flow(wants, ahead) if isinstance(store, Flowing) else _by_calls(store, wants, ahead or BUNDLE_BYTES)
+
+
+def vanished(path: str, why: str) -> SourceVanishedError:
+    return SourceVanishedError(f"{path} {why}", hint="the next run lists again", subject=path)
+
+
+def _by_calls(store: Store, wants: Iterator[Want], ahead: int) -> Iterator[Piece]:
+    bundle: list[Want] = []
+    for want in wants:
+        if bundle and not (
+            want.small and len(bundle) < BUNDLE_FILES and sum(w.length for w in bundle) < min(ahead, BUNDLE_BYTES)
+        ):
+            yield from _many(store, bundle)
+            bundle = []
+        if want.small:
+            bundle.append(want)
+        else:
+            yield from _one(store, want)
+    yield from _many(store, bundle)
+
+
+def _many(store: Store, wants: list[Want]) -> Iterator[Piece]:
+    found = store.read_many([want.path for want in wants], [want.length for want in wants]) if wants else ()
+    for want, (_, data) in zip(wants, found, strict=True):
+        if data is None or len(data) < want.length:
+            yield Piece(want.number, b"", vanished(want.path, "is gone" if data is None else "is shorter than it was"))
+        else:
+            yield Piece(want.number, data)
+
+
+def _one(store: Store, want: Want) -> Iterator[Piece]:
+    try:
+        for data in store.chunks(want.path, want.offset, want.length, PIECE):
+            yield Piece(want.number, data)
+    except SourceVanishedError as trouble:
+        yield Piece(want.number, b"", trouble)
+
+
+LANDING = "landing"
+"""The folder at a receiver below which senders write."""
+
+
+# Most paths there are, those in `.tidemark` too, found good at one look: no component is of dots alone.
+_PLAIN = re.compile(r"/?\.?[\w-][\w.=+@-]*(?:/\.?[\w-][\w.=+@-]*)*", re.ASCII)
+
+
+def check_path(path: str) -> str:
+    """Return `path` when it stays below its folder; CorruptionError when empty, with `.` or `..` components or a NUL."""
+    if _PLAIN.fullmatch(path):
+        return path
+    parts = path.lstrip("/").split("/")
+    if not path or "\0" in path or any(p in ("", ".", "..") for p in parts) or not is_utf8(path):
+        raise CorruptionError(f"path leaves its folder or is not a path: {path!r}", subject=path)
+    return path
+
+
+def is_utf8(path: str) -> bool:
+    """Half a surrogate pair, as JSON can smuggle in, is no name on a disk."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def check_folder(folder: str) -> str:
+    """A folder's path without a slash at its end; "" is the root."""
+    folder = folder.rstrip("/") or folder[:1]
+    return folder if folder in ("", "/") else check_path(folder)
+
+
+def finish_listing(entries: list[Entry], missing: list[str], odd: list[tuple[str, str]]) -> Listing:
+    """Order by path: a listing has UTF-8 names alone, whose bytes order as their code points do."""
+    entries.sort()
+    return Listing(entries, tuple(sorted(missing)), tuple(sorted(odd)))
+
+
+def gone(where: Where, path: str, length: int | None = None) -> SourceVanishedError:
+    what = "is gone" if length is None else f"is gone or has fewer than {length} bytes"
+    return SourceVanishedError(f"{where.name(path)} {what}", hint="the next run lists again", subject=path)
+
+
+@dataclass(frozen=True)
+class StoreAddress:
+    """Where a store is and how to log in. `host_key`: the server's "SHA256:…" fingerprint; `key`: a private key file."""
+
+    url: str  # file:///path or sftp://user@host:port/path
+    host_key: str = ""
+    key: str = ""
+    connection: str = ""  # an Airflow connection id; orchestration puts its key file into `key`
+    nice: int = 0  # of what we run at the far end, 0 … 19: its disk and CPU serve others first
+    memory: int = MEMORY_BYTES  # that our program may take at the far end; 0: no limit
+    tier: str = "auto"  # of an sftp store: a key of TIERS where the settings force one
+    tries: int = 0  # how often it is tried to be opened, 0: as a store usually is; less for one that others stand in for
+
+    @classmethod
+    def of(cls, end: SiteSettings | ReceiverSettings | NodeSettings) -> StoreAddress:
+        memory = getattr(end, "far_memory", MEMORY_BYTES)
+        return cls(end.store, end.host_key, end.key, end.connection, getattr(end, "nice", 0), memory, end.tier)
+
+
+def place_of(url: str) -> tuple[str, int]:
+    """Host and port of an sftp address. UsageError where it is none."""
+    shown = without_password(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # a bracket without its other one
+        raise UsageError(f"store {shown!r} is not sftp://user@host:port/path", subject=shown) from None
+    if "#" in url or "?" in url:  # else a folder of that name would be taken for one of a shorter name
+        raise UsageError(
+            f"store {shown!r}: # and ? have a meaning in an address", hint="write %23 and %3F for them", subject=shown
+        )
+    try:
+        port = parts.port or 22
+    except ValueError:
+        raise UsageError(f"store {shown!r}: its port must be a number up to 65535", subject=shown) from None
+    if not parts.hostname:
+        raise UsageError(f"store {shown!r} is not sftp://user@host:port/path", subject=shown)
+    return parts.hostname, port
+
+
+def without_password(url: str) -> str:
+    """An address as it may be shown: "***" where a password stands, or may stand in an address that is badly written."""
+    return re.sub(r"^([^/]*//[^/@:]*):.*@", r"\1:***@", url)
+
+
+def local_root(url: str) -> str:
+    """The folder of a `file://` address. Raises UsageError where it is no absolute path."""
+    path = unquote(url.removeprefix("file://"))
+    if not path.startswith("/") or ".." in PurePosixPath(path).parts:
+        raise UsageError(f"store {url!r} needs an absolute path: file:///folder", subject=url)
+    return path
+
+
+PIECE = 1 << 18  # bytes of a block handed on at once

@@ -4,7 +4,7 @@ Of what comes nothing is hashed: it is written, and its record's claim is journa
 behind the writer, from the page cache, and compares at every piece's end; so a file is hashed once here, beside what still
 comes, and bytes that differ are those of a piece that can be asked for again. What an earlier try left is such a piece, too,
 once the source said what it has there. What somebody else writes behind that thread
-shows in the part's times (`durable.Proof`), and then all of it is read back once more, at the end.
+shows in the part's times (`agent.durable.Proof`), and then all of it is read back once more, at the end.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tidemark.stores.block_journal import Block, Identity
-from tidemark.stores.disk import Disk
-from tidemark.stores.far_stream import BARE, BLOCK, PREFIX
-from tidemark.stores.part_file import LOOKS, Differs, PartFile
+from tidemark.stores.agent.block_journal import Block, Identity
+from tidemark.stores.agent.disk import Disk
+from tidemark.stores.agent.frames import BARE, BLOCK, PREFIX
+from tidemark.stores.agent.part_file import LOOKS, Differs, PartFile
 
 _SIGN_BYTES = 64 << 20  # of a file that is read back whole, between two signs of life
 BACK = 1 << 19  # bytes read back at once: a piece is two steps, and stays in the processor's cache

@@ -18,27 +18,27 @@ from queue import Empty
 from typing import NamedTuple
 
 from tidemark.errors import TidemarkError
-from tidemark.stores.block_journal import Block, Identity, journal_of, part_at
-from tidemark.stores.bulk_sink import Frame
+from tidemark.stores.agent.block_journal import Block, Identity, journal_of, part_at
+from tidemark.stores.agent.disk import Disk
+from tidemark.stores.agent.durable import remove_quietly
+from tidemark.stores.agent.frames import ANY, BARE, KEPT
+from tidemark.stores.agent.part_file import Differs, begin_part, claimed, journal_at_hand, spans_of
+from tidemark.stores.agent.reader import same_edition
 from tidemark.stores.carrier import Carrier
-from tidemark.stores.disk import Disk
-from tidemark.stores.durable import remove_quietly
-from tidemark.stores.far_stream import ANY, BARE, KEPT, same_edition
 from tidemark.stores.line import Line
 from tidemark.stores.local import LocalStore
-from tidemark.stores.part_file import Differs, begin_part, spans_of
+from tidemark.stores.os_errors import os_error
 from tidemark.stores.protocol import Entry, Range
 from tidemark.stores.proving import ProvenPart, Prover
-from tidemark.stores.python_store import PythonStore
-from tidemark.stores.resuming import claimed, journal_at_hand
+from tidemark.stores.python.store import PythonStore
 from tidemark.stores.schedule import Span, complement
 from tidemark.stores.sealing import Sealer, Whole
 from tidemark.stores.small_files import WORTH_IT, Arrived, SmallFiles
+from tidemark.stores.ssh.sink import Frame
 from tidemark.stores.target_folders import TargetFolders
 from tidemark.stores.transfer_items import SendItem, TryAgain, Wire, changed
 from tidemark.stores.transfer_proof import differs, identity
 from tidemark.stores.transfer_round import PAUSE, Round
-from tidemark.stores.translation import os_error
 
 COMPARED = 4 << 20  # bytes of a piece that is here already: what one byte that rotted costs
 MOST_UNPROVEN = 32  # files that are written and held open until they are read back

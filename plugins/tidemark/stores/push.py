@@ -1,7 +1,7 @@
 """Send files of a disk of this machine to a far end that has python3, as fast as the wire.
 
 The hand (`transfer_round`) says what is sent over which connection (`push_carrier`); the far end checks, keeps and answers
-each piece (`far_receive`). Files that are whole there are told to take their names, companions first. Who reads may be
+each piece (`agent.writer`). Files that are whole there are told to take their names, companions first. Who reads may be
 another node instead (`direct`).
 """
 
@@ -14,26 +14,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tidemark.errors import TidemarkError, UnreachableError
-from tidemark.stores.block_journal import Block, Identity, copy_of, journal_of, part_of
-from tidemark.stores.bulk_sink import Frame
+from tidemark.stores.agent.block_journal import Block, Identity, copy_of, journal_of, part_of
+from tidemark.stores.agent.frames import ANY, CHANGED, DIFFERS, FILE, LARGE, LOST, NOTHING, SEALED, SHARED, SOURCE
+from tidemark.stores.agent.part_file import spans_of
+from tidemark.stores.agent.reader import editions, same_edition
 from tidemark.stores.carrier import Carrier
-from tidemark.stores.far_receive import FILE, LARGE, SHARED, SOURCE
-from tidemark.stores.far_sealing import DIFFERS, LOST, SEALED
-from tidemark.stores.far_stream import ANY, CHANGED, NOTHING, editions, same_edition
 from tidemark.stores.line import Line
 from tidemark.stores.local import LocalStore
 from tidemark.stores.looking import same_at
-from tidemark.stores.part_file import spans_of
+from tidemark.stores.os_errors import os_error
 from tidemark.stores.protocol import Entry, Range
 from tidemark.stores.push_carrier import UNCONFIRMED, UNSENT, Feed, PushCarrier, Seal
-from tidemark.stores.python_store import PythonStore
+from tidemark.stores.python.store import PythonStore
 from tidemark.stores.retrying import SOON
 from tidemark.stores.schedule import Span, complement
 from tidemark.stores.sealing import Whole
+from tidemark.stores.ssh.sink import Frame
 from tidemark.stores.transfer_items import SendItem, TryAgain, Wire
 from tidemark.stores.transfer_proof import differs, identity, other_digest, unsure
 from tidemark.stores.transfer_round import Round
-from tidemark.stores.translation import os_error
 
 _GONE = (errno.ESTALE, "somebody else took its part away, or wrote to it")
 _AGAIN = {errno.ENOENT: _GONE, errno.ESTALE: _GONE, LOST: (errno.EIO, "the disk lost bytes that were written")}

@@ -1,7 +1,7 @@
 """One connection of a push: reads what the hand asks, sends it in frames, hands on what the far end answers.
 
 A thread of its own reads, hashes, encrypts and sends, so the hand never waits for a line. It reads by the same program
-that a far end reads with in a pull (`far_stream.Ranges`); what it cannot read comes to the hand as an answer, too.
+that a far end reads with in a pull (`agent.reader.Ranges`); what it cannot read comes to the hand as an answer, too.
 """
 
 from __future__ import annotations
@@ -13,14 +13,27 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from tidemark.errors import TidemarkError, UnreachableError
-from tidemark.stores.bulk_sink import Frame
+from tidemark.stores.agent.disk import Disk
+from tidemark.stores.agent.frames import (
+    ANSWERS,
+    BARE,
+    CHANGED,
+    COPY,
+    DATA,
+    HEAD,
+    NOTHING,
+    PIECES,
+    PREFIX,
+    RECORD,
+    SEALED,
+    SEALS,
+    SOURCE,
+    WORDS,
+)
+from tidemark.stores.agent.reader import Ranges
 from tidemark.stores.carrier import Asking, Carrier
-from tidemark.stores.disk import Disk
-from tidemark.stores.far_program import DATA, HEAD
-from tidemark.stores.far_receive import ANSWERS, COPY, PIECES, SEALS, SOURCE, WORDS
-from tidemark.stores.far_sealing import SEALED
-from tidemark.stores.far_stream import BARE, CHANGED, NOTHING, PREFIX, RECORD, Ranges
 from tidemark.stores.schedule import Span
+from tidemark.stores.ssh.sink import Frame
 
 ANSWERS_ROOM, ANSWERS_SLABS = HEAD.size + ANSWERS * RECORD.size, 3
 UNSENT = 249  # a trouble with a piece that this end says: the edge of the window came before it

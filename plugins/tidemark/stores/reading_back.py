@@ -6,8 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 
 from tidemark.errors import SourceVanishedError, UnreachableError
-from tidemark.stores.flow import Want, flow
-from tidemark.stores.protocol import Range, Store, Tier
+from tidemark.stores.protocol import Range, Store, Tier, Want, flow
 from tidemark.stores.transfer_items import Wire
 
 

@@ -1,8 +1,8 @@
 """Carry files between any two stores through this machine: read as one stream, written as they come, proved, named.
 
-One thread. What is asked of the source runs ahead over the borders of files (`flow`), what is written at the target is on
-its way while more comes (`relay_target`); files that are there whole are proved and named by batches. Where both ends speak
-for themselves (python3 and a local disk) there is a faster way (`streaming`); the outcomes are the same.
+One thread. What is asked of the source runs ahead over the borders of files (`protocol`), what is written at the target is
+on its way while more comes (`relay_target`); files that are there whole are proved and named by batches. Where both ends
+speak for themselves (python3 and a local disk) there is a faster way (`streaming`); the outcomes are the same.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from tidemark.errors import DiskFullError, TidemarkError
-from tidemark.stores.block_journal import Block, decode
-from tidemark.stores.flow import DigestingBeside, Piece, Want, flow
-from tidemark.stores.protocol import Range, Store, Tier
+from tidemark.stores.agent.block_journal import Block, decode
+from tidemark.stores.protocol import DigestingBeside, Piece, Range, Store, Tier, Want, flow
 from tidemark.stores.reading_back import digests
 from tidemark.stores.relay_job import Job, first_bad_block, good_claims
 from tidemark.stores.relay_proof import editions_at, looks_the_same, may_be_written, source_digests

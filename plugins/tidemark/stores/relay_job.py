@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidemark.stores.block_journal import Block, BlockJournal, Identity, journal_of, part_of
-from tidemark.stores.flow import Digesting
-from tidemark.stores.protocol import Entry
+from tidemark.stores.agent.block_journal import Block, BlockJournal, Identity, journal_of, part_of
+from tidemark.stores.protocol import Digesting, Entry
 from tidemark.stores.transfer_items import SendItem
 from tidemark.stores.transfer_proof import identity
 

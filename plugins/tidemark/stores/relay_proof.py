@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tidemark.stores.far_stream import editions, same_edition
+from tidemark.stores.agent.reader import editions, same_edition
 from tidemark.stores.local import LocalStore
+from tidemark.stores.os_errors import translated
 from tidemark.stores.protocol import Range, Store
 from tidemark.stores.reading_back import digests
 from tidemark.stores.relay_job import Job
 from tidemark.stores.transfer_items import TryAgain, Wire, changed
 from tidemark.stores.transfer_proof import identity, unsure
-from tidemark.stores.translation import translated
 
 CLOCKS_APART = 300  # seconds between the clocks of two machines, at most
 SAMPLES, SAMPLE_BYTES = 16, 1 << 14
@@ -68,7 +68,7 @@ def looks_the_same(wire: Wire, job: Job, end: int) -> bool:
 
 
 def editions_at(source: Store, jobs: Sequence[Job]) -> list[int | None]:
-    """What the times of each file say of it (`far_stream.edition`), where the source is a disk of this machine: who sets
+    """What the times of each file say of it (`agent.reader.edition`), where the source is a disk of this machine: who sets
     an mtime back moves the ctime. None where there is nothing more to see than `identity`."""
     if not jobs or not isinstance(source, LocalStore):
         return [None] * len(jobs)

@@ -1,10 +1,11 @@
-"""Whether the target of a relay has room: before the first byte, and again and again while bytes come (`head_room`)."""
+"""Whether the target of a relay has room: before the first byte, and again and again while bytes come
+(`agent.part_file`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidemark.stores.head_room import HeadRoom, NoRoom
+from tidemark.stores.agent.part_file import HeadRoom, NoRoom
 from tidemark.stores.local import LocalStore
 from tidemark.stores.protocol import Store
 from tidemark.stores.transfer_items import SendItem, Wire, no_room_for, no_room_left

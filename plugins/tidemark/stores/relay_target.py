@@ -10,9 +10,9 @@ from contextlib import suppress
 from typing import Protocol
 
 from tidemark.errors import TidemarkError
+from tidemark.stores.agent.part_file import SYNC_BYTES
 from tidemark.stores.disk_target import DiskTarget
 from tidemark.stores.local import LocalStore
-from tidemark.stores.part_file import SYNC_BYTES
 from tidemark.stores.protocol import Entry, Range, Store
 from tidemark.stores.relay_job import Job
 from tidemark.stores.transfer_items import BulkWriting, Wire

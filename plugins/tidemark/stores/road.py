@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from tidemark.errors import TidemarkError, UnreachableError
 from tidemark.stores.direct import Direct, NoRoad, Road
-from tidemark.stores.python_store import PythonStore
+from tidemark.stores.python.store import PythonStore
 from tidemark.stores.relay import Relay
 from tidemark.stores.rounds import Outcome, Round
 from tidemark.stores.transfer_items import DIRECT, RELAYED, SendItem, Wire

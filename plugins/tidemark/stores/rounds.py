@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from tidemark.errors import CorruptionError, DiskFullError, TidemarkError, UnreachableError
-from tidemark.formats.landing import check_path
+from tidemark.stores.protocol import check_path
 from tidemark.stores.retrying import SOON, Patience
 from tidemark.stores.transfer_items import Failed, SendItem, Sent, TryAgain, Wire
 
@@ -122,7 +122,7 @@ def _failed(wire: Wire, items: Iterable[SendItem], error: TidemarkError) -> Iter
 
 
 def _no_path(item: SendItem) -> TidemarkError | None:
-    """Why one of its paths is none (`formats.landing.check_path`)."""
+    """Why one of its paths is none (`protocol.check_path`)."""
     try:
         check_path(item.source_path)
         check_path(item.target_path)

@@ -1,6 +1,6 @@
 """Which bytes to ask next, of which connection. Pure: told what arrived and what was lost, it says what to ask.
 
-Large files go in chunks, each connection going on with the file it is at (its digest then runs along, see `far_stream`);
+Large files go in chunks, each connection going on with the file it is at (its digest then runs along, see `agent.reader`);
 a connection without a file takes the largest waiting one, or joins another at its. Small files go in bundles, and get every
 fourth turn while large ones wait. When nothing waits any more, an idle connection asks again what the busiest one has not
 begun to send: what comes first counts. So no connection, however slow, decides when the last byte is there. Every byte is

@@ -17,16 +17,16 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tidemark.errors import CorruptionError, TidemarkError
-from tidemark.stores import durable
-from tidemark.stores.block_journal import journal_at, journal_of, part_at
-from tidemark.stores.disk import Disk
-from tidemark.stores.far_sealing import BATCH, GATHER_SECONDS
-from tidemark.stores.part_file import PartFile, named, still
+from tidemark.stores.agent import durable
+from tidemark.stores.agent.block_journal import journal_at, journal_of, part_at
+from tidemark.stores.agent.disk import Disk
+from tidemark.stores.agent.part_file import PartFile, named, still
+from tidemark.stores.agent.publisher import BATCH, GATHER_SECONDS
+from tidemark.stores.os_errors import Where, os_error
 from tidemark.stores.retrying import SOON
 from tidemark.stores.small_files import SmallFiles
 from tidemark.stores.transfer_items import Failed, SendItem, Sent, TryAgain, Wire
 from tidemark.stores.transfer_proof import taken_away
-from tidemark.stores.translation import Where, os_error
 
 Outcome = Sent | Failed | tuple[SendItem, TryAgain]
 

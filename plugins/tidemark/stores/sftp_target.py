@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Sequence
 
 from tidemark.errors import TidemarkError
-from tidemark.stores.part_file import SYNC_BYTES
+from tidemark.stores.agent.part_file import SYNC_BYTES
 from tidemark.stores.protocol import Range
 from tidemark.stores.reading_back import digests
 from tidemark.stores.relay_job import Job
-from tidemark.stores.sftp_parts import Part, PartStream
+from tidemark.stores.sftp.write_stream import Part, PartStream
 from tidemark.stores.transfer_items import BulkWriting, Wire
 from tidemark.stores.transfer_proof import taken_away
 

@@ -1,7 +1,7 @@
 """Many small files of a pull at a time: their parts written and hashed, their names given, in C where it can be built.
 
 Twice as fast as file by file, since threads then do not fight for the interpreter's lock (`small_files.c`); what C did not
-do, for whatever reason, is done by `part_file` and `durable`, which say what is wrong. The results are the same.
+do, for whatever reason, is done by `agent.part_file` and `agent.durable`, which say what is wrong. The results are the same.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tidemark.native import libcrypto, library
-from tidemark.stores import durable
-from tidemark.stores.part_file import write_small
+from tidemark.stores.agent import durable
+from tidemark.stores.agent.part_file import write_small
 
 WORTH_IT = 200  # files from which on a transfer asks for the library: loading it takes as long as they do
 _SEEN = struct.Struct("=5q")  # what C tells of a file: whether it is done, and its proof
@@ -31,7 +31,7 @@ class Arrived(NamedTuple):
 
 
 class Written(NamedTuple):
-    """`proof` of the part (see `durable.Proof`), or the error that kept it from being written. `digest`: SHA-256."""
+    """`proof` of the part (see `agent.durable.Proof`), or the error that kept it from being written. `digest`: SHA-256."""
 
     digest: bytes
     proof: durable.Proof | None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tidemark.stores.local import LocalStore
-from tidemark.stores.python_store import PythonStore
+from tidemark.stores.python.store import PythonStore
 from tidemark.stores.transfer_items import SendItem, Wire
 
 if TYPE_CHECKING:

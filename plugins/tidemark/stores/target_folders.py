@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 
-from tidemark.stores.disk import Disk
-from tidemark.stores.durable import Disks, make_folder, make_folders
+from tidemark.stores.agent.disk import Disk
+from tidemark.stores.agent.durable import Disks, make_folder, make_folders
 from tidemark.stores.transfer_items import SendItem
 
 

@@ -13,13 +13,12 @@ from tidemark.stores.file_deadline import FileDeadlines
 from tidemark.stores.protocol import Entry, Store, Tier
 
 if TYPE_CHECKING:
-    from tidemark.stores.sftp_bulk import BulkWire
+    from tidemark.stores.sftp.session import BulkWire
 
 
 SMALL = 1 << 20  # files up to here (and up to a block, and a pace of a capped link) travel whole, in bundles
 ALWAYS_SMALL = 1 << 15  # and up to here in any case: the others may have a journal, of a try when the cap was lower
 DIRECT, RELAYED = "direct", "relayed: "
-PIECE = 1 << 18  # bytes of a block handed on at once
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from tidemark.errors import CorruptionError, DiskFullError, TidemarkError, UnreachableError
-from tidemark.stores.block_journal import Identity, copy_of, journal_of, part_of
+from tidemark.stores.agent.block_journal import Identity, copy_of, journal_of, part_of
 from tidemark.stores.protocol import Entry, Range
 from tidemark.stores.reading_back import digests
 from tidemark.stores.retrying import SOON

@@ -16,21 +16,20 @@ import time
 from collections.abc import Iterator, Sequence
 
 from tidemark.errors import DiskFullError, PermanentError, TidemarkError
-from tidemark.stores.bulk_sink import Frame
+from tidemark.stores.agent.frames import CHANGED, DATA, RECORD, SHORT
+from tidemark.stores.agent.part_file import HeadRoom, NoRoom
 from tidemark.stores.carrier import Asking, Carrier, Opened
-from tidemark.stores.far_program import DATA
-from tidemark.stores.far_stream import CHANGED, RECORD, SHORT
-from tidemark.stores.head_room import HeadRoom, NoRoom
 from tidemark.stores.line import Line
 from tidemark.stores.local import LocalStore
 from tidemark.stores.looking import by_weight
+from tidemark.stores.os_errors import Where, os_error
 from tidemark.stores.protocol import Entry
-from tidemark.stores.python_store import PythonStore
+from tidemark.stores.python.store import PythonStore
 from tidemark.stores.schedule import Schedule
 from tidemark.stores.sealing import NamesInOrder, Outcome, Whole
+from tidemark.stores.ssh.sink import Frame
 from tidemark.stores.transfer_items import SendItem, TryAgain, Wire, changed, no_room_for, no_room_left, require, shorter
 from tidemark.stores.transfer_proof import already_there, identity, of_each, other_digest
-from tidemark.stores.translation import Where, os_error
 from tidemark.stores.window_edge import WindowEdge
 
 PAUSE = 0.1  # seconds between two looks at stalls, speed and the wish to stop

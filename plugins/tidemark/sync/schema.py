@@ -17,7 +17,7 @@ from tidemark.formats.layout import landed_path
 from tidemark.ledger import events, link_rows, run_rows, schema_position_rows
 from tidemark.ledger.run_rows import RunSchema
 from tidemark.ledger.schema_position_rows import SchemaPosition
-from tidemark.stores.disk_rows import UNLISTED
+from tidemark.stores.agent.disk import UNLISTED
 from tidemark.stores.listing import unknown
 from tidemark.stores.protocol import Entry, Range
 from tidemark.sync.work import Site, Work

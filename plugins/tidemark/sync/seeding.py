@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tidemark.stores.block_journal import part_of
+from tidemark.stores.agent.block_journal import part_of
 from tidemark.stores.protocol import Store
 from tidemark.stores.transfer import SendItem
 

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 from tidemark.errors import CorruptionError, NotFoundError, RetryableError, UnreachableError
 from tidemark.ledger import events, link_rows, run_rows, sender_rows
 from tidemark.ledger.run_rows import DROP, HELD, PINNED, PLANNED, SUPERSEDE
-from tidemark.stores.disk_rows import UNLISTED
+from tidemark.stores.agent.disk import UNLISTED
 from tidemark.stores.listing import classify_files, entries_in, folders_of, glance, told
 from tidemark.stores.protocol import Listing, Range, Tier
 from tidemark.sync import snapshot

@@ -21,8 +21,8 @@ from tidemark.ledger import events, run_rows
 from tidemark.ledger.line_places import SharedLine, place_on
 from tidemark.ledger.run_rows import FAILED, MODS, SENT, TO_SEND, VANISHED, RunItem
 from tidemark.settings.window import is_open, require_window
+from tidemark.stores.agent.block_journal import part_of
 from tidemark.stores.bandwidth import LineShare
-from tidemark.stores.block_journal import part_of
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 from tidemark.sync.closing import close_part
 from tidemark.sync.distrust import hold

@@ -18,7 +18,7 @@ from tests.services.processes import PartMissing
 from tests.small_files import sealed, source
 from tidemark.flows import load_landings
 from tidemark.formats.layout import MANIFEST, RECEIPT
-from tidemark.stores.disk import Disk
+from tidemark.stores.agent.disk import Disk
 
 Harm = Callable[[Path, Path], Path]  # (loaded landing, waiting one) → what was closed
 

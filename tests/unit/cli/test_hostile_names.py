@@ -123,9 +123,9 @@ PRINTERS = {  # who writes to a stream: the door, a bar and a last resort that g
     "cli/main.py",
     "cli/__main__.py",  # opens what is closed
     "cli/parser.py",  # help, which is ours
-    "stores/far_program.py",
-    "stores/far_forward.py",
-    "stores/far_sealing.py",
+    "stores/agent/server.py",
+    "stores/agent/forward.py",
+    "stores/agent/publisher.py",
     "orchestration/part_starter.py",
     "cli/hand_over.py",
     "flows/engine_worker.py",
@@ -136,7 +136,7 @@ LOGGERS = {  # whose messages name nothing of an edge's
     "orchestration/standing_settings.py",
     "orchestration/link_dag.py",
     "orchestration/warm_start.py",
-    "stores/ssh.py",
+    "stores/ssh/connection.py",
 }
 
 

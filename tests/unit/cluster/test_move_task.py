@@ -15,7 +15,7 @@ from tidemark.cluster.node_folder import NodeFolder
 from tidemark.errors import CorruptionError, DiskAwayError, SourceVanishedError
 from tidemark.flows.engines import PoolEngine
 from tidemark.stores.local import LocalStore
-from tidemark.stores.opening import StoreAddress
+from tidemark.stores.protocol import StoreAddress
 from tidemark.stores.transfer import SendItem, SendOptions
 
 

@@ -22,7 +22,7 @@ from tidemark.flows.far_tasks import reached_by
 from tidemark.flows.prove import status
 from tidemark.ledger import copy_rows
 from tidemark.settings.model import SparkSettings
-from tidemark.stores.opening import StoreAddress
+from tidemark.stores.protocol import StoreAddress
 
 
 @dataclass

@@ -23,8 +23,8 @@ from tidemark.ledger.cluster_rows import NodeRow, TableRow
 from tidemark.ledger.move_rows import MoveRow
 from tidemark.settings.model import ClusterSettings, NodeSettings, ReceiverSettings, Settings
 from tidemark.stores.local import LocalStore
-from tidemark.stores.opening import StoreAddress, open_store
-from tidemark.stores.protocol import Store
+from tidemark.stores.open import open_store
+from tidemark.stores.protocol import Store, StoreAddress
 
 CENTRE = ReceiverSettings("centre", "file:///srv/centre")
 NAMES = ("n1", "n2", "n3")
@@ -172,7 +172,7 @@ def test_a_dead_node_holds_nobody_up_for_long(app: App, monkeypatch: pytest.Monk
         tried.append(address.url)
         raise UnreachableError("connection refused")
 
-    monkeypatch.setattr("tidemark.stores.sftp.open_sftp", refused)
+    monkeypatch.setattr("tidemark.stores.open_sftp.open_sftp", refused)
     with_node(app, sftp(host_key=HOST_KEY, key="/keys/id"))
     address = node_address(app, node_row(app, CENTRE, "n1"))
     with pytest.raises(UnreachableError):

@@ -13,8 +13,8 @@ from tidemark.flows.doctor import DoctorReport, doctor
 from tidemark.flows.findings import Check
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.migrations import migrate
-from tidemark.stores.opening import StoreAddress, open_store
-from tidemark.stores.protocol import Store
+from tidemark.stores.open import open_store
+from tidemark.stores.protocol import Store, StoreAddress
 
 ID = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
 SETTINGS = f"""

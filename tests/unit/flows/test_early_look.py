@@ -21,8 +21,8 @@ from tidemark.stores.arriving import glance_beside
 from tidemark.stores.glanced import GlancedStore
 from tidemark.stores.listing import glance
 from tidemark.stores.local import LocalStore
-from tidemark.stores.opening import StoreAddress, open_store
-from tidemark.stores.protocol import Listing, Store
+from tidemark.stores.open import open_store
+from tidemark.stores.protocol import Listing, Store, StoreAddress
 from tidemark.tsfiles.names import RESOURCE
 
 DATA = ("data/sequence", "data/unsequence")
@@ -108,7 +108,7 @@ def test_a_local_site_is_glanced_at_by_a_child(tmp_path: Path) -> None:
 
 
 def test_a_child_that_dies_is_an_error_that_can_be_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemark.stores.arriving._CHILD", "import sys; print('hello'); sys.exit(3)")
+    monkeypatch.setattr("tidemark.stores.python.child_pipe._CHILD", "import sys; print('hello'); sys.exit(3)")
     address = StoreAddress(f"file://{tmp_path}")
     store = LocalLook(address, ("data",)).opener(open_store)(address)
     found = store.glance(("data",), RESOURCE)  # type: ignore[attr-defined]
@@ -134,7 +134,7 @@ def test_no_site_is_looked_at_outside_its_window(tmp_path: Path, store: str, win
 
 
 def test_a_glance_that_broke_off_is_made_again(world: SyncWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("tidemark.stores.arriving._CHILD", "import sys; print('hello'); sys.exit(3)")
+    monkeypatch.setattr("tidemark.stores.python.child_pipe._CHILD", "import sys; print('hello'); sys.exit(3)")
     broken = glance_beside(str(tmp_path), DATA, RESOURCE)
     world.edge.seal(path_of(3), extent={"root.sg.d1": (30, 39)})
     found = plan(with_glance(world, broken), "plant1")

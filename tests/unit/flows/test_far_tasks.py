@@ -19,7 +19,7 @@ from tidemark.flows.spark_session import zip_package
 from tidemark.formats.landing import LandedFile
 from tidemark.load.check import Examined, ExamineTask
 from tidemark.load.merge_task import MergeOutcome, MergeTask, TaskSource
-from tidemark.stores.opening import StoreAddress
+from tidemark.stores.protocol import StoreAddress
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.reader import TsFile
 
@@ -94,7 +94,8 @@ def test_an_executor_logs_in_with_nothing_but_the_package_as_a_zip(tmp_path: Pat
     """The far end's program is made of modules that lie in the zip that executors get."""
     zip_package(tmp_path / "tidemark.zip")
     code = (
-        "from tidemark.stores.far_source import program; import tidemark; print(tidemark.__file__, *map(len, program('/')))"
+        "from tidemark.stores.python.bundle import program; import tidemark;"
+        " print(tidemark.__file__, *map(len, program('/')))"
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "tidemark.zip")}
     done = subprocess.run(

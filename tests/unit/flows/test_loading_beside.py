@@ -21,8 +21,8 @@ from tidemark.ledger.leases import this_process
 from tidemark.ledger.migrations import migrate
 from tidemark.settings.model import LedgerSettings, LinkSettings, ReceiverSettings, Settings, SiteSettings, SparkSettings
 from tidemark.stores.local import LocalStore
-from tidemark.stores.opening import StoreAddress, open_store
-from tidemark.stores.protocol import Store
+from tidemark.stores.open import open_store
+from tidemark.stores.protocol import Store, StoreAddress
 
 REAL = Path(__file__).parents[2] / "data" / "iotdb" / "2.0.1-beta"
 SITE_ID = "11111111-2222-4333-8444-555555555555"

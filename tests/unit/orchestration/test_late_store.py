@@ -11,8 +11,7 @@ from tidemark.errors import HostKeyError, UnreachableError, UsageError
 from tidemark.orchestration import late_store
 from tidemark.orchestration.late_store import LateStore, open_late
 from tidemark.stores.local import LocalStore
-from tidemark.stores.opening import StoreAddress
-from tidemark.stores.protocol import Store
+from tidemark.stores.protocol import Store, StoreAddress
 from tidemark.stores.retrying import RetryingStore, plain
 
 

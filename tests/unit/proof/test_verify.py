@@ -16,8 +16,7 @@ from tidemark.flows.merge_catalog import merge
 from tidemark.flows.prove import coverage, verify
 from tidemark.flows.read_catalog import Query, read
 from tidemark.proof.points import LIVE, Compared, Origin, compare, newest_wins
-from tidemark.stores.opening import StoreAddress
-from tidemark.stores.protocol import Store
+from tidemark.stores.protocol import Store, StoreAddress
 from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.column import Column
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.stores.block_journal import (
+from tidemark.stores.agent.block_journal import (
     Block,
     BlockJournal,
     Identity,

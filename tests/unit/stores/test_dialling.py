@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from tidemark.stores.dialling import Dialled
+from tidemark.stores.ssh.dial import Dialled
 
 
 @pytest.fixture

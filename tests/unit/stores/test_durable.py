@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.stores import durable
+from tidemark.stores.agent import durable
 
 
 @pytest.fixture

@@ -13,12 +13,29 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.services.processes import soon
-from tidemark.stores import durable, far_receive, part_file
-from tidemark.stores.disk import Disk
-from tidemark.stores.far_program import HEAD
-from tidemark.stores.far_receive import COPY, FILE, LARGE, PIECES, SEALS, SHARED, WORDS, Receiver, begin
-from tidemark.stores.far_sealing import DIFFERS, LOST, SEALED
-from tidemark.stores.far_stream import BARE, BLOCK, NOTHING, PREFIX, RECORD
+from tidemark.stores.agent import durable, part_file
+from tidemark.stores.agent import writer as far_receive
+from tidemark.stores.agent.disk import Disk
+from tidemark.stores.agent.frames import (
+    ANSWERS,
+    BARE,
+    BLOCK,
+    COPY,
+    DIFFERS,
+    FILE,
+    HEAD,
+    LARGE,
+    LOST,
+    NOTHING,
+    PIECES,
+    PREFIX,
+    RECORD,
+    SEALED,
+    SEALS,
+    SHARED,
+    WORDS,
+)
+from tidemark.stores.agent.writer import Receiver, begin
 from tidemark.stores.push_carrier import ANSWERS_ROOM
 
 KNOWN = (1_600_000_000, 7)  # mtime and inode of a source
@@ -351,7 +368,7 @@ def test_a_folder_that_is_a_symlink_is_not_followed(tmp_path: Path, another: Cal
 
 
 def test_no_answer_is_larger_than_the_other_end_has_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert HEAD.size + far_receive.ANSWERS * RECORD.size <= ANSWERS_ROOM
+    assert HEAD.size + ANSWERS * RECORD.size <= ANSWERS_ROOM
     monkeypatch.setattr(far_receive, "ANSWERS", 10)
     frames: list[bytes] = []
     receiver = Receiver(Disk(str(tmp_path)), frames.append, {})

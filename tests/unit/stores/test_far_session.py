@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tidemark.errors import UnreachableError
-from tidemark.stores.far_session import FarPool, start_far_end
+from tidemark.stores.python.session import FarPool, start_far_end
 
 
 class Answered:

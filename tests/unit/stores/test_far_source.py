@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.stores import far_source
-from tidemark.stores.far_program import ASK, DONE, HEAD
+from tidemark.stores.agent.frames import ASK, DONE, HEAD
+from tidemark.stores.python import bundle as far_source
 
 
 @pytest.mark.parametrize("name", far_source.MODULES)
@@ -26,7 +26,7 @@ def test_each_module_is_python_3_6_of_the_standard_library(name: str) -> None:
     }
     assert all(module.split(".")[0] in sys.stdlib_module_names | {"tidemark"} for module in imported)
     assert not imported & {"typing", "__future__", "dataclasses", "collections.abc"}
-    names = {module.rpartition(".")[2] for module in imported if module.startswith("tidemark.stores")} - {"stores"}
+    names = {module.rpartition(".")[2] for module in imported if module.startswith("tidemark.stores")} - {"agent"}
     assert names <= set(far_source.MODULES)
 
 

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
-from tidemark.stores.disk import Disk
-from tidemark.stores.far_stream import ALONE, ANY, CHANGED, KEPT, RANGE, RECORD, Ranges, edition, editions, same_edition
+from tidemark.stores.agent.disk import Disk
+from tidemark.stores.agent.frames import ALONE, ANY, CHANGED, KEPT, RANGE, RECORD
+from tidemark.stores.agent.reader import Ranges, edition, editions, same_edition
 
 OLD = 1_600_000_000
 FRAME = 1000

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tidemark.stores.lean_paramiko import paramiko
 from tidemark.stores.lent_keys import FAILURE, SUCCESS, Asked
+from tidemark.stores.ssh.lean_paramiko import paramiko
 
 USER, CONNECTION = "tidemark", b"session id of a connection"
 BOUND = "publickey-hostbound-v00@openssh.com"

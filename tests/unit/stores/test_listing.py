@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tidemark.errors import UnreachableError
-from tidemark.stores import disk
-from tidemark.stores.disk import Disk
-from tidemark.stores.disk_rows import pack_rows
+from tidemark.stores.agent import disk
+from tidemark.stores.agent.disk import Disk, pack_rows
 from tidemark.stores.listing import Frame, PackedEntries, entries_in, folders_of, glance
 from tidemark.stores.local import LocalStore
 from tidemark.stores.protocol import Entry

@@ -13,11 +13,11 @@ import pytest
 
 from tests.unit.stores.store_conformance import DiskConformance, FolderPlace, Place
 from tidemark.errors import PermanentError, PermissionDeniedError
-from tidemark.stores import durable
+from tidemark.stores.agent import durable
 from tidemark.stores.local import LocalStore
-from tidemark.stores.opening import StoreAddress, open_store
-from tidemark.stores.protocol import Store, Tier
-from tidemark.stores.translation import Where, os_error
+from tidemark.stores.open import open_store
+from tidemark.stores.os_errors import Where, os_error
+from tidemark.stores.protocol import Store, StoreAddress, Tier
 
 
 class TestLocalStore(DiskConformance):

@@ -15,7 +15,8 @@ from tests.services.sshd import Sshd
 from tidemark.errors import DiskFullError, PermanentError
 from tidemark.stores import disk_target, relay_target
 from tidemark.stores.local import LocalStore
-from tidemark.stores.opening import StoreAddress, open_store
+from tidemark.stores.open import open_store
+from tidemark.stores.protocol import StoreAddress
 from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 
 SIZE, OPTIONS = 50_000, SendOptions(block_bytes=1000, retries=3)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tidemark.errors import PermanentError, UsageError
-from tidemark.stores.login import Login, _keys
-from tidemark.stores.opening import StoreAddress, open_store, without_password
+from tidemark.stores.open import open_store
+from tidemark.stores.protocol import StoreAddress, without_password
+from tidemark.stores.ssh.login import Login, _keys
 
 
 @pytest.mark.parametrize(

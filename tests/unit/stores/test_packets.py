@@ -22,10 +22,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paramiko.message import Message
 
-from tidemark.stores import compiled_packets
-from tidemark.stores.bulk_sink import PACKET_ROOM, BulkSink, Frame
-from tidemark.stores.far_program import DATA, DONE, HEAD
-from tidemark.stores.packets import BulkPacketizer
+from tidemark.stores.agent.frames import DATA, DONE, HEAD
+from tidemark.stores.ssh import packets as compiled_packets
+from tidemark.stores.ssh.packets import BulkPacketizer
+from tidemark.stores.ssh.sink import PACKET_ROOM, BulkSink, Frame
 
 PLUGINS = Path(__file__).parents[3] / "plugins"
 CHANNEL, OTHER_CHANNEL = 3, 4
@@ -289,7 +289,7 @@ def test_a_silent_wire_is_looked_at_and_left_when_it_is_closed(wire: Callable[..
 
 _ANOTHER_LIBRARY = """
 import ctypes
-from tidemark.stores import compiled_packets
+from tidemark.stores.ssh import packets as compiled_packets
 found = compiled_packets.libcrypto()
 for _ in range(50):  # each time one that no other thread has set up yet
     compiled_packets.libcrypto = lambda: ctypes.CDLL(found._name)

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.stores import durable
-from tidemark.stores.block_journal import Block, Identity
-from tidemark.stores.disk import Disk
-from tidemark.stores.far_stream import BARE
-from tidemark.stores.part_file import PartFile, begin_part, write_small
-from tidemark.stores.resuming import claimed
+from tidemark.stores.agent import durable
+from tidemark.stores.agent.block_journal import Block, Identity
+from tidemark.stores.agent.disk import Disk
+from tidemark.stores.agent.frames import BARE
+from tidemark.stores.agent.part_file import PartFile, begin_part, claimed, write_small
 
 
 @pytest.fixture

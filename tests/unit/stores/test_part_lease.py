@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.stores.part_lease import PartLease
+from tidemark.stores.agent.part_file import PartLease
 
 WRITES = "import os, sys; os.pwrite(os.open(sys.argv[1], os.O_WRONLY), b'x', 0)"
 

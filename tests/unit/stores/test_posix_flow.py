@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tidemark.errors import UnreachableError
-from tidemark.stores.flow import Want
-from tidemark.stores.posix_flow import ToolFlow, range_command
-from tidemark.stores.posix_shell import BrokenOutput, FarShell
+from tidemark.stores.posix.read_stream import ToolFlow, range_command
+from tidemark.stores.posix.shell import BrokenOutput, FarShell
+from tidemark.stores.protocol import Want
 
 ALL = frozenset(["tar", "dd"])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.stores.posix_listing import FindOutput
+from tidemark.stores.posix.shell import FindOutput
 
 FOLDERS = ["data/sequence", "data/unsequence"]
 SAID = {

@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 from tidemark.stores import proving
-from tidemark.stores.block_journal import Block, Identity, decode, journal_at, part_at
-from tidemark.stores.disk import Disk
-from tidemark.stores.far_stream import BARE, BLOCK, NOTHING, PREFIX
-from tidemark.stores.part_file import Differs, begin_part
+from tidemark.stores.agent.block_journal import Block, Identity, decode, journal_at, part_at
+from tidemark.stores.agent.disk import Disk
+from tidemark.stores.agent.frames import BARE, BLOCK, NOTHING, PREFIX
+from tidemark.stores.agent.part_file import Differs, begin_part, claimed, whole_blocks
 from tidemark.stores.proving import ProvenPart, Prover
-from tidemark.stores.resuming import claimed, whole_blocks
 
 PIECE = 1000
 BUFFER = memoryview(bytearray(700))

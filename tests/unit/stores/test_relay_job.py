@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.stores.block_journal import Block
+from tidemark.stores.agent.block_journal import Block
 from tidemark.stores.protocol import Entry
 from tidemark.stores.relay_job import Job, first_bad_block, good_claims
 from tidemark.stores.transfer_items import SendItem

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.stores.block_journal import Block, BlockJournal, Identity, journal_of, part_of
-from tidemark.stores.disk import Disk
-from tidemark.stores.resuming import first_bad, whole_blocks
+from tidemark.stores.agent.block_journal import Block, BlockJournal, Identity, journal_of, part_of
+from tidemark.stores.agent.disk import Disk
+from tidemark.stores.agent.part_file import first_bad, whole_blocks
 
 CONTENT = bytes(range(200)) * 10
 OF = Identity(len(CONTENT), 1_600_000_000, 7)

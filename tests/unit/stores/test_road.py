@@ -9,11 +9,11 @@ import pytest
 from tidemark.errors import HostKeyError, UnreachableError
 from tidemark.stores import road
 from tidemark.stores.direct import NoRoad, ssh_command
-from tidemark.stores.login import Limits, Login
-from tidemark.stores.python_store import PythonStore
+from tidemark.stores.python.store import PythonStore
 from tidemark.stores.relay import Relay
 from tidemark.stores.road import NotBegun, round_between
-from tidemark.stores.ssh import SshConnection
+from tidemark.stores.ssh.connection import SshConnection
+from tidemark.stores.ssh.login import Limits, Login
 from tidemark.stores.transfer_items import SendOptions, Wire
 
 

@@ -12,15 +12,15 @@ import pytest
 
 from tests.memory_store import MemoryStore
 from tidemark.errors import PermissionDeniedError, SourceVanishedError, UnreachableError
-from tidemark.stores import durable
-from tidemark.stores.block_journal import Identity, part_at
-from tidemark.stores.disk import Disk
-from tidemark.stores.far_stream import PREFIX
-from tidemark.stores.part_file import begin_part, write_small
+from tidemark.stores.agent import durable
+from tidemark.stores.agent.block_journal import Identity, part_at
+from tidemark.stores.agent.disk import Disk
+from tidemark.stores.agent.frames import PREFIX
+from tidemark.stores.agent.part_file import begin_part, write_small
+from tidemark.stores.os_errors import Where
 from tidemark.stores.proving import ProvenPart
 from tidemark.stores.sealing import Outcome, Sealer, Whole
 from tidemark.stores.transfer_items import Failed, SendItem, SendOptions, Sent, TryAgain, Wire
-from tidemark.stores.translation import Where
 
 BUFFER = memoryview(bytearray(700))
 

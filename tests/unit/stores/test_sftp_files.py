@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tidemark.stores.sftp_files import SftpFiles
-from tidemark.stores.sftp_parts import PartStream
-from tidemark.stores.sftp_wire import CLOSE, HANDLE, OPEN, READ, STATUS, WRITE, Reply
+from tidemark.stores.sftp.files import SftpFiles
+from tidemark.stores.sftp.protocol import CLOSE, HANDLE, OPEN, READ, STATUS, WRITE, Reply
+from tidemark.stores.sftp.write_stream import PartStream
 
 OK, FAILURE = (struct.pack(">I", code) for code in (0, 4))
 

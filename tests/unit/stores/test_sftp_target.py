@@ -10,8 +10,8 @@ import pytest
 from tests.memory_store import MemoryStore
 from tidemark.stores.protocol import Entry
 from tidemark.stores.relay_job import Job
+from tidemark.stores.sftp.protocol import CLOSE, HANDLE, OPEN, STATUS, Reply
 from tidemark.stores.sftp_target import MOST_OPEN, SftpTarget
-from tidemark.stores.sftp_wire import CLOSE, HANDLE, OPEN, STATUS, Reply
 from tidemark.stores.transfer_items import SendItem, SendOptions, Wire
 
 OK = Reply(STATUS, struct.pack(">I", 0))

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from tidemark.stores.sftp_bulk import BulkWire
-from tidemark.stores.sftp_files import SftpFiles
-from tidemark.stores.sftp_wire import ATTRS, FSTAT, HANDLE, INIT, OPEN, STATUS, VERSION, WRITE, text
+from tidemark.stores.sftp.files import SftpFiles
+from tidemark.stores.sftp.protocol import ATTRS, FSTAT, HANDLE, INIT, OPEN, STATUS, VERSION, WRITE, text
+from tidemark.stores.sftp.session import BulkWire
 
 
 class FullServer:

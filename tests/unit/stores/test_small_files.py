@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.stores import small_files
-from tidemark.stores.durable import Proof
+from tidemark.stores.agent.durable import Proof
 from tidemark.stores.small_files import Arrived, SmallFiles
 
 SIZES = (0, 1, 20_000, 70_000, 3)

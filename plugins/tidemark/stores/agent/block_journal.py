@@ -1,0 +1,148 @@
+"""The block journal `<target>.part.blocks`: which blocks of a large file have arrived, and what their digests are.
+
+A header line with the source's identity, then one line a block: offset, length, SHA-256. A block may hold others: one from
+offset 0 is the file so far. It lies beside the `.part` at the target, so whoever sends next finds it. It claims nothing by
+itself: a block counts only after its bytes in the `.part` were digested again, so a torn line, a lost block or a journal
+that outlived its part costs bytes, never truth. Runs at the far end too (see `server`): Python 3.6, no annotations.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import namedtuple
+from collections.abc import Sequence
+
+_MAGIC = "tidemark-blocks 1 "
+_DIGITS = 19  # of a number of bytes
+_LONG = 225  # bytes of a name behind which the longest ending fits
+
+
+def part_of(target_path: str) -> str:
+    """Where the bytes of a file that is under way lie."""
+    return _stem(target_path) + ".part"
+
+
+def part_at(place: bytes) -> bytes:
+    """As `part_of`, of a place on a disk."""
+    return _stem_at(place) + b".part"
+
+
+def copy_at(place: bytes) -> bytes:
+    """As `part_at`, for a small file that is sent a second time while the first copy is on its way."""
+    return _stem_at(place) + b".again.part"
+
+
+def copy_of(target_path: str) -> str:
+    return _stem(target_path) + ".again.part"
+
+
+def journal_of(target_path: str) -> str:
+    """Where the record of its durable blocks lies."""
+    return _stem(target_path) + ".part.blocks"
+
+
+def journal_at(place: bytes) -> bytes:
+    """As `journal_of`, of a place on a disk."""
+    return _stem_at(place) + b".part.blocks"
+
+
+def _stem(path: str) -> str:
+    if len(path) - path.rfind("/") <= _LONG // 4:  # a character takes four bytes at most
+        return path
+    return _stem_at(path.encode(errors="surrogateescape")).decode(errors="surrogateescape")
+
+
+def _stem_at(place: bytes) -> bytes:
+    """What the names of a file's parts begin with: its own, or where no ending fits behind that (a name has 255 bytes at
+    most) the digest of it."""
+    start = place.rfind(b"/") + 1
+    if len(place) - start <= _LONG:
+        return place
+    return place[:start] + hashlib.sha256(place[start:]).hexdigest().encode()
+
+
+class Identity(namedtuple("Identity", "wanted mtime inode")):
+    """What the source was when its blocks were read. `wanted`: bytes to send. `mtime`: -1 for a prefix of a growing file."""
+
+    __slots__ = ()
+
+
+class Block(namedtuple("Block", "offset length sha256")):
+    """One block that is durable in the part: its place and digest."""
+
+    __slots__ = ()
+
+    @property
+    def end(self) -> int:
+        return int(self.offset + self.length)
+
+    def line(self) -> bytes:
+        return f"{self.offset} {self.length} {self.sha256}\n".encode()
+
+
+class BlockJournal:
+    """The blocks of one part, for one edition of the source."""
+
+    def __init__(self, identity: Identity, blocks: Sequence[Block] = ()) -> None:
+        self.identity = identity
+        self.blocks = tuple(blocks)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BlockJournal) and (self.identity, self.blocks) == (other.identity, other.blocks)
+
+    def __hash__(self) -> int:
+        return hash((self.identity, self.blocks))
+
+    def encode(self) -> bytes:
+        return header(self.identity) + b"".join(block.line() for block in self.blocks)
+
+
+def header(identity: Identity) -> bytes:
+    """The journal's first line: which source its blocks belong to."""
+    return (_MAGIC + json.dumps(identity._asdict()) + "\n").encode()
+
+
+def decode(data: bytes) -> BlockJournal | None:
+    """The journal up to its first torn or impossible line; None where not even the header is whole or known."""
+    lines = data.split(b"\n")[:-1]  # what follows the last newline is a torn line, or nothing
+    if not lines or not lines[0].startswith(_MAGIC.encode()):
+        return None
+    try:
+        identity = Identity(**{key: int(value) for key, value in json.loads(lines[0][len(_MAGIC) :]).items()})
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None
+    if not (0 <= identity.wanted < 1 << 63 and -(1 << 63) <= identity.mtime < 1 << 63 and 0 <= identity.inode < 1 << 64):
+        return None  # what no disk has, and no request can say
+    blocks: list[Block] = []
+    for line in lines[1:]:
+        words = line.split()
+        if len(words) != 3 or len(words[2]) != 64:
+            break
+        if not all(number.isdigit() and len(number) <= _DIGITS for number in words[:2]):
+            break
+        block = Block(int(words[0]), int(words[1]), words[2].decode("ascii", "replace"))
+        if block.end > identity.wanted:
+            break
+        blocks.append(block)
+    return BlockJournal(identity, tuple(blocks))
+
+
+def in_order(blocks: Sequence[Block]) -> tuple[Block, ...]:
+    """The leading blocks that follow one another from offset 0."""
+    kept: list[Block] = []
+    for block in blocks:
+        if block.offset != (kept[-1].end if kept else 0):
+            break
+        kept.append(block)
+    return tuple(kept)
+
+
+def verified_prefix(blocks: Sequence[Block], digests: Sequence[str | None]) -> tuple[Block, ...]:
+    """The leading blocks whose digest is the one recorded."""
+    kept = []
+    for block, digest in zip(blocks, digests):  # noqa: B905 Python 3.6
+        if digest != block.sha256:
+            break
+        kept.append(block)
+    return tuple(kept)

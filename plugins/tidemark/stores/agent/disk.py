@@ -1,0 +1,555 @@
+"""What a store does on a disk, for both ends: list, read, digest, link, remove below one root.
+
+No call follows a symlink. It runs in this process for `file://`, and inside the far end's python3 for `sftp://`: the
+standard library alone, Python 3.6, plain OSError. Paths are the protocol's. On the disk they are bytes, so that a
+far end's locale has no say. Only `durable` gives files their final names.
+
+Rows of a listing: which folders are listed, which names can be said (a name that is not UTF-8 is odd), how rows
+travel. A folder is listed down to 64 folders below an asked one, and its path may have 2048 bytes. What cannot be
+listed is told with `UNLISTED`: nobody knows whether it is there or has gone.
+
+Files and folders are removed however deep they are: without recursion, and with no path longer than two names.
+Whoever may write there can swap a folder for a symlink between any two calls. So what is removed is reached by
+folders that are opened one by one from the root, and symlinks are removed, not followed.
+"""
+
+from __future__ import annotations
+
+import array
+import bisect
+import errno
+import hashlib
+import os
+import stat as modes
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count, groupby
+from operator import itemgetter
+
+from tidemark.stores.agent import durable
+
+UNLISTED = "cannot be listed: "
+"""How the reason begins where nobody knows what is there: neither that it is, nor that it has gone."""
+BAD_NAME = "name is not UTF-8"  # of a file
+BAD_FOLDER = "is a folder whose name is not UTF-8"
+TOO_MANY = "it holds too many files for the memory that may be used (far_memory)"
+DEPTH = 64  # folders below an asked one; IoTDB keeps its files four deep
+PATH_BYTES = 2048  # of a folder: behind the root of a store, before a file's name, a system takes 4096 of the whole
+_UTF8 = sys.getfilesystemencoding().lower().replace("-", "") == "utf8"
+
+
+def outermost(folders: Sequence[str]) -> list[str]:
+    """`folders` without those that lie below another of them."""
+    kept: list[str] = []
+    above: set[str] = set()  # the kept ones without a slash at the end
+    for folder in sorted(set(folders)):
+        if kept[:1] == [""] and not folder.startswith("/"):
+            continue
+        if not any(char == "/" and folder[:at] in above for at, char in enumerate(folder)):
+            kept.append(folder)
+            above.add(folder.rstrip("/"))
+    return kept
+
+
+def unreached(folder: str, depth: int) -> str:
+    """Why a folder, `depth` below the asked one, is not looked into; else ""."""
+    if depth > DEPTH:
+        return f"lies more than {DEPTH} folders deep"
+    if len(folder) > PATH_BYTES or len(folder.encode()) > PATH_BYTES:
+        return f"its path is longer than {PATH_BYTES} bytes"
+    return ""
+
+
+def pack_rows(rows: list[tuple[str, int, int, int]]) -> bytes:
+    """The names, each ended by a NUL, then all sizes, mtimes, inodes as little-endian int64."""
+    names, sizes, mtimes, inodes = zip(*rows)  # noqa: B905 Python 3.6
+    numbers = array.array("q", sizes + mtimes + inodes)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return "\0".join(names).encode() + b"\0" + numbers.tobytes()
+
+
+def show(name: bytes) -> str:
+    return name.decode("utf-8", "backslashreplace")
+
+
+def readable(
+    rows: list[tuple[str, int, int, int]], prefix: str, odd: list[tuple[str, str]]
+) -> list[tuple[str, int, int, int]]:
+    """The rows whose names are UTF-8, whatever encoding the process believes in."""
+    if _UTF8:
+        try:
+            "".join([row[0] for row in rows]).encode()
+            return rows
+        except UnicodeEncodeError:
+            pass  # one by one: which is it?
+    kept = []
+    for row in rows:
+        name = os.fsencode(row[0])
+        try:
+            kept.append((name.decode(), row[1], row[2], row[3]))
+        except UnicodeDecodeError:
+            odd.append((prefix + show(name), BAD_NAME))
+    return kept
+
+
+_FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_DIRECTORY
+RAISED = ".tidemark-removing-"
+"""How a folder's name begins that was moved up while the tree above it is removed."""
+
+
+def remove_files(root: bytes, paths: Sequence[str]) -> None:
+    """Paths as a store has them, below `root` or absolute. What is gone, or lies below a symlink, is passed over."""
+    for folder, group in groupby(map(_split, paths), key=itemgetter(0)):
+        above = _opened(root, folder)
+        if above < 0:
+            continue
+        try:
+            for _, name in group:
+                with suppress(FileNotFoundError):
+                    os.unlink(name.encode(), dir_fd=above)
+        finally:
+            os.close(above)
+
+
+def remove_tree(root: bytes, folder: str) -> None:
+    """A folder as a store has it. Symlinks in it are removed, not followed. What is gone already is success."""
+    above, name = _split(folder.rstrip("/"))
+    handle = _opened(root, above)
+    if handle >= 0:
+        try:
+            _remove_below(handle, name.encode())
+        finally:
+            os.close(handle)
+
+
+def _split(path: str) -> tuple[str, str]:
+    """(folder, name)."""
+    folder, slash, name = path.rpartition("/")
+    return folder or (slash if path.startswith("/") else ""), name
+
+
+def _opened(root: bytes, folder: str) -> int:
+    """A handle, -1 where the folder is gone or was swapped for something else. What an absolute path names is trusted."""
+    start, names = (folder.encode(), []) if folder.startswith("/") else (root, folder.split("/") if folder else [])
+    handle = -1
+    try:
+        handle = os.open(start, _FOLDER & ~os.O_NOFOLLOW)
+        for name in names:
+            below = os.open(name.encode(), _FOLDER, dir_fd=handle)
+            os.close(handle)
+            handle = below
+    except OSError as error:
+        if handle >= 0:
+            os.close(handle)
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
+        return -1
+    return handle
+
+
+def _remove_below(above: int, name: bytes) -> None:
+    try:
+        top = os.open(name, _FOLDER, dir_fd=above)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+            raise
+        os.unlink(name, dir_fd=above)
+        return
+    try:
+        numbers = count()
+        while True:
+            names = os.listdir(top)
+            if not names:
+                break
+            for inner in map(os.fsencode, names):
+                if not _unlinked(top, inner):
+                    _empty(top, inner, numbers)
+    finally:
+        os.close(top)
+    try:
+        os.rmdir(name, dir_fd=above)
+    except FileNotFoundError:
+        return
+
+
+def _unlinked(above: int, name: bytes) -> bool:
+    """False for a folder."""
+    try:
+        os.unlink(name, dir_fd=above)
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno not in (errno.EISDIR, errno.EPERM):
+            raise
+        try:
+            os.close(os.open(name, _FOLDER, dir_fd=above))
+        except OSError:
+            raise error from None
+        return False
+    return True
+
+
+def _empty(top: int, name: bytes, numbers: count[int]) -> None:
+    """Remove the folder `name` in `top`; the folders in it come to lie in `top`, where they are found next."""
+    folder = os.open(name, _FOLDER, dir_fd=top)
+    try:
+        for inner in map(os.fsencode, os.listdir(folder)):
+            if not _unlinked(folder, inner):
+                # CRASH WINDOW: it lies in `top` under another name; whoever removes `top` again removes it there.
+                # Who looks what lies in `top` first knows such names by RAISED.
+                _raise(folder, inner, top, numbers)
+    finally:
+        os.close(folder)
+    try:
+        os.rmdir(name, dir_fd=top)
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise
+
+
+def _raise(folder: int, inner: bytes, top: int, numbers: count[int]) -> None:
+    try:
+        os.rmdir(inner, dir_fd=folder)  # nearly all are deep in nothing
+        return
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+    while True:
+        try:
+            os.rename(inner, b"%s%d" % (RAISED.encode(), next(numbers)), src_dir_fd=folder, dst_dir_fd=top)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):  # of an earlier try: the next number
+                raise
+
+
+PIECE = 1 << 20  # bytes read at once
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # NONBLOCK: a FIFO must not hang us
+_LEASE_SECONDS = 120.0  # longer than /proc/sys/fs/lease-break-time, 45 s as it comes
+_BY_HANDLE = os.scandir in os.supports_fd  # not in Python 3.6
+_NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG)
+
+
+def _silently() -> None:
+    """Nobody wants to hear."""
+
+
+class Disk:
+    """A root folder. The root, and what lies above an absolute path's last component, are the operator's: trusted."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root.rstrip("/").encode() or b"/"
+        self._plain: dict[str, bytes] = {}  # places of folders, with a slash; of the bulk call under way: no symlinks
+        self.tell: Callable[[], None] = _silently  # called while long work gets on, about each piece
+
+    @contextmanager
+    def telling(self, tell: Callable[[], None]) -> Iterator[None]:
+        """`tell` hears of long work within the block. Not where another thread uses this disk."""
+        self.tell = tell
+        try:
+            yield
+        finally:
+            self.tell = _silently
+
+    def locate(self, path: str) -> bytes:
+        """The place of `path` on this disk. ELOOP when a folder between the root and it is a symlink."""
+        if path.startswith("/"):
+            return path.encode()
+        folder, _, name = path.rpartition("/")
+        return self._folder_place(folder) + name.encode() if path else self.root
+
+    def _folder_place(self, folder: str) -> bytes:
+        names: list[tuple[str, str]] = []  # folders whose places are not known, and their names, the innermost first
+        while folder not in self._plain and folder:
+            above, _, name = folder.rpartition("/")
+            names.append((folder, name))
+            folder = above
+        place = self._plain.setdefault(folder, self.root.rstrip(b"/") + b"/")
+        for folder, name in reversed(names):
+            place += name.encode()
+            if os.path.islink(place):
+                raise OSError(errno.ELOOP, "lies below a symlink")
+            place += b"/"
+            self._plain[folder] = place
+        return place
+
+    def locate_all(self, paths: Sequence[str]) -> list[bytes]:
+        self.forget()
+        return [self.locate(path) for path in paths]
+
+    def walk(
+        self, folders: Sequence[str], missing: list[str], odd: list[tuple[str, str]], by_name: str = ""
+    ) -> Iterator[tuple[str, list[tuple[str, int, int, int]]]]:
+        """(folder with its slash, rows (name, size, mtime in whole seconds, inode)) in the order of paths, in bytes.
+
+        A folder that holds folders too comes in pieces, with theirs in between. Files whose name ends with `by_name` are
+        not looked at: they come as (name, -1, 0, 0). What is too deep, or too much, is odd and not looked into.
+        """
+        self._plain.clear()
+        # Folders to look into; rows to hand out, where there is no place.
+        stack: list[tuple[str, bytes, int, list[tuple[str, int, int, int]]]] = []
+        for prefix, folder in sorted([(_prefix(folder), folder) for folder in outermost(folders)], reverse=True):
+            found = self._folder(folder, missing, odd)
+            if found is not None:
+                stack.append((prefix, found, 0, []))
+        while stack:
+            prefix, place, depth, rows = stack.pop()
+            below: list[tuple[str, bytes]] = []
+            if place:
+                try:
+                    rows = sorted(readable(self._scan(prefix, place, below, odd, by_name), prefix, odd))
+                except MemoryError:
+                    rows, below = [], []
+                    odd.append((prefix.rstrip("/"), UNLISTED + TOO_MANY))
+            end = len(rows)
+            for inner, inner_place in sorted(below, reverse=True):
+                start = bisect.bisect_left(rows, (inner[len(prefix) :], 0, 0, 0), 0, end)
+                if start < end:
+                    stack.append((prefix, b"", depth, rows[start:end]))
+                why = unreached(inner, depth + 1)
+                if why:
+                    odd.append((inner.rstrip("/"), UNLISTED + why))
+                else:
+                    stack.append((inner, inner_place, depth + 1, []))
+                end = start
+            if end:
+                yield prefix, rows[:end] if below else rows
+
+    def _scan(
+        self, prefix: str, place: bytes, below: list[tuple[str, bytes]], odd: list[tuple[str, str]], by_name: str
+    ) -> list[tuple[str, int, int, int]]:
+        """A folder's files as they come; the folders in it go to `below`, what is neither to `odd`."""
+        rows: list[tuple[str, int, int, int]] = []
+        try:
+            # By handle: the kernel then looks each name up in this folder, not from the root of the disk.
+            handle = os.open(place, _FOLDER)
+            try:
+                with os.scandir(handle if _BY_HANDLE else os.fsdecode(place)) as entries:
+                    for entry in entries:
+                        if entry.is_file(follow_symlinks=False):
+                            if by_name and entry.name.endswith(by_name):
+                                rows.append((entry.name, -1, 0, 0))  # a stat is most of what a listing costs
+                                continue
+                            try:
+                                info = entry.stat(follow_symlinks=False)
+                            except FileNotFoundError:
+                                continue  # went away while we looked
+                            rows.append((entry.name, info[modes.ST_SIZE], int(info[modes.ST_MTIME]), info[modes.ST_INO]))
+                        else:
+                            self._no_file(entry, prefix, place, below, odd)
+            finally:
+                os.close(handle)
+        except (FileNotFoundError, NotADirectoryError):
+            return rows
+        except OSError as error:
+            odd.append((prefix.rstrip("/"), UNLISTED + os.strerror(error.errno or 0)))
+        return rows
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            return sorted(show(name) for name in os.listdir(self.locate(folder)))
+        except OSError as error:
+            if error.errno in _NO_FILE:
+                return []
+            raise
+
+    def stat(self, path: str) -> tuple[int, int, int] | None:
+        """(size, mtime, inode) of a regular file, else None."""
+        try:
+            info = os.lstat(self.locate(path))
+        except OSError as error:
+            if error.errno in _NO_FILE:
+                return None
+            raise
+        return (info.st_size, info.st_mtime_ns // 1_000_000_000, info.st_ino) if modes.S_ISREG(info.st_mode) else None
+
+    def stat_all(self, paths: Sequence[str]) -> list[tuple[int, int, int] | None]:
+        """`stat` of each; a folder that does not exist is asked for once."""
+        self.forget()
+        folders: dict[str, bool] = {}
+        found = []
+        for path in paths:
+            folder = path.rpartition("/")[0]
+            there = folders.get(folder)
+            if there is None:
+                try:
+                    os.lstat(self.locate(folder) if folder else self.root)
+                    there = True
+                except OSError as error:
+                    if error.errno not in _NO_FILE:
+                        raise
+                    there = False  # or it lies below a symlink, as `stat` says too
+                folders[folder] = there
+            found.append(self.stat(path) if there else None)
+        return found
+
+    def pieces(self, path: str, offset: int, length: int | None, size: int = PIECE) -> Iterator[bytes]:
+        """Bytes from `offset` in pieces of at most `size`; with a `length`, ERANGE when the file ends before it."""
+        handle = self.open(path)
+        try:
+            left = (1 << 62) if length is None else length
+            while left:
+                piece = os.pread(handle, min(size, left), offset)
+                if not piece:
+                    break
+                yield piece
+                offset += len(piece)
+                left -= len(piece)
+            if left and length is not None:
+                raise OSError(errno.ERANGE, "ends before the asked range does")
+        finally:
+            os.close(handle)
+
+    def read(self, path: str, offset: int, length: int | None) -> bytes:
+        """Bytes from `offset`, fewer where the file ends."""
+        return b"".join(self.there(path, offset, length))
+
+    def there(self, path: str, offset: int, length: int | None) -> Iterator[bytes]:
+        """`read` in pieces: what a file had when it was opened, fewer bytes where it has become shorter."""
+        handle = self.open(path)
+        try:
+            there = max(0, os.fstat(handle).st_size - offset)
+            left = there if length is None else min(length, there)
+            while left:
+                piece = read_at(handle, min(PIECE, left), offset)
+                yield piece
+                offset += len(piece)
+                left = left - len(piece) if piece else 0
+        finally:
+            os.close(handle)
+
+    def digest(self, path: str, offset: int, length: int | None) -> str | None:
+        """SHA-256 in hex; None where the file is gone or shorter than asked."""
+        total = hashlib.sha256()
+        try:
+            for piece in self.pieces(path, offset, length):
+                total.update(piece)
+                self.tell()
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ERANGE):
+                return None
+            raise
+        return total.hexdigest()
+
+    def link(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
+        """Hard-link source → target each; returns the sources that are gone. An unequal target is replaced."""
+        self._plain.clear()
+        gone = [source for source, _ in pairs if self.stat(source) is None]
+        missing = set(gone)
+        there = [(source, target) for source, target in pairs if source not in missing]
+        durable.make_folders({os.path.dirname(self.locate(target)) for _, target in there})
+        for source, target in there:
+            try:
+                self._link(self.locate(source), self.locate(target))
+            except FileNotFoundError:
+                gone.append(source)
+        return gone
+
+    def remove(self, paths: Sequence[str]) -> None:
+        self.locate_all(paths)  # what lies below a symlink is refused before anything goes
+        remove_files(self.root, paths)
+
+    def remove_tree(self, folder: str) -> None:
+        """Remove the folder and all below it; symlinks in it are removed, not followed. EINVAL for the root itself."""
+        if not folder.strip("/"):
+            raise OSError(errno.EINVAL, "is the root of the store, which is never removed")
+        self.locate(folder)
+        remove_tree(self.root, folder)
+
+    def free_bytes(self, folder: str) -> int:
+        """On the disk of `folder`; where that lies below a symlink, of the root: nothing goes there."""
+        try:
+            place = self.locate(folder)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            place = self.root
+        while not os.path.lexists(place) and place != b"/":
+            place = os.path.dirname(place)
+        room = os.statvfs(place)
+        return room.f_bavail * room.f_frsize
+
+    def forget(self) -> None:
+        """A bulk call begins: which folders are no symlinks is looked at anew."""
+        self._plain.clear()
+
+    def open(self, path: str, writing: bool = False) -> int:
+        """A handle for reading a regular file, for `writing` too; ENOENT for whatever is none."""
+        try:
+            handle = self._open(self.locate(path), _READ | os.O_RDWR if writing else _READ)
+        except OSError as error:
+            if error.errno in _NO_FILE:
+                raise FileNotFoundError(errno.ENOENT, "No such file") from error
+            raise
+        if modes.S_ISREG(os.fstat(handle).st_mode):
+            return handle
+        os.close(handle)
+        raise FileNotFoundError(errno.ENOENT, "is not a regular file")
+
+    def _open(self, place: bytes, how: int) -> int:
+        """A part may be under lease (`part_file`): who writes it lets us in soon, for one that hangs the kernel does."""
+        until = time.monotonic() + _LEASE_SECONDS
+        while True:
+            try:
+                return os.open(place, how)
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise
+                self.tell()
+                time.sleep(0.05)
+
+    def _no_file(
+        self, entry: os.DirEntry[str], prefix: str, place: bytes, below: list[tuple[str, bytes]], odd: list[tuple[str, str]]
+    ) -> None:
+        name = os.fsencode(entry.name)
+        if not entry.is_dir(follow_symlinks=False):
+            odd.append((prefix + show(name), "is a symlink" if entry.is_symlink() else "is neither file nor folder"))
+            return
+        try:
+            below.append((prefix + name.decode() + "/", os.path.join(place, name)))
+        except UnicodeDecodeError:
+            odd.append((prefix + show(name), BAD_FOLDER))
+
+    def _folder(self, folder: str, missing: list[str], odd: list[tuple[str, str]]) -> bytes | None:
+        try:
+            place = self.locate(folder)
+            mode = (os.stat if place == self.root else os.lstat)(place).st_mode
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR):
+                missing.append(folder)
+            else:
+                odd.append((folder, UNLISTED + (error.strerror or os.strerror(error.errno or 0))))
+            return None
+        if modes.S_ISDIR(mode):
+            return os.path.realpath(place) if place == self.root else place
+        odd.append((folder, UNLISTED + ("is a symlink" if modes.S_ISLNK(mode) else "is not a folder")))
+        return None
+
+    def _link(self, origin: bytes, place: bytes) -> None:
+        try:
+            os.link(origin, place, follow_symlinks=False)
+        except FileExistsError:
+            there, here = os.lstat(origin), os.lstat(place)
+            if (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino):
+                return
+            # CRASH WINDOW: the old target is gone, the new link is not there yet; the rerun links it.
+            durable.remove_quietly(place)
+            os.link(origin, place, follow_symlinks=False)
+
+
+def read_at(handle: int, length: int, offset: int) -> bytes:
+    """Fewer bytes only where the file ends: one read may bring fewer than there are."""
+    data = more = os.pread(handle, length, offset)
+    while more and len(data) < length:
+        more = os.pread(handle, length - len(data), offset + len(data))
+        data += more
+    return data
+
+
+def _prefix(folder: str) -> str:
+    return folder + "/" if folder and folder != "/" else folder

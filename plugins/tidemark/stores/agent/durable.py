@@ -1,0 +1,348 @@
+"""The only module that gives files on a disk their final names: temp name, write, fsync, rename, fsync the folder.
+
+It runs in two places: in this process for `file://` stores, and inside the far end's python3 for `sftp://` ones (see
+`server`). So it imports the standard library alone, keeps to Python 3.6 and raises plain OSError.
+Source: research/aesthetics.md §4.4: every shorter sequence can leave a torn or empty file behind after a power loss.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+SYNC_ONCE = 16  # from so many files on, one syncfs of the disk is cheaper than an fsync a file
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+PART = _WRITE | os.O_TRUNC
+
+
+class SyncFailed(OSError):
+    """A sync said that the disk lost bytes. `parts` are removed: whoever asked the disk again would hear that all is well,
+    since Linux tells of an error once (Documentation/core-api/errseq.rst). `disk`: a whole disk said so, of whatever was
+    written to it before."""
+
+    def __init__(self, error: OSError, parts: Sequence[bytes], disk: bool) -> None:
+        super().__init__(error.errno, f"the disk lost what was written: {os.strerror(error.errno or errno.EIO)}")
+        self.parts = list(parts)
+        self.disk = disk
+
+
+class Proof(namedtuple("Proof", "inode size mtime_ns ctime_ns")):
+    """What a stat shows of a part whose bytes were proven: as long as it shows the same, they are the same.
+
+    Linux counts time for files in ticks of 1-10 ms, and two changes within one look alike; since 6.13 the first change
+    after a stat gets a time of its own (Documentation/filesystems/multigrain-ts.rst), before that one right after the
+    stat, within the tick, is not seen.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, info: os.stat_result) -> Proof:
+        return cls(info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+
+    def shown_by(self, info: os.stat_result, renamed: bool = False) -> bool:
+        """`renamed`: meanwhile, which moves the ctime."""
+        return (
+            info.st_ino == self[0]
+            and info.st_size == self[1]
+            and info.st_mtime_ns == self[2]
+            and (renamed or info.st_ctime_ns == self[3])
+        )
+
+
+class Disks:
+    """A handle of each disk that is written to, from before the first byte: a disk tells every open handle, once, of what
+    it lost since that was opened; one opened later hears of what nobody was told of (errseq.rst), and others ask, too."""
+
+    def __init__(self) -> None:
+        self._handles: dict[int, int] = {}  # by device
+
+    def watch(self, folder: bytes) -> None:
+        device = os.stat(folder).st_dev
+        if device not in self._handles:
+            self._handles[device] = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+
+    def handle(self, device: int) -> int:
+        """-1: none."""
+        return self._handles.get(device, -1)
+
+    def close(self) -> None:
+        while self._handles:
+            with suppress(OSError):  # nothing was written through it
+                os.close(self._handles.popitem()[1])
+
+
+def publish(place: bytes, pieces: Iterable[bytes]) -> None:
+    """Replace the file `place` by `pieces`, durably. The temp name is unique, so two writers cannot mix their bytes."""
+    temp = b"%s.%s.tmp" % (place, os.urandom(4).hex().encode())
+    make_folder(os.path.dirname(place))
+    handle = os.open(temp, _WRITE | os.O_EXCL, 0o644)
+    try:
+        try:
+            for piece in pieces:
+                _write(handle, piece)
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        # CRASH WINDOW: the temp file is whole but has no final name; nobody reads it, the rerun publishes again.
+        os.rename(temp, place)
+    except BaseException:  # whoever brings the pieces may give up, too
+        remove_quietly(temp)
+        raise
+    sync_folder(os.path.dirname(place))
+
+
+def publish_within(root: bytes, path: bytes, data: bytes) -> None:
+    """`publish` of `path` below `root`, through folders that are opened one by one: whoever may write there cannot lead it
+    elsewhere by a symlink. ELOOP where a folder on the way is none. What lies above `root` is trusted."""
+    folder, _, name = path.rpartition(b"/")
+    temp = b"%s.%s.tmp" % (name, os.urandom(4).hex().encode())
+    try:
+        above = _open_folder(root, folder)
+        try:
+            handle = os.open(temp, _WRITE | os.O_EXCL, 0o644, dir_fd=above)
+            try:
+                try:
+                    _write(handle, data)
+                    os.fsync(handle)
+                finally:
+                    os.close(handle)
+                # CRASH WINDOW: as in `publish`.
+                os.rename(temp, name, src_dir_fd=above, dst_dir_fd=above)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(temp, dir_fd=above)
+                raise
+            os.fsync(above)
+        finally:
+            os.close(above)
+    except OSError as error:
+        error.filename, error.filename2 = os.path.join(root, path), None
+        raise
+
+
+def _open_folder(root: bytes, path: bytes) -> int:
+    """A handle of the folder at `path` below `root`, made where it is not there."""
+    make_folder(root)
+    handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    for name in path.split(b"/"):
+        try:
+            try:
+                os.mkdir(name, 0o755, dir_fd=handle)
+                os.fsync(handle)
+            except FileExistsError:
+                pass
+            below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
+        except NotADirectoryError as error:  # what Linux says of a symlink, too
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from error
+        finally:
+            os.close(handle)
+        handle = below
+    return handle
+
+
+def write_part(place: bytes, offset: int, pieces: Iterable[bytes], sync: bool = False) -> int:
+    """Write `pieces` at `offset`, cutting what lay beyond; returns the new length. ERANGE when that would leave a hole."""
+    make_folder(os.path.dirname(place))
+    handle = os.open(place, _WRITE, 0o644)
+    try:
+        if os.fstat(handle).st_size < offset:
+            raise OSError(errno.ERANGE, "is shorter than the offset to go on from")
+        os.ftruncate(handle, offset)
+        os.lseek(handle, offset, os.SEEK_SET)
+        for piece in pieces:
+            _write(handle, piece)
+            offset += len(piece)
+        if sync:
+            os.fsync(handle)
+    finally:
+        os.close(handle)
+    return offset
+
+
+def seal(renames: Sequence[tuple[bytes, bytes]]) -> None:
+    """Make every part durable, rename all, make the folders durable. A pair that was sealed before is synced again.
+
+    Synced, because who sealed it may have died between the rename and the sync. Raises SyncFailed.
+    """
+    make_durable(renames)
+    # CRASH WINDOW: durable parts without final names, or some with: the rerun finds the rest as parts and seals them.
+    give_names(renames)
+
+
+def make_durable(renames: Sequence[tuple[bytes, bytes]], singly: bool = False, disks: Disks | None = None) -> None:
+    """The first half of `seal`. `singly`: not by one sync of the disk, however many they are. Raises SyncFailed."""
+    folders = {final.rpartition(b"/")[0] for _, final in renames}
+    if len(renames) >= SYNC_ONCE and not singly:
+        try:
+            if _sync_disks({part.rpartition(b"/")[0] for part, _ in renames}.union(folders), disks):
+                return
+        except OSError as error:
+            raise _lost(error, [part for part, _ in renames], True) from error
+    lost, last = [], OSError()
+    for part, final in renames:
+        handle = os.open(final if _sealed_before(part, final) else part, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        except OSError as error:
+            lost.append(part)
+            last = error
+        finally:
+            os.close(handle)
+    if lost:
+        raise _lost(last, lost, False)
+
+
+def give_names(
+    renames: Sequence[tuple[bytes, bytes]], same: Callable[[int], bool] | None = None, disks: Disks | None = None
+) -> list[int]:
+    """The second half of `seal`. Raises SyncFailed where the names may not last.
+
+    `same(number)`: whether what now has the name of that pair is what was proven: somebody may have put another part there
+    a moment before. Returns the numbers of those where it is not: they are parts again, or an older file stays.
+    """
+    others = []
+    for number, (part, final) in enumerate(renames):
+        named = True
+        try:
+            os.rename(part, final)
+        except FileNotFoundError:
+            if not _sealed_before(part, final):
+                raise
+            named = False
+        if same is not None and not same(number):
+            others.append(number)
+            # CRASH WINDOW: a file that nobody proved has the name; the rerun compares its digest and brings it again.
+            if named and os.path.lexists(final):
+                os.rename(final, part)
+    sync_names(renames, disks)
+    return others
+
+
+def sync_names(renames: Sequence[tuple[bytes, bytes]], disks: Disks | None) -> None:
+    """Make the folders of names that were given durable. Raises SyncFailed."""
+    folders = sorted({final.rpartition(b"/")[0] for _, final in renames})
+    try:
+        if len(folders) >= SYNC_ONCE and _sync_disks(folders, disks):
+            return
+    except OSError as error:  # it may tell of bytes that were written since the parts were made durable
+        raise SyncFailed(error, [], True) from error
+    lost, last = set(), OSError()
+    for folder in folders:
+        try:
+            sync_folder(folder)
+        except OSError as error:
+            lost.add(folder)
+            last = error
+    if lost:
+        raise SyncFailed(last, [part for part, final in renames if final.rpartition(b"/")[0] in lost], False)
+
+
+def rename(source: bytes, target: bytes) -> None:
+    """Atomic replace; both folders are durable afterwards. A source that went to `target` before is passed over."""
+    make_folder(os.path.dirname(target))
+    try:
+        os.rename(source, target)
+    except FileNotFoundError:
+        if not _sealed_before(source, target):
+            raise
+    for folder in {os.path.dirname(source), os.path.dirname(target)}:
+        sync_folder(folder)
+
+
+def make_folder(folder: bytes) -> None:
+    """Make `folder` and its parents; each new one's name is made durable in the folder above."""
+    try:
+        os.mkdir(folder, 0o755)
+    except FileExistsError:
+        if not os.path.isdir(folder):
+            raise
+        return
+    except FileNotFoundError:
+        make_folder(os.path.dirname(folder))
+        make_folder(folder)
+        return
+    sync_folder(os.path.dirname(folder))
+
+
+def make_folders(folders: Iterable[bytes]) -> None:
+    """`make_folder` of each, but what lies above them is synced once however many are new."""
+    seen, grown = set(), set()
+    try:
+        for folder in folders:
+            parent = os.path.dirname(folder)
+            if parent not in seen:
+                make_folder(parent)
+                seen.add(parent)
+            try:
+                os.mkdir(folder, 0o755)
+                grown.add(parent)
+            except FileExistsError:
+                if not os.path.isdir(folder):
+                    raise
+    finally:  # whoever goes on after an error finds those made so far, and takes their names for durable
+        for parent in grown:
+            sync_folder(parent)
+
+
+def sync_folder(folder: bytes) -> None:
+    """Make renames within a folder durable."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def remove_quietly(place: bytes) -> None:
+    """Remove a file; one that is gone already is success."""
+    try:
+        os.unlink(place)
+    except FileNotFoundError:
+        return
+
+
+def _sealed_before(part: bytes, final: bytes) -> bool:
+    """After a rename found no `part`, or no folder to put it in."""
+    return not os.path.lexists(part) and os.path.lexists(final)
+
+
+def _write(handle: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(handle, left) :]
+
+
+def _lost(error: OSError, parts: Sequence[bytes], disk: bool) -> SyncFailed:
+    for part in parts:  # a file that had its name before stays: it may be somebody's
+        remove_quietly(part)
+    return SyncFailed(error, parts, disk)
+
+
+def _sync_disks(folders: Iterable[bytes], watched: Disks | None = None) -> bool:
+    """One syncfs for each disk under `folders`; False where it is missing or, before Linux 5.8, hides write errors."""
+    system = os.uname()
+    version = [int(digits) for digits in system.release.split("-")[0].split(".")[:2] if digits.isdigit()]
+    if system.sysname != "Linux" or version < [5, 8]:
+        return False
+    try:
+        import ctypes
+    except ImportError:  # a slim python has none
+        return False
+    syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    if syncfs is None:
+        return False
+    disks = {os.stat(folder).st_dev: folder for folder in folders}
+    for device, folder in disks.items():
+        open_handle = -1 if watched is None else watched.handle(device)
+        handle = open_handle if open_handle >= 0 else os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if syncfs(handle) != 0:
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        finally:
+            if handle != open_handle:
+                os.close(handle)
+    return True

@@ -1,0 +1,241 @@
+"""A node that sends to another one by itself: its own ssh client has the receiving program at its other end.
+
+`Forward` is that line, kept for several sendings. In each the near end asks for ranges of files and for names; what is read
+goes to the other node in the frames of a push (`writer`), whose answers are handed on to the near end. Before a piece
+leaves, the near end is told what was read (READ): it judges whether that is the file it knows. Runs at the far end (see
+`server`): the standard library alone, Python 3.6.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tidemark.stores.agent import durable
+from tidemark.stores.agent.disk import Disk
+from tidemark.stores.agent.frames import (
+    ANSWERS,
+    ASK,
+    DATA,
+    DONE,
+    FAILED,
+    FILE,
+    HEAD,
+    LAST,
+    NOTHING,
+    PIECES,
+    PREFIX,
+    READ,
+    RECORD,
+    SEALS,
+    SOURCE,
+    WORDS,
+)
+from tidemark.stores.agent.reader import Ranges, widen, write_all
+
+READY = b"tidemark python3 ready"
+GREETING_LINES = 200  # of a login script
+ENDING_SECONDS = 60.0  # for the other end's last word, once nothing more is asked
+
+
+class NoRoad(Exception):
+    """Why this node does not send to the other one; its text is what was said."""
+
+
+class LineLost(Exception):
+    """To the other node. No OSError: that is what reading a file raises."""
+
+
+class Forward:
+    """`command`: the ssh client and what it is to do; `known`: the other node's line for a file of known hosts, whose path
+    goes into the command. `program`: what the other end's python3 is fed. Raises NoRoad, `seconds` at most after.
+    """
+
+    def __init__(self, command: list[str], known: str, program: bytes, seconds: float) -> None:
+        if not os.environ.get("SSH_AUTH_SOCK"):
+            raise NoRoad("its sshd forwards no agent (AllowAgentForwarding)")
+        self.child: Any = None
+        self.words = tempfile.TemporaryFile()  # noqa: SIM115 what ssh has to say; gone with us
+        handle, path = tempfile.mkstemp(prefix="tidemark-known-")
+        # CRASH WINDOW: a public key in the folder for temporary files, which the system clears.
+        try:
+            os.write(handle, known.encode())
+            self._start([word.replace("{known}", path) for word in command], program, seconds)
+        finally:
+            os.close(handle)
+            durable.remove_quietly(os.fsencode(path))
+
+    def _start(self, command: list[str], program: bytes, seconds: float) -> None:
+        pipe = subprocess.PIPE
+        try:
+            self.child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self.words, bufsize=-1)
+        except OSError as error:
+            raise NoRoad(f"it has no ssh client ({error.strerror})") from error
+        over = threading.Timer(seconds, self.child.kill)
+        over.start()
+        try:
+            self._write([program])
+            greeting = self._greeting()
+        except LineLost:
+            greeting = b""
+        finally:
+            over.cancel()
+        if greeting != READY:
+            self.close()
+            raise NoRoad(self.last_words() or "the other end starts no python3, or did not answer in time")
+        widen(self.child.stdin.fileno())
+
+    def _greeting(self) -> bytes:
+        for _ in range(GREETING_LINES):
+            line = self.child.stdout.readline()
+            if line.endswith((READY + b"\n", b"tidemark posix\n")) or not line:
+                return bytes(line[-len(READY) - 1 :].strip())
+        return b""
+
+    def close(self) -> None:
+        """The other end goes on with what it has."""
+        self.child.kill()
+        self.child.wait()
+
+    def last_words(self) -> str:
+        self.words.seek(0)
+        said = self.words.read().decode("utf-8", "backslashreplace").replace("\r", "").strip()
+        return str(said.rpartition("\n")[2])
+
+    def run(self, sending: Sending, asking: Iterable[bytes]) -> None:
+        """One sending. `asking`: words as `writer` has them; but behind the FILEs of PIECES are RANGEs to be read."""
+        asked: Any = queue.Queue()
+        ranges = Ranges(
+            sending.disk, lambda records, data: self._send(sending, records, data), sending.frame, sending.digest
+        )
+        threads = [
+            threading.Thread(target=self._work, args=(sending, ranges, asked)),
+            threading.Thread(target=self._hand_on, args=(sending,)),
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            for words in asking:
+                asked.put(words)
+        except BaseException:  # the near end is gone: nobody needs the rest
+            self.child.kill()
+            raise
+        finally:
+            asked.put(None)
+            over = threading.Timer(ENDING_SECONDS, self.child.kill)  # nobody reads on what would tell that we are given up
+            over.start()
+            for thread in threads:
+                thread.join()
+            over.cancel()
+
+    # the thread that reads and sends
+
+    def _work(self, sending: Sending, ranges: Ranges, asked: Any) -> None:
+        try:
+            self._write_frame(ASK, json.dumps(["receive", [sending.frame, sending.reserve]]).encode())
+            for words in iter(asked.get, None):
+                kind, size = WORDS.unpack_from(words)
+                sending.learn(words[WORDS.size : WORDS.size + size])
+                if kind == SEALS:
+                    self._write_frame(DATA, words)
+                else:
+                    ranges.answer(words[WORDS.size + size :])
+            self._write_frame(LAST, b"")
+        except LineLost:
+            self.child.kill()  # who reads its answers tells
+        except BaseException:
+            sys.stderr.write(traceback.format_exc())
+            sys.stderr.flush()
+            self.child.kill()
+
+    def _send(self, sending: Sending, records: bytes, data: Any) -> None:
+        notes, kept, numbers, size = [], [], {}, 0
+        for number, offset, length, trouble, kind, note, digest in RECORD.iter_unpack(records):
+            if trouble:
+                notes.append(RECORD.pack(number, offset, 0, trouble, SOURCE, note, NOTHING))
+                continue
+            notes.append(RECORD.pack(number, offset, length, 0, READ, note, digest if kind == PREFIX else NOTHING))
+            kept.append(RECORD.pack(number, offset, length, 0, kind, 0, digest))
+            numbers[number] = sending.files[number]
+            size += length
+        sending.tell(notes)
+        if kept:
+            files = b"".join(numbers.values())
+            self._write_frame(DATA, b"".join([WORDS.pack(PIECES, len(files)), files, *kept]), data[:size])
+
+    # the thread that hands on what the other end answers
+
+    def _hand_on(self, sending: Sending) -> None:
+        kind, text = self._answer()
+        while kind == DATA:
+            sending.tell([text])
+            kind, text = self._answer()
+        if kind != DONE:
+            self.close()
+            said = json.loads(text.decode())[1] if text else self.last_words()
+            sending.failed(said or "the line to the other node ended")
+
+    def _answer(self) -> tuple[int, bytes]:
+        """(FAILED, nothing) where no more comes."""
+        try:
+            head = self.child.stdout.read(HEAD.size)
+            if len(head) < HEAD.size:
+                return FAILED, b""
+            kind, words, size = HEAD.unpack(head)
+            return kind, self.child.stdout.read(words + size)[:words]
+        except OSError:
+            return FAILED, b""
+
+    def _write(self, pieces: list[Any]) -> None:
+        try:
+            write_all(self.child.stdin.fileno(), pieces)
+        except OSError as error:
+            raise LineLost from error
+
+    def _write_frame(self, kind: int, words: bytes, data: Any = b"") -> None:
+        self._write([HEAD.pack(kind, len(words), len(data)), words, data])
+
+
+class Sending:
+    """`say(kind, words)` sends a frame to the near end; from any thread, one at a time."""
+
+    def __init__(self, disk: Disk, say: Callable[[int, bytes], None], frame: int, digest: bool, reserve: int) -> None:
+        self.disk = disk
+        self.frame = frame
+        self.digest = digest
+        self.reserve = reserve
+        self.files: dict[int, bytes] = {}  # a FILE and its path, by number
+        self._say = say
+        self._door = threading.Lock()
+
+    def learn(self, files: bytes) -> None:
+        at = 0
+        while at < len(files):
+            number, name = FILE.unpack_from(files, at)[0], FILE.unpack_from(files, at)[5]
+            self.files[number] = files[at : at + FILE.size + name]
+            at += FILE.size + name
+
+    def tell(self, records: list[bytes]) -> None:
+        """The near end is gone, or has given up, where this fails: its silence ends the sending."""
+        joined = b"".join(records)
+        step = ANSWERS * RECORD.size
+        for start in range(0, max(1, len(joined)), step):  # nothing at all is a sign of life
+            self._frame(DATA, joined[start : start + step])
+
+    def failed(self, words: str) -> None:
+        self._frame(FAILED, json.dumps([0, words, None]).encode())
+
+    def _frame(self, kind: int, words: bytes) -> None:
+        with self._door:
+            try:
+                self._say(kind, words)
+            except OSError:
+                return

@@ -1,0 +1,261 @@
+"""The far end of a push, behind the line: pieces are read back and proven, whole files made durable and named in batches.
+
+Two threads, so that neither a slow disk nor a large file holds up the bytes that come. One reads every piece of a large
+file back from its part and answers it, so the digest a file gets its name by is one of what is in the part. The other makes
+a batch durable, looks whether each part is still the one that was proven, and gives the names. Runs at the far end (see
+`server`): the standard library alone, Python 3.6.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tidemark.stores.agent import durable
+from tidemark.stores.agent.block_journal import Identity, copy_at, journal_at, part_at
+from tidemark.stores.agent.disk import Disk
+from tidemark.stores.agent.frames import BARE, DIFFERS, LOST, NOTHING, RECORD, SEALED
+from tidemark.stores.agent.part_file import Differs, PartFile, digest_of, first_bad, named, still
+
+BATCH = 2000
+LOOK_SECONDS = 0.1  # between two looks at the parts' leases, while nothing comes
+GATHER_SECONDS = 0.05  # for which a batch waits to grow
+
+
+class Seal:
+    """A file that is whole here and is to get its name. `wanted`: the digest it must have, or NOTHING."""
+
+    def __init__(self, number: int, path: str, place: bytes, wanted: bytes) -> None:
+        self.number = number
+        self.path = path
+        self.place = place
+        self.wanted = wanted
+        self.digest = wanted
+        self.identity: Identity | None = None  # of a large file
+        self.part: Any = None  # PartFile of a large one whose pieces came over this connection
+        self.part_place = part_at(place)
+        self.other_place = b""  # where another connection may have left a copy of a small one
+        self.proof: Any = None  # durable.Proof of the part, once its bytes are proven
+        self.syncs_failed = 0  # `Sealing.syncs_failed` before its first byte was written
+
+
+class Sealing:
+    """`answer(records)` takes the answers, from any thread. What is asked by one thread is done in that order."""
+
+    def __init__(self, disk: Disk, answer: Callable[[list[bytes]], None]) -> None:
+        self.disk = disk
+        self.syncs_failed = 0  # of the disk; what was written before one must come again, and files are synced singly after
+        self.disks = durable.Disks()
+        self._answer = answer
+        self._lost: dict[bytes, OSError] = {}  # places of files whose parts the disk lost bytes of
+        self._open: dict[int, PartFile] = {}  # of which pieces came, by number
+        self._proving: Any = queue.Queue()
+        self._naming: Any = queue.Queue()
+        self._threads = [threading.Thread(target=self._run, args=(act,)) for act in (self._prove_next, self._name_next)]
+        for thread in self._threads:
+            thread.start()
+
+    def piece(self, number: int, part: PartFile, span: tuple[int, int], claim: tuple[int, bytes]) -> None:
+        """(offset, length) of a large file are written; `claim`: the record's kind and digest. It is answered."""
+        self._proving.put((number, part, span, claim))
+
+    def sync(self, handle: int, part: PartFile) -> None:
+        """fsync and close `handle`: bytes of a large file under way."""
+        self._naming.put((handle, part))
+
+    def seal(self, seals: list[Seal]) -> None:
+        self._proving.put(seals)
+
+    def finish(self) -> None:
+        """Returns when what was asked is proven, sealed, answered."""
+        self._proving.put(None)
+        for thread in self._threads:
+            thread.join()
+        self.disks.close()
+
+    def _run(self, act: Callable[[], bool]) -> None:
+        try:
+            while act():
+                continue
+        except BaseException:  # a bug; the near end must not wait for answers that never come
+            try:
+                sys.excepthook(*sys.exc_info())
+                sys.stderr.flush()
+            finally:
+                os._exit(1)
+
+    # the thread that proves
+
+    def _prove_next(self) -> bool:
+        """False when it was the last one."""
+        try:
+            job = self._proving.get(timeout=LOOK_SECONDS)
+        except queue.Empty:
+            for part in self._open.values():
+                part.look()
+            return True
+        if isinstance(job, tuple):
+            self._open[job[0]] = job[1]
+            self._answer([_proven_piece(*job)])
+        elif job is None:
+            self._naming.put(None)
+        else:
+            answers: list[bytes] = []
+            self._naming.put([seal for seal in job if seal.proof is not None or self._proven(seal, answers)])
+            self._answer(answers)
+        return job is not None
+
+    def _proven(self, seal: Seal, answers: list[bytes]) -> bool:
+        """The whole file has the digest it must have, wherever it is."""
+        try:
+            found = self._finished(seal) if seal.part is not None else _found(seal)
+            offset, length = first_bad(self.disk, seal.path) if not found and seal.part is not None else (0, 0)
+        except OSError as error:
+            answers.append(_lost_of(seal) if _is_lost(seal) else trouble_of(seal.number, error, SEALED))
+            return False
+        if not found:
+            answers.append(RECORD.pack(seal.number, offset, length, DIFFERS, SEALED, 0, seal.digest))
+        return found
+
+    def _finished(self, seal: Seal) -> bool:
+        self._open.pop(seal.number, None)
+        try:
+            seal.digest = seal.part.finish()
+            seal.proof = seal.part.proof
+        finally:
+            seal.part.close()
+        return seal.wanted in (NOTHING, seal.digest)
+
+    # the thread that names
+
+    def _name_next(self) -> bool:
+        batch: list[Seal] = []
+        job, deadline = self._naming.get(), 0.0
+        while job is not None:
+            if isinstance(job, tuple):
+                self._sync(*job)
+            else:
+                batch += job
+            if len(batch) >= BATCH:
+                break
+            deadline = deadline or time.monotonic() + GATHER_SECONDS
+            try:
+                job = self._naming.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                break
+        self._name(batch)
+        return job is not None
+
+    def _sync(self, handle: int, part: PartFile) -> None:
+        try:
+            os.fsync(handle)
+        except OSError as error:
+            part.condemn(error)
+        finally:
+            os.close(handle)
+
+    def _name(self, batch: list[Seal]) -> None:
+        answers: list[bytes] = []
+        kept = [seal for seal in batch if not self._in_doubt(seal, answers)]
+        try:
+            answers += self._named(kept)
+        except durable.SyncFailed as error:
+            self.syncs_failed += error.disk
+            self._lost.update((seal.place, error) for seal in kept if seal.part_place in error.parts)
+            self._name(kept)
+        except OSError as error:
+            if len(kept) > 1:  # one of them is the trouble: each alone
+                for seal in kept:
+                    self._name([seal])
+            else:
+                answers += [trouble_of(seal.number, error, SEALED) for seal in kept]
+        self._answer(answers)
+
+    def _named(self, batch: list[Seal]) -> list[bytes]:
+        # CRASH WINDOW: whole parts without final names, or some with; the rerun seals them or finds them there.
+        durable.make_durable([(seal.part_place, seal.place) for seal in batch], self.syncs_failed > 0, self.disks)
+        same = [seal for seal in batch if _still(seal)]
+        pairs = [(seal.part_place, seal.place) for seal in same]
+        for number in reversed(durable.give_names(pairs, lambda number: _named(same[number]), self.disks)):
+            del same[number]
+        # CRASH WINDOW: final names there, journals left over; `already_there` of the rerun removes them.
+        for seal in same:
+            if seal.identity is not None:
+                durable.remove_quietly(journal_at(seal.place))
+            elif seal.other_place:
+                durable.remove_quietly(seal.other_place)
+        others = [RECORD.pack(seal.number, 0, 0, errno.ESTALE, SEALED, 0, NOTHING) for seal in batch if seal not in same]
+        return [RECORD.pack(seal.number, 0, 0, 0, SEALED, 0, seal.digest) for seal in same] + others
+
+    def _in_doubt(self, seal: Seal, answers: list[bytes]) -> bool:
+        """The disk may have lost bytes of it: whatever is read back, they must come again."""
+        if not _is_lost(seal) and seal.place not in self._lost and seal.syncs_failed == self.syncs_failed:
+            return False
+        for place in (seal.part_place, journal_at(seal.place)):
+            durable.remove_quietly(place)
+        answers.append(_lost_of(seal))
+        return True
+
+
+def _proven_piece(number: int, part: PartFile, span: tuple[int, int], claim: tuple[int, bytes]) -> bytes:
+    """The answer to a piece that was written."""
+    if part.lost is not None:
+        return RECORD.pack(number, span[0], span[1], LOST, BARE, 0, NOTHING)
+    try:
+        part.check(span[0], span[1], claim[0], claim[1])
+    except Differs:
+        return RECORD.pack(number, span[0], span[1], DIFFERS, BARE, 0, NOTHING)
+    except OSError as error:
+        return trouble_of(number, error, BARE, span)
+    return RECORD.pack(number, span[0], span[1], 0, BARE, 0, NOTHING)
+
+
+def _found(seal: Seal) -> bool:
+    """Where a file is that came over another connection: under its name, when that one did not live to say so, or in a part.
+
+    Raises ESTALE where it is not. False: there is a file of that name, and it is another one.
+    """
+    copies = () if seal.identity is not None else (part_at(seal.place), copy_at(seal.place))
+    another = False
+    for place in (seal.place, *copies):
+        try:
+            found = digest_of(place)
+        except FileNotFoundError:
+            continue
+        if found is not None and found[0] == seal.wanted:
+            seal.proof = found[1]
+            seal.part_place = part_at(seal.place) + b".named" if place == seal.place else place  # where there is none
+            return True
+        if found is not None and place == seal.place:
+            seal.digest, another = found[0], True
+    if another and seal.wanted != NOTHING:
+        return False
+    raise OSError(errno.ESTALE, "is not here any more")
+
+
+def _still(seal: Seal) -> bool:
+    return still((seal.part_place, seal.place), seal.proof, seal.digest)
+
+
+def _named(seal: Seal) -> bool:
+    return named(seal.place, seal.proof, seal.digest)
+
+
+def _is_lost(seal: Seal) -> bool:
+    return seal.part is not None and seal.part.lost is not None
+
+
+def _lost_of(seal: Seal) -> bytes:
+    return RECORD.pack(seal.number, 0, 0, LOST, SEALED, 0, NOTHING)
+
+
+def trouble_of(number: int, error: OSError, kind: int, span: tuple[int, int] = (0, 0)) -> bytes:
+    """The answer about a piece, or a name. With ENOSPC comes how many bytes are free, where that is known."""
+    free = getattr(error, "free", 0)
+    return RECORD.pack(number, span[0], span[1], error.errno or errno.EIO, kind, free, NOTHING)

@@ -1,0 +1,63 @@
+"""From a store's address in the settings to an open store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tidemark.errors import PermanentError, UsageError
+from tidemark.stores.os_errors import translated
+from tidemark.stores.protocol import Store, StoreAddress, Tier, local_root, place_of, without_password
+from tidemark.stores.ssh.dial import CONNECT_SECONDS, Dialled
+
+TIERS = {"python": Tier.PYTHON, "posix": Tier.POSIX, "sftp": Tier.SFTP}
+"""What the settings' `tier` may force; "auto" is what a probe finds."""
+
+
+def open_store(address: StoreAddress, tier: Tier | None = None) -> Store:
+    """Open `address`; an sftp store is connected, its host key compared, its far end probed once.
+
+    `tier`, or else the address's, is taken instead of what the probe finds best: PermanentError where it is not there.
+
+    Opening it and its calls are tried again while the end is unreachable (`retrying`). Raises UsageError for an address
+    that cannot be, PermanentError for one that is a file, HostKeyError, PermissionDeniedError (login), UnreachableError.
+    """
+    scheme = address.url.partition(":")[0].lower()
+    if scheme == "file":
+        return _local(address.url)
+    if scheme == "sftp":
+        return _remote(address, tier or TIERS.get(address.tier))
+    shown = without_password(address.url)
+    raise UsageError(
+        f"store {shown!r} is neither file:///path nor sftp://user@host:port/path",
+        hint="./tidemark doctor checks every store of the settings",
+        subject=shown,
+    )
+
+
+def _remote(address: StoreAddress, tier: Tier | None) -> Store:
+    """What speaks SSH is loaded while the server is dialled."""
+    host, port = place_of(address.url)
+    dialled = Dialled(host, port, CONNECT_SECONDS)
+    try:
+        from tidemark.stores.open_sftp import open_sftp
+        from tidemark.stores.retrying import TRIES, RetryingStore, try_again
+
+        return RetryingStore(try_again(lambda: open_sftp(address, tier, dialled=dialled), address.tries or TRIES))
+    finally:
+        dialled.drop()
+
+
+def _local(url: str) -> Store:
+    from tidemark.stores.local import LocalStore
+
+    root = Path(local_root(url))
+    store = LocalStore(str(root))
+    with translated(store.where, ""):
+        is_file = root.exists() and not root.is_dir()
+    if is_file:
+        raise PermanentError(
+            f"store {url} is a file, not a folder",
+            hint="move the file away, or name a folder as store in the settings; ./tidemark doctor checks every store",
+            subject=url,
+        )
+    return store

@@ -1,0 +1,88 @@
+"""Open an sftp store: log in, find out what the far end can run, take the best store for it."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Sequence
+from urllib.parse import unquote, urlsplit
+
+from tidemark.errors import PermanentError, UsageError
+from tidemark.stores.protocol import Store, StoreAddress, Tier, place_of, without_password
+from tidemark.stores.python.session import start_far_end
+from tidemark.stores.python.store import PythonStore
+from tidemark.stores.ssh.connection import SshConnection
+from tidemark.stores.ssh.dial import Dialled
+from tidemark.stores.ssh.login import Limits, Login
+
+NEEDED_TOOLS = {"find", "sha256sum", "head", "tail", "rm"}
+
+
+def open_sftp(
+    address: StoreAddress, tier: Tier | None = None, limits: Limits | None = None, dialled: Dialled | None = None
+) -> Store:
+    """A connected store. `tier` is taken as given where the far end has it; PermanentError where it has not."""
+    login, root = login_of(address)
+    connection = SshConnection(login, limits or Limits(), address.nice, address.memory, dialled)
+    try:
+        return open_on(connection, root, tier)
+    except BaseException:
+        connection.drop()
+        raise
+
+
+def open_on(connection: SshConnection, root: str, tier: Tier | None = None) -> Store:
+    """A store at the far end of a connection, which is the store's from now on."""
+    login = connection.login
+    url = f"sftp://{login.name}{root or '/'}"
+    if tier is Tier.SFTP:
+        return _by_sftp(url, root, connection)
+    session, tools = start_far_end(connection, root or "/", python=tier is not Tier.POSIX)
+    if session is not None:
+        return PythonStore(url, root, connection, session)
+    if tier in (None, Tier.POSIX) and set(tools) >= NEEDED_TOOLS:
+        return _by_tools(url, root, connection, tools)
+    if tier is None:
+        return _by_sftp(url, root, connection)
+    raise PermanentError(
+        f"{login.name} cannot be used by the tier {tier.value}, which is forced: {_what_lacks(tier, tools)}",
+        hint='install what is missing there, or set tier = "auto"; ./tidemark doctor shows what a probe finds',
+        subject=login.host,
+    )
+
+
+def _by_tools(url: str, root: str, connection: SshConnection, tools: Sequence[str]) -> Store:
+    from tidemark.stores.posix.store import PosixStore  # most far ends have python3: no time for loading the others
+
+    return PosixStore(url, root, connection, tools)
+
+
+def _by_sftp(url: str, root: str, connection: SshConnection) -> Store:
+    from tidemark.stores.sftp.store import SftpStore
+
+    return SftpStore(url, root, connection)
+
+
+def _what_lacks(tier: Tier, tools: Sequence[str]) -> str:
+    """`tools`: what the far end's shell found; none: it has no shell for this login."""
+    if not tools:
+        return "the login has no shell there, SFTP only"
+    if tier is Tier.PYTHON:
+        return "its shell finds no python3 that runs our program"
+    return f"its shell finds no {', '.join(sorted(NEEDED_TOOLS.difference(tools)))}"
+
+
+def login_of(address: StoreAddress) -> tuple[Login, str]:
+    """Who logs in where, and the store's folder there. UsageError for an address that cannot be."""
+    host, port = place_of(address.url)
+    parts, shown = urlsplit(address.url), without_password(address.url)
+    root = unquote(parts.path).rstrip("/")
+    if any(part in ("..", ".") for part in root.split("/")):
+        raise UsageError(f"store {shown!r} is not sftp://user@host:port/path", subject=shown)
+    if address.connection and not address.key:
+        raise UsageError(
+            f"store {shown!r} logs in by the Airflow connection {address.connection!r}, which only Airflow knows",
+            hint="set `key` to run it by hand",
+            subject=shown,
+        )
+    user = unquote(parts.username or "") or getpass.getuser()
+    return Login(host, port, user, address.host_key, address.key), root

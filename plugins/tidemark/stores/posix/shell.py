@@ -1,0 +1,238 @@
+"""A shell at the far end that is fed commands ahead, and listings made by its `find`.
+
+The commands' outputs come as one stream, with a mark behind each. No command costs a round trip or a session of its
+own. The marks are random, so no file holds one by chance. Where a command brought fewer bytes than were agreed on,
+the mark stands in a place where it should not, and nothing behind it is read.
+
+A listing is one `find` with `-printf` for GNU's, and with `stat` for the small ones (busybox). `FindOutput` says
+what the output means. What the tools could not list is told as unlisted: what is not seen there has not vanished.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shlex
+from collections.abc import Sequence
+
+from tidemark.errors import UnreachableError
+from tidemark.stores.agent.disk import BAD_FOLDER, BAD_NAME, DEPTH, UNLISTED, show, unreached
+from tidemark.stores.protocol import Entry
+from tidemark.stores.ssh.connection import Pipe
+
+_TAKE = 8 << 20  # bytes taken from the channel at once: all there are
+
+
+class BrokenOutput(Exception):
+    """A command brought another number of bytes than it should: nothing behind it can be read."""
+
+
+class FarShell:
+    """Over a pipe to `sh`. Commands must leave their standard input alone. What a login script says first is skipped."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+        self._mark = b"\n" + secrets.token_hex(16).encode() + b"\n"
+        self._data = memoryview(b"")
+        self._tail = b""  # the last bytes handed out of the command under way
+        self._begun = False
+        self.feed(":")
+
+    def feed(self, command: str) -> None:
+        mark = self._mark.decode().strip()
+        self._pipe.write(f"{{ {command}; }} </dev/null 2>/dev/null; printf '\\n{mark}\\n'\n".encode())
+
+    def take(self, most: int) -> memoryview:
+        """Some bytes of the command under way, at least one. BrokenOutput where its output is over."""
+        if not self._data:
+            self._receive()
+        size = len(self._mark)
+        if len(self._data) <= most and (self._tail + bytes(self._data[-size:])).endswith(self._mark):
+            raise BrokenOutput
+        taken, self._data = self._data[:most], self._data[most:]
+        self._tail = (self._tail + bytes(taken[-size:]))[-size:]
+        return taken
+
+    def exactly(self, count: int) -> bytes:
+        found = b""
+        while len(found) < count:
+            found += self.take(count - len(found))
+        return found
+
+    def ended(self) -> bool:
+        """Whether the output of the command under way ends here; it is then behind us."""
+        while len(self._data) < len(self._mark):
+            if self._data and self._data != self._mark[: len(self._data)]:
+                return False
+            self._receive()
+        if self._data[: len(self._mark)] != self._mark:
+            return False
+        self._data, self._tail = self._data[len(self._mark) :], b""
+        return True
+
+    def end(self) -> None:
+        """The command under way must be over. BrokenOutput."""
+        if not self.ended():
+            raise BrokenOutput
+
+    def output(self, command: str) -> bytes:
+        """All that a command says; nothing else may be under way."""
+        self.feed(command)
+        said = bytearray()
+        while not said.endswith(self._mark):
+            if not self._data:
+                self._receive()
+            said += self._data
+            self._data = memoryview(b"")
+        return bytes(said[: -len(self._mark)])
+
+    @property
+    def open(self) -> bool:
+        return self._pipe.open
+
+    def close(self) -> None:
+        self._pipe.close()
+
+    def _receive(self) -> None:
+        came = self._came()
+        if not self._begun:
+            while self._mark not in came:
+                came += self._came()
+            self._begun = True
+            came = came.partition(self._mark)[2] or self._came()
+        self._data = memoryview(bytes(self._data) + came) if self._data else memoryview(came)
+
+    def _came(self) -> bytes:
+        came = self._pipe.read_some(_TAKE)
+        if not came:
+            raise UnreachableError(f"{self._pipe.host} ended its shell", hint="run again", subject=self._pipe.host)
+        return came
+
+
+_BROKEN = "*\n*"  # a pattern of paths that a line cannot tell
+_KINDS = {"l": "is a symlink"}
+_TROUBLE = re.compile(rb"(?:find|stat): (?:can(?:not|'t) stat\w* )?(?:'(?P<quoted>.*)'|(?P<bare>/.*)): (?P<why>[^:]+)")
+_GONE = b": No such file or directory"  # while it looked
+
+
+def find_command(places: Sequence[str], printf: bool, maxdepth: bool = True) -> str:
+    """NUL-separated records with GNU's -printf, lines without: `f<size> <mtime> <inode> <place>`, `d<place>`, `o<kind> …`
+
+    `maxdepth`: whether find knows of it; then folders that are too deep come as `d<place>` in lines, too.
+    """
+    where = " ".join(shlex.quote(place) for place in places)
+    depth = f"-maxdepth {DEPTH + 1}" if maxdepth else ""
+    if printf:
+        return (
+            f"LC_ALL=C find {where} {depth} -type f -printf 'f%s %T@ %i %p\\0' -o -type d -printf 'd%p\\0' "
+            "-o -printf 'o%y %p\\0'"
+        )
+    whole = f"{depth} ! -path {shlex.quote(_BROKEN)}"
+    deep = f"find {where} -mindepth {DEPTH + 1} {whole} -type d -exec printf 'd%s\\n' {{}} \\;; " if maxdepth else ""
+    return (
+        f"export LC_ALL=C; find {where} {whole} -type f -exec stat -c 'f%s %Y %i %n' {{}} +; [ $? -lt 126 ] || exit; "
+        f"{deep}find {where} {whole} -type l -exec printf 'ol %s\\n' {{}} \\; "
+        f"-o ! -path {shlex.quote(_BROKEN)} ! -type f ! -type d -exec printf 'oo %s\\n' {{}} \\;"
+    )
+
+
+def broken_names_command(places: Sequence[str], maxdepth: bool = True) -> str:
+    """What `find_command` without -printf leaves out: NUL-separated places whose names have a line break."""
+    depth = f"-maxdepth {DEPTH + 1}" if maxdepth else ""
+    return f"find {' '.join(map(shlex.quote, places))} {depth} -name {shlex.quote(_BROKEN)} -prune -print0"
+
+
+class FindOutput:
+    """Turns records into entries and odd paths: from places at the server to the store's. `folders`: the asked ones."""
+
+    def __init__(self, prefix: str, folders: Sequence[str] = ("",)) -> None:
+        self._prefix = prefix.encode()  # the root with its slash, taken off; absolute folders keep theirs
+        self._asked = [folder.rstrip("/") + "/" if folder else "" for folder in folders]
+        self._reached: dict[str, bool] = {}  # folders of files
+        self.entries: list[Entry] = []
+        self.odd: dict[str, str] = {}
+
+    def take(self, data: bytes, separator: bytes) -> None:
+        for record in data.split(separator):
+            kind = record[:1]
+            if kind == b"f":
+                self._file(record[1:])
+            elif kind == b"d":
+                path = self._path(record[1:] + b"/")
+                if path is not None:
+                    self._reaches(path.rstrip("/"))
+            elif kind == b"o":
+                path = self._path(record[3:])
+                if path is not None:
+                    self.odd[path] = _KINDS.get(record[1:2].decode(), "is neither file nor folder")
+
+    def broken(self, data: bytes) -> None:
+        for place in data.split(b"\0")[:-1]:
+            path = self._path(place)
+            if path is not None:
+                self.odd[path] = "has a line break in its name, and the find there has no -printf to tell of it"
+
+    def refused(self, errors: bytes, folders: Sequence[str]) -> None:
+        """What the tools could not look at is no listed folder: what is not seen there has not vanished. Words that name no
+        path may mean any of `folders`."""
+        for line in errors.splitlines():
+            if not line.startswith((b"find: ", b"stat: ")) or b": warning: " in line.lower() or line.endswith(_GONE):
+                continue
+            match = _TROUBLE.fullmatch(line)
+            if match is None:
+                self.odd.update(dict.fromkeys(folders, f"{UNLISTED}{line.decode(errors='replace')}"))
+                continue
+            path = self._path(match["quoted"] or match["bare"])
+            if path is not None:
+                self.odd[path] = f"{UNLISTED}{match['why'].decode(errors='replace')}"
+
+    def _file(self, record: bytes) -> None:
+        try:
+            size, mtime, inode, place = record.split(b" ", 3)
+            facts = int(size), int(mtime.partition(b".")[0]), int(inode)
+        except ValueError:
+            self.odd[show(record)] = "its name cannot be read from the listing"
+            return
+        path = self._path(place)
+        if path is not None and self._reaches(path.rpartition("/")[0]):
+            self.entries.append(Entry(path, *facts))
+
+    def _reaches(self, folder: str) -> bool:
+        """Whether a folder is looked into; the outermost that is not is told."""
+        known = self._reached.get(folder)
+        if known is None:
+            asked = next((asked for asked in self._asked if folder.startswith(asked)), folder + "/")
+            depth = folder.count("/") - asked.count("/") + 1
+            if depth > DEPTH + 1:
+                known = self._reaches("/".join(folder.split("/")[: asked.count("/") + DEPTH + 1]))
+            elif why := unreached(folder, depth):
+                known = False
+                if self._reaches(folder.rpartition("/")[0]):
+                    self.odd[folder] = UNLISTED + why
+            else:
+                known = True
+            self._reached[folder] = known
+        return known
+
+    def _path(self, place: bytes) -> str | None:
+        if self._prefix and place.startswith(self._prefix):
+            place = place[len(self._prefix) :]
+        try:
+            return place.decode()
+        except UnicodeDecodeError:
+            path, is_folder = _first_unreadable(place)
+            self.odd[path] = BAD_FOLDER if is_folder else BAD_NAME
+            return None
+
+
+def _first_unreadable(place: bytes) -> tuple[str, bool]:
+    """Up to the first component that is not UTF-8, and whether that is a folder: all below it is one trouble."""
+    kept: list[str] = []
+    parts = place.split(b"/")
+    for part in parts:
+        kept.append(show(part))
+        try:
+            part.decode()
+        except UnicodeDecodeError:
+            break
+    return "/".join(kept), len(kept) < len(parts)

@@ -1,0 +1,164 @@
+"""Make the text of the far end's program out of our own modules, so that both ends run the same lines.
+
+Comments, docstrings, annotations and the imports that only those need are cut out of the text (Python 3.6 cannot evaluate
+our annotations; those of names inside a function it never does), the rest is what stands in the modules. `command` starts
+it when python3 is there, and says which POSIX tools there are when it is not: one round trip finds the tier.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from typing import NamedTuple
+
+from tidemark.stores.agent.limits import MEMORY_BYTES
+
+READING = ("durable", "frames", "disk", "reader", "limits", "server")
+WRITING = ("block_journal", "part_file", "publisher", "writer")
+FORWARDING = ("forward",)
+MODULES = READING + WRITING + FORWARDING
+"""What reading needs goes first and is as much as may cross at once before anything is acknowledged: it is up a round trip
+sooner. What only writing needs is behind it on the way, and made into modules when something is to be written. What sends to
+other nodes goes to those alone that do."""
+
+TOOLS = ("find", "stat", "sha256sum", "head", "tail", "rm", "sync", "tar", "dd")
+
+_PARSING = threading.Lock()
+"""Two threads in `ast.parse` at once make Python 3.11 fail with "AST constructor recursion depth mismatch"."""
+
+_MAKING = threading.Lock()
+
+_LOAD = "import sys,zlib;r=sys.stdin.buffer;exec(zlib.decompress(r.read(int(r.readline()))))"
+
+_START = """
+import sys, zlib
+def _module(name, text=""):
+    module = sys.modules[name] = type(sys)(name)
+    exec(compile(text, name, "exec"), module.__dict__)
+    return module
+def _modules(texts):
+    for name, text in texts:
+        setattr(agent, name, _module("tidemark.stores.agent." + name, text))
+agent = [_module(name) for name in ("tidemark", "tidemark.stores", "tidemark.stores.agent")][-1]
+_modules({texts!r})
+agent.server.serve({root!r}, lambda packed: _modules(eval(zlib.decompress(packed).decode())), {memory})
+"""
+
+
+def lowered(nice: int) -> str:
+    """What a script of the far end's begins with so that it and what it starts step back, as far as the tools there let it.
+
+    `nice` 1 … 19, and with it the lowest priority at the disk of those that are served at all; 0: as it is.
+    """
+    return f"renice -n {nice} -p $$ >/dev/null 2>&1; ionice -c 2 -n 7 -p $$ >/dev/null 2>&1; " if nice else ""
+
+
+def command(python: bool = True, nice: int = 0) -> str:
+    """One line for the far end's shell, whichever it is. `python=False` asks for the POSIX tools alone."""
+    alone = "MALLOC_ARENA_MAX=1; export MALLOC_ARENA_MAX"  # each thread's would count against the program's memory
+    start = f'command -v python3 >/dev/null 2>&1 && {alone} && exec python3 -I -S -c "{_LOAD}"; ' if python else ""
+    tools = "; ".join(f"command -v {tool} >/dev/null 2>&1 && printf {tool}\\ " for tool in TOOLS)
+    find = 'find / -maxdepth 0 >/dev/null 2>&1 && printf maxdepth\\ ; find / -maxdepth 0 -printf "printf " 2>/dev/null'
+    return f"sh -c '{lowered(nice)}{start}echo tidemark posix; {tools}; {find}; echo'"
+
+
+def begin_making() -> None:
+    """Make the program's text beside whoever waits for a line meanwhile: it costs as much as a round trip."""
+    threading.Thread(target=_texts, name="tidemark-program", daemon=True).start()
+
+
+def program(root: str, memory: int = MEMORY_BYTES) -> tuple[bytes, bytes]:
+    """What follows on the program's standard input: its length in a line, then itself, compressed; its rest likewise.
+    `memory`: bytes that it may take; 0: as its system lets it.
+
+    To be written one after the other: SSH hands over nothing of a packet before all of it is there.
+    """
+    texts = _texts()
+    first, rest = texts[: len(READING)], texts[len(READING) : -len(FORWARDING)]
+    return _measured(_START.format(texts=first, root=root, memory=memory)), _measured(repr(rest))
+
+
+def forwarding() -> bytes:
+    """What a program that is to send to another node lacks, compressed."""
+    return zlib.compress(repr(_texts()[-len(FORWARDING) :]).encode(), 9)
+
+
+def _measured(text: str) -> bytes:
+    packed = zlib.compress(text.encode(), 9)
+    return b"%d\n" % len(packed) + packed
+
+
+def _texts() -> tuple[tuple[str, str], ...]:
+    with _MAKING:  # a cache by itself lets two threads make the same
+        return tuple((name, _bare(name)) for name in MODULES)
+
+
+@functools.cache
+def _bare(name: str) -> str:
+    text = (resources.files("tidemark.stores.agent") / f"{name}.py").read_text(
+        encoding="utf-8"
+    )  # on an executor out of a zip
+    lines = text.encode().split(b"\n")
+    for cut in sorted(_cuts(_parsed(text).body), reverse=True):
+        first, last = lines[cut.line - 1], lines[cut.end_line - 1]
+        lines[cut.line - 1 : cut.end_line] = [
+            first[: cut.column] + cut.instead + last[cut.end_column :],
+            *[b""] * (cut.end_line - cut.line),  # a traceback's line numbers are those of the module
+        ]
+    kept = [b"" if line.lstrip().startswith(b"#") else line for line in lines]  # no text of ours spans lines
+    return b"\n".join(kept).decode()
+
+
+def _parsed(text: str) -> ast.Module:
+    with _PARSING:
+        try:
+            return ast.parse(text)
+        except SystemError:  # somebody else's thread was parsing
+            return ast.parse(text)
+
+
+class _Cut(NamedTuple):
+    """A piece of source text and what stands there instead. Lines count from 1, columns are bytes."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    instead: bytes = b""
+
+
+def _cuts(body: Sequence[ast.stmt], in_function: bool = False) -> Iterator[_Cut]:
+    """Annotations of functions, and of names outside of them; imports that only they need; docstrings."""
+    for node in body:
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):  # a docstring
+            yield _Cut(node.lineno, node.col_offset, *_end(node), b"pass")
+        elif isinstance(node, ast.FunctionDef):
+            yield from _signature_cuts(node)
+        elif isinstance(node, ast.AnnAssign) and not in_function:
+            if node.value is None:
+                yield _Cut(node.lineno, node.col_offset, *_end(node), b"pass")
+            else:
+                yield _Cut(*_end(node.target), node.value.lineno, node.value.col_offset, b" = ")
+        elif isinstance(node, ast.ImportFrom) and node.module in ("__future__", "typing", "collections.abc"):
+            yield _Cut(node.lineno, node.col_offset, *_end(node), b"pass")
+        inside = in_function or isinstance(node, ast.FunctionDef)
+        for part in ("body", "orelse", "finalbody"):
+            yield from _cuts(getattr(node, part, None) or (), inside)
+        for handler in getattr(node, "handlers", ()):
+            yield from _cuts(handler.body, inside)
+
+
+def _signature_cuts(node: ast.FunctionDef) -> Iterator[_Cut]:
+    for argument in (*node.args.args, *node.args.kwonlyargs):
+        if argument.annotation is not None:
+            yield _Cut(argument.lineno, argument.col_offset + len(argument.arg.encode()), *_end(argument))
+    if node.returns is not None:
+        yield _Cut(node.returns.lineno, node.returns.col_offset, *_end(node.returns), b"None")  # what any Python knows
+
+
+def _end(node: ast.expr | ast.stmt | ast.arg) -> tuple[int, int]:
+    return int(node.end_lineno or 0), int(node.end_col_offset or 0)

@@ -1,0 +1,54 @@
+"""A pipe to the agent in a child process on this machine, as a connection has one to a far end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+_CHILD = "import sys; sys.path[:0] = sys.argv[1:2]; from tidemark.stores.agent.server import serve; serve(sys.argv[2])"
+_PACKAGES = str(Path(__file__).resolve().parents[3])
+
+
+class ChildPipe:
+    """Bytes to and from `agent.server` in a child on this machine. It ends when its pipes close, with us at the latest."""
+
+    host = "this machine"
+
+    def __init__(self, root: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _CHILD, _PACKAGES, root],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "MALLOC_ARENA_MAX": "1"},
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None  # both are pipes
+        self._to, self._from = self._process.stdin, self._process.stdout
+
+    @property
+    def open(self) -> bool:
+        return self._process.poll() is None
+
+    def write(self, data: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError):  # it died: reading finds that out, and can say so
+            self._to.write(data)
+            self._to.flush()
+
+    def read(self, size: int, *, patient: bool = False) -> bytes:
+        return self._from.read(size)
+
+    def read_line(self) -> bytes:
+        return self._from.readline()
+
+    def errors(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._from.close()
+        with contextlib.suppress(BrokenPipeError):  # what it never read was still buffered
+            self._to.close()

@@ -1,0 +1,451 @@
+"""What an SFTP session does with files: contents, links and renames; entries, trees and folders.
+
+Reads and writes are pipelined, with every status read. Writes can be made durable with `fsync@openssh.com` where the
+server has it. Hard links go by OpenSSH's extension and raise an error without it. A rename replaces its target
+atomically where the server has posix-rename; elsewhere the old target is removed first. `SftpFolders` tells about
+names: entries of paths and folders, whole trees, folders made and removed. Folders cannot be synced over SFTP.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import stat as modes
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from tidemark.stores.agent.disk import BAD_FOLDER, BAD_NAME, UNLISTED, show, unreached
+from tidemark.stores.protocol import Entry
+from tidemark.stores.sftp.protocol import (
+    CLOSE,
+    CREATE,
+    EOF,
+    EXTENDED,
+    FOR_READ,
+    FOR_WRITE,
+    FSETSTAT,
+    FSTAT,
+    FSYNC,
+    HARDLINK,
+    LSTAT,
+    MKDIR,
+    NO_ATTRIBUTES,
+    NO_SUCH_FILE,
+    OPEN,
+    OPENDIR,
+    READDIR,
+    REMOVE,
+    RENAME,
+    RENAME_OVER,
+    RMDIR,
+    STATVFS,
+    WRITE,
+    Attributes,
+    Reply,
+    SftpWire,
+    mode_attribute,
+    size_attribute,
+    text,
+)
+from tidemark.stores.sftp.read_stream import Place, ReadFlow
+from tidemark.stores.sftp.session import BulkWire
+from tidemark.stores.sftp.write_stream import PartStream
+
+WRITE_AHEAD = 8 << 20  # bytes handed on, not known to be written
+
+
+class SftpFiles:
+    """Places are absolute paths at the server, looked at before: they are regular files, or not there."""
+
+    def __init__(self, wire: BulkWire) -> None:
+        self.wire = wire
+
+    def stream(self, place: str, offset: int, length: int, size: int) -> Iterator[bytes]:
+        """`length` bytes from `offset` in pieces of at most `size`, many READs ahead. ERANGE where the file ends before."""
+        for _, data, trouble in ReadFlow(self.wire).stream(iter([Place(0, place, offset, length)])):
+            if trouble is not None:
+                raise trouble
+            for start in range(0, len(data), size):
+                yield bytes(data[start : start + size])
+
+    def read_range(self, place: str, offset: int, length: int) -> bytes:
+        """As much of it as there is."""
+        found = b""
+        for _, data, trouble in ReadFlow(self.wire).stream(iter([Place(0, place, offset, length)])):
+            if trouble is not None and trouble.errno != errno.ERANGE:
+                raise trouble
+            found += data
+        return found
+
+    def read_whole(self, places: Sequence[str], lengths: Sequence[int]) -> list[bytes | None]:
+        """The first `lengths[i]` bytes of each file, fewer where it ends before; None for what is gone."""
+        found: list[bytes | None] = [None] * len(places)
+        wants = (Place(number, place, 0, lengths[number]) for number, place in enumerate(places))
+        for number, data, trouble in ReadFlow(self.wire).stream(wants):
+            if trouble is None:
+                found[number] = (found[number] or b"") + bytes(data)
+            elif trouble.errno not in (errno.ENOENT, errno.ERANGE):
+                raise trouble
+        return found
+
+    def digests(self, wants: Sequence[Place]) -> list[str | None]:
+        """SHA-256 of each, by reading them; None where one is gone or shorter than that."""
+        totals = [hashlib.sha256() for _ in wants]
+        bad: set[int] = set()
+        for number, data, trouble in ReadFlow(self.wire).stream(iter(wants)):
+            totals[number].update(data)
+            if trouble is not None:
+                if trouble.errno not in (errno.ENOENT, errno.ERANGE):
+                    raise trouble
+                bad.add(number)
+        return [None if number in bad else total.hexdigest() for number, total in enumerate(totals)]
+
+    def write(self, place: str, offset: int, pieces: Iterable[bytes], sync: bool) -> int:
+        """Write from `offset`, cutting what lay beyond; the new length. ERANGE when that would leave a hole."""
+        handle = self._open(place, FOR_WRITE | CREATE)
+        wire = self.wire
+        writing = _Writing()
+        try:
+            there = wire.ask(FSTAT, text(handle)).attributes().size
+            if there < offset:
+                raise OSError(errno.ERANGE, "is shorter than the offset to go on from", place)
+            if there > offset:  # some servers cut nothing: those that make files alone need not
+                wire.ask(FSETSTAT, text(handle) + size_attribute(offset)).check()
+            for piece in pieces:
+                for start in range(0, len(piece), wire.write_size):
+                    data = memoryview(piece)[start : start + wire.write_size]
+                    writing.post(wire, handle, offset, data)
+                    offset += len(data)
+                if writing.failure is not None:
+                    break
+            writing.settle(wire)
+            if sync and FSYNC in wire.extensions:
+                wire.ask(EXTENDED, text(FSYNC) + text(handle)).check()
+        finally:
+            wire.ask(CLOSE, text(handle))
+        return offset
+
+    def write_whole(self, files: Sequence[tuple[str, bytes]]) -> None:
+        """Make many small files, all in flight at once."""
+        stream = PartStream(self.wire, WRITE_AHEAD)
+        parts = []
+        for place, data in files:
+            parts.append(stream.open(place))
+            stream.write(parts[-1], data)
+            stream.close(parts[-1])
+        stream.settle(parts)
+        for part in parts:
+            if part.trouble is not None:
+                raise part.trouble
+
+    def sync(self, places: Sequence[str]) -> None:
+        """fsync each file's content, where the server can."""
+        if FSYNC not in self.wire.extensions:
+            return
+        for place in places:
+            self._post_open(place, FOR_READ, self._sync_and_close)
+        self.wire.settle()
+
+    def link(self, pairs: Sequence[tuple[str, str]]) -> None:
+        if pairs and HARDLINK not in self.wire.extensions:
+            raise OSError(errno.EOPNOTSUPP, "the SFTP server makes no hard links", pairs[0][1])
+        for source, target in pairs:
+            self.wire.post(EXTENDED, text(HARDLINK) + text(source) + text(target), Reply.check)
+        self.wire.settle()
+
+    def rename_over(self, pairs: Sequence[tuple[str, str]]) -> list[int | None]:
+        """Replace each target in one step; how many bytes each has then, None where that did not work."""
+        sizes: list[int | None] = [None] * len(pairs)
+        if RENAME_OVER not in self.wire.extensions:
+            return sizes
+
+        def answered(number: int, reply: Reply) -> None:
+            if reply.failure() is None:
+                sizes[number] = -1  # until it was looked at
+
+        def looked(number: int, reply: Reply) -> None:
+            if sizes[number] is not None and reply.failure() is None:
+                sizes[number] = reply.attributes().size
+
+        for number, (source, target) in enumerate(pairs):
+            payload = text(RENAME_OVER) + text(source) + text(target)
+            self.wire.post(EXTENDED, payload, lambda reply, number=number: answered(number, reply))  # type: ignore[misc]
+            self.wire.post(LSTAT, text(target), lambda reply, number=number: looked(number, reply))  # type: ignore[misc]
+        self.wire.settle()
+        return sizes
+
+    def rename(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Replace each target; atomic where the server has posix-rename."""
+        if RENAME_OVER in self.wire.extensions:
+            for source, target in pairs:
+                self.wire.post(EXTENDED, text(RENAME_OVER) + text(source) + text(target), Reply.check)
+            self.wire.settle()
+            return
+        for source, target in pairs:
+            if self.wire.ask(RENAME, text(source) + text(target)).failure() is not None:
+                # CRASH WINDOW: the old target is gone, the source still there under its temp name; the rerun renames it.
+                self.wire.ask(REMOVE, text(target)).check((NO_SUCH_FILE,))
+                self.wire.ask(RENAME, text(source) + text(target)).check()
+
+    def free_bytes(self, place: str) -> int | None:
+        """None where the server cannot say or `place` does not exist."""
+        if STATVFS not in self.wire.extensions:
+            return None
+        reply = self.wire.ask(EXTENDED, text(STATVFS) + text(place))
+        if reply.failure() is not None or len(reply.body) < 40:
+            return None
+        _, fragment, _, _, available = struct.unpack_from(">QQQQQ", reply.body)
+        return int(fragment * available)
+
+    def _open(self, place: str, flags: int) -> bytes:
+        return self.wire.ask(OPEN, _opening(place, flags)).string()
+
+    def _post_open(self, place: str, flags: int, opened: Callable[[bytes], None]) -> None:
+        self.wire.post(OPEN, _opening(place, flags), lambda reply: opened(reply.string()))
+
+    def _sync_and_close(self, handle: bytes) -> None:
+        self.wire.post(EXTENDED, text(FSYNC) + text(handle), Reply.check)
+        self.wire.post(CLOSE, text(handle), lambda _reply: None)
+
+
+class _Writing:
+    """The WRITEs of one file. What fails is this file's trouble: it never waits in the session for another one."""
+
+    def __init__(self) -> None:
+        self.failure: OSError | None = None
+        self._waits_for = self._on_way = 0
+
+    def post(self, wire: BulkWire, handle: bytes, offset: int, data: memoryview) -> None:
+        size = len(data)
+
+        def written(reply: Reply) -> None:
+            self._waits_for -= 1
+            self._on_way -= size
+            self.failure = self.failure or reply.failure()
+
+        self._waits_for += 1
+        self._on_way += size
+        wire.post_data(WRITE, text(handle) + struct.pack(">Q", offset), data, written)
+        while self._on_way > WRITE_AHEAD:
+            wire.step()
+
+    def settle(self, wire: BulkWire) -> None:
+        """Returns when all are answered; raises the first failure."""
+        while self._waits_for:
+            wire.step()
+        if self.failure is not None:
+            raise self.failure
+
+
+def _opening(place: str, flags: int) -> bytes:
+    return text(place) + struct.pack(">I", flags) + NO_ATTRIBUTES
+
+
+_FOLDERS = 8  # folders read at a time
+_AHEAD = 8  # READDIRs in flight a folder: a large folder must not cost a round trip a hundred names
+
+
+class SftpFolders:
+    """Places are absolute paths at the server; `root` itself is trusted, what lies below it may be no symlink."""
+
+    def __init__(self, wire: SftpWire, root: str) -> None:
+        self.wire = wire
+        self.root = root.rstrip("/")
+
+    def place(self, path: str) -> str:
+        return path if path.startswith("/") else (f"{self.root}/{path}" if path else self.root or "/")
+
+    def attributes(self, places: Sequence[str]) -> list[Attributes | None]:
+        """Of each place, symlinks not followed; None where there is nothing."""
+        found: list[Attributes | None] = [None] * len(places)
+        failed: list[OSError] = []
+        left = len(places)
+
+        def note(number: int, reply: Reply) -> None:
+            nonlocal left
+            left -= 1
+            failure = reply.failure((NO_SUCH_FILE,))
+            if failure is not None:
+                failed.append(OSError(failure.errno, failure.strerror, places[number]))
+            elif not reply.is_status(NO_SUCH_FILE):
+                found[number] = reply.attributes()
+
+        for number, place in enumerate(places):
+            self.wire.post(LSTAT, text(place), lambda reply, number=number: note(number, reply))  # type: ignore[misc]
+        while left:  # not for what else is under way: a stream goes on meanwhile
+            self.wire.step()
+        if failed:
+            raise failed[0]
+        return found
+
+    def entries(self, paths: Sequence[str]) -> list[Entry | None]:
+        """Of each path that is a regular file below real folders."""
+        plain = self.plain(paths)
+        found = self.attributes([self.place(path) for path in paths])
+        return [
+            Entry(path, facts.size, facts.mtime) if facts and path in plain and modes.S_ISREG(facts.mode) else None
+            for path, facts in zip(paths, found, strict=True)
+        ]
+
+    def plain(self, paths: Iterable[str]) -> set[str]:
+        """Those of `paths` that have no symlink and no file above them below the root."""
+        paths = list(paths)
+        above = sorted({folder for path in paths for folder in self._above(path)})
+        facts = dict(zip(above, self.attributes([self.place(folder) for folder in above]), strict=True))
+        bad = {folder for folder, found in facts.items() if found is not None and not modes.S_ISDIR(found.mode)}
+        return {path for path in paths if bad.isdisjoint(self._above(path))}
+
+    def make(self, folders: Iterable[str]) -> None:
+        """Make folders and their parents, "" the root. ELOOP where a symlink is in the way, EEXIST where a file is."""
+        above = {part for place in map(self.place, folders) for part in (*_parents(place), place)}
+        places = sorted(above - {"/"}, key=lambda place: place.count("/"))
+        facts = dict(zip(places, self.attributes(places), strict=True))
+        for place in places:
+            found = facts[place]
+            if found is None:
+                reply = self.wire.ask(MKDIR, text(place) + mode_attribute(0o755))
+                if reply.failure() is not None:
+                    self._settle_for_existing(place, reply)
+            elif modes.S_ISLNK(found.mode):
+                if place.startswith(self.root + "/") and place != self.root:
+                    raise OSError(errno.ELOOP, "is a symlink", place)
+            elif not modes.S_ISDIR(found.mode):
+                raise OSError(errno.EEXIST, "is no folder", place)
+
+    def names(self, folder: str) -> list[bytes]:
+        found: list[bytes] = []
+        if folder and folder not in self.plain([folder]):
+            return found
+        facts = self.attributes([self.place(folder)])[0]
+        if facts is None or (folder and not modes.S_ISDIR(facts.mode)):
+            return found
+        self._read_folder(
+            self.place(folder), lambda name, _facts: found.append(name), lambda reply: reply.check(), lambda: None
+        )
+        self.wire.settle()
+        return found
+
+    def walk(
+        self, folders: Sequence[str], entries: list[Entry], odd: list[tuple[str, str]], deep: bool = False
+    ) -> list[str]:
+        """All regular files below `folders` into `entries`, what is strange into `odd`; the folders, parents first. `deep`:
+        however deep they are."""
+        seen: list[str] = []
+        waiting = [(folder, 0) for folder in folders]
+        active = [0]
+
+        def enter_next() -> None:
+            while waiting and active[0] < _FOLDERS:
+                active[0] += 1
+                enter(*waiting.pop())
+
+        def left() -> None:
+            active[0] -= 1
+            enter_next()
+
+        def enter(path: str, depth: int) -> None:
+            seen.append(path)
+            prefix = path + "/" if path and path != "/" else path
+
+            def one(name: bytes, facts: Attributes) -> None:
+                try:
+                    below = prefix + name.decode()
+                except UnicodeDecodeError:
+                    odd.append((prefix + show(name), BAD_FOLDER if modes.S_ISDIR(facts.mode) else BAD_NAME))
+                    return
+                if modes.S_ISREG(facts.mode):
+                    entries.append(Entry(below, facts.size, facts.mtime))
+                elif modes.S_ISDIR(facts.mode):
+                    why = "" if deep else unreached(below, depth + 1)
+                    if why:
+                        odd.append((below, UNLISTED + why))
+                    else:
+                        waiting.append((below, depth + 1))
+                else:
+                    link = modes.S_ISLNK(facts.mode)
+                    odd.append((below, "is a symlink" if link else "is neither file nor folder"))
+
+            def refused(reply: Reply) -> None:
+                if not reply.is_status(NO_SUCH_FILE):  # else it went away while we looked
+                    odd.append((path, f"{UNLISTED}{getattr(reply.failure(), 'strerror', '')}"))
+
+            self._read_folder(self.place(path), one, refused, left)
+
+        enter_next()
+        self.wire.settle()
+        return seen
+
+    def remove_tree(self, folder: str) -> None:
+        facts = self.attributes([self.place(folder)])[0]
+        if facts is None:
+            return
+        if not modes.S_ISDIR(facts.mode):
+            self.remove([folder])
+            return
+        entries: list[Entry] = []
+        odd: list[tuple[str, str]] = []
+        folders = self.walk([folder], entries, odd, deep=True)
+        self.remove([entry.path for entry in entries])
+        self.remove([path for path, reason in odd if reason.startswith("is ")])
+        for inner in sorted(folders, key=lambda path: -path.count("/")):
+            self.wire.post(RMDIR, text(self.place(inner)), lambda reply: reply.check((NO_SUCH_FILE,)))
+        self.wire.settle()
+
+    def remove(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            self.wire.post(REMOVE, text(self.place(path)), lambda reply: reply.check((NO_SUCH_FILE,)))
+        self.wire.settle()
+
+    def _read_folder(
+        self,
+        place: str,
+        one: Callable[[bytes, Attributes], None],
+        refused: Callable[[Reply], None],
+        left: Callable[[], None],
+    ) -> None:
+        """Post what reads one folder: `one` for each name, `refused` for a failure, `left` at the end, in any case."""
+        wire = self.wire
+
+        def opened(reply: Reply) -> None:
+            if reply.failure() is not None:
+                left()
+                refused(reply)
+                return
+            handle = reply.string()
+            ahead = [_AHEAD]
+
+            def listed(reply: Reply) -> None:
+                if reply.failure() is None:
+                    for name, facts in reply.names():
+                        if name not in (b".", b".."):
+                            one(name, facts)
+                    wire.post(READDIR, text(handle), listed)
+                    return
+                ahead[0] -= 1
+                if ahead[0] == 0:
+                    wire.post(CLOSE, text(handle), lambda _reply: None)
+                    left()
+                if not reply.is_status(EOF):
+                    refused(reply)
+
+            for _ in range(_AHEAD):
+                wire.post(READDIR, text(handle), listed)
+
+        wire.post(OPENDIR, text(place), opened)
+
+    def _settle_for_existing(self, place: str, reply: Reply) -> None:
+        """Somebody else may have made it meanwhile."""
+        facts = self.attributes([place])[0]
+        if facts is None or not modes.S_ISDIR(facts.mode):
+            reply.check()
+
+    def _above(self, path: str) -> list[str]:
+        if path.startswith("/"):
+            return []
+        parts = path.split("/")[:-1]
+        return ["/".join(parts[: end + 1]) for end in range(len(parts))]
+
+
+def _parents(place: str) -> list[str]:
+    parts = place.strip("/").split("/")[:-1]
+    return ["/" + "/".join(parts[: end + 1]) for end in range(len(parts))]

@@ -1,0 +1,139 @@
+"""An SFTP session with few copies: replies are decrypted where they are cut, data goes out without being joined.
+
+The session is `protocol`'s; only how its bytes come and go is another, where the packet layer is ours
+(`stores.ssh.packets`). Half of a plain session's CPU time goes into copies of the data (research/transfer.md §1.2).
+"""
+
+from __future__ import annotations
+
+import queue
+import struct
+
+from tidemark.errors import UnreachableError
+from tidemark.stores.sftp.protocol import DATA, Reply, SftpWire, Then
+from tidemark.stores.ssh.connection import Pipe
+from tidemark.stores.ssh.lean_paramiko import paramiko
+from tidemark.stores.ssh.sink import MARGIN, PACKET_ROOM, BulkSink
+
+_LARGE = 1 << 17  # bytes of data from which on a reply keeps its slab; smaller ones are copied out
+_TOGETHER = 1 << 14  # bytes of requests
+_MOST = (1 << 18) + 1024  # we ask for no larger reply
+_SLABS = 8  # kept for use again
+_LENGTH = struct.Struct(">I")
+_HEAD = struct.Struct(">IBI")
+
+
+Came = bytes | memoryview  # a reply without its length, a view of a slab where it is large
+
+
+class ReplySink(BulkSink):
+    """Cuts a channel's bytes into replies. It never waits for a slab: how many large replies are on their way is up to who
+    asks for them, and who is still sending must not be kept from hearing that the far end's window is open again."""
+
+    def __init__(self, channel: paramiko.Channel) -> None:
+        super().__init__(channel, _MOST, 1, lambda _frame: None)
+        self.came: queue.SimpleQueue[list[Came] | None] = queue.SimpleQueue()
+        self.need = MARGIN + _LENGTH.size
+
+    def cut(self) -> None:
+        found: list[Came] = []
+        while self.end >= self.need and not self.over:
+            (size,) = _LENGTH.unpack_from(self.slab, self.start)
+            body = self.start + _LENGTH.size
+            whole = body + size
+            if not 5 <= size <= _MOST:
+                raise paramiko.SSHException("a reply of the SFTP server has an impossible length")
+            if self.end < whole:
+                self.need = whole
+                break
+            if size < _LARGE or self.slab[body] != DATA:
+                found.append(bytes(self.slab[body:whole]))
+                self.start = whole
+            else:
+                slab, rest = self.slab, self.slab[whole : self.end]
+                self._begin(self._next_slab(), rest)
+                found.append(memoryview(slab)[body:whole])
+            self.need = self.start + _LENGTH.size
+        if max(self.need, self.end) + PACKET_ROOM > len(self.slab):  # nothing but what lies behind `start` is in use
+            missing = self.need - self.start
+            self._begin(self.slab, self.slab[self.start : self.end])
+            self.need = self.start + missing
+        if found:
+            self.came.put(found)
+
+    def lost(self) -> None:
+        if not self.over:
+            self.over = True
+            self.came.put(None)
+
+    def give_back(self, slab: bytearray) -> None:
+        if self.free.qsize() < _SLABS:
+            self.free.put(slab)
+
+    def _begin(self, slab: bytearray, rest: bytes | bytearray) -> None:
+        self.slab = slab
+        slab[MARGIN : MARGIN + len(rest)] = rest
+        self.start, self.end = MARGIN, MARGIN + len(rest)
+
+    def _next_slab(self) -> bytearray:
+        try:
+            return self.free.get_nowait()
+        except queue.Empty:
+            return bytearray(self.room)
+
+
+class BulkWire(SftpWire):
+    """The data of a reply may be a view: whoever is done with it says so by `release`, or lets it go.
+
+    `replies`: false where the channel shares its connection with another one that has more to bring.
+    """
+
+    in_flight = 512  # a small file is few bytes and several requests
+
+    def __init__(self, pipe: Pipe, replies: bool = True) -> None:
+        self._sink: ReplySink | None = None
+        self._arrived: list[Came] = []  # taken from the sink, the next one last
+        super().__init__(pipe)
+        if replies:
+            self._sink = pipe.divert(ReplySink)
+
+    def post_data(self, kind: int, head: bytes, data: bytes | memoryview, then: Then) -> None:
+        """`post` of a request that ends with `data`, which is on its way when the call returns."""
+        number = self._numbered(then)
+        waiting, self._pending = self._pending, bytearray()
+        waiting += _HEAD.pack(len(head) + 4 + len(data) + 5, kind, number) + head + _LENGTH.pack(len(data))
+        self._pipe.send_bulk([memoryview(waiting), data])
+
+    def _flush(self) -> None:
+        """What the replies that are here make us ask goes out together."""
+        if self._sink is None or len(self._pending) >= _TOGETHER or not (self._arrived or not self._sink.came.empty()):
+            super()._flush()
+
+    def release(self, data: bytes | memoryview) -> None:
+        """Nothing of a reply's data is needed any more."""
+        if self._sink is not None and isinstance(data, memoryview) and isinstance(data.obj, bytearray):
+            self._sink.give_back(data.obj)
+
+    def _receive(self) -> tuple[int, Reply]:
+        if self._sink is None:
+            return super()._receive()
+        if not self._arrived:
+            self._arrived = self._next_replies(self._sink)
+        body = self._arrived.pop()
+        return _LENGTH.unpack_from(body, 1)[0], Reply(body[0], body[5:])  # type: ignore[arg-type]
+
+    def _next_replies(self, sink: ReplySink) -> list[Came]:
+        silent = 0.0
+        while True:
+            try:
+                found = sink.came.get(timeout=self._pipe.stall)
+                break
+            except queue.Empty:
+                silent += self._pipe.stall
+                if silent >= self._pipe.silence or not self._pipe.connected:
+                    self._pipe.give_up()
+        if found is None:
+            sink.came.put(None)  # for whoever asks again
+            raise UnreachableError(f"{self._pipe.host} ended its SFTP session", hint="run again", subject=self._pipe.host)
+        found.reverse()
+        return found

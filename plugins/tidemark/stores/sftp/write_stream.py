@@ -1,0 +1,233 @@
+"""Parts of many files written over an SFTP session: opened, written, made durable and closed in one stream of requests.
+
+Every status is read; what fails is the file's whose request it was. Nothing waits for an answer but `settle`, and who hands
+on more than may be lost when the line is cut.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from tidemark.stores.sftp.protocol import (
+    CLOSE,
+    CREATE,
+    EOF,
+    EXCLUSIVE,
+    EXTENDED,
+    FOR_READ,
+    FOR_WRITE,
+    FSETSTAT,
+    FSYNC,
+    NO_ATTRIBUTES,
+    OPEN,
+    READ,
+    REMOVE,
+    TRUNCATE,
+    WRITE,
+    Reply,
+    size_attribute,
+    text,
+)
+from tidemark.stores.sftp.session import BulkWire
+
+_NEW = FOR_WRITE | CREATE | EXCLUSIVE | TRUNCATE  # some servers overlook EXCLUSIVE: then nothing of an older file stays
+
+
+class Part:
+    """A file being written. `fresh`: a new file; else one that exists, cut to `offset` and written on."""
+
+    def __init__(self, place: str, offset: int, fresh: bool) -> None:
+        self.place = place
+        self.offset = offset
+        self.fresh = fresh
+        self.written = offset  # the server said so
+        self.trouble: OSError | None = None
+        self.waits_for = 0  # answers
+        self.read_back = b""  # of a file that is read at its end
+        self._handle = b""
+        self._held: list[Callable[[], None]] = []  # what is to be asked once it is open
+        self._tried = False
+        self._closing = False
+        self._reads_back = False
+
+
+class PartStream:
+    """`most`: bytes that may be on their way, not known to be kept."""
+
+    def __init__(self, wire: BulkWire, most: int) -> None:
+        self._wire = wire
+        self._most = most
+        self._on_way = 0
+        self._handles = self._closing = 0
+        self._syncs = FSYNC in wire.extensions
+
+    @property
+    def handles(self) -> int:
+        """Parts that are open at the server, opening or closing."""
+        return self._handles
+
+    def spare(self, most: int) -> None:
+        """Returns when fewer than `most` are open, or none of those that are is about to be closed."""
+        while self._handles >= most and self._closing:
+            self._wire.step()
+
+    def open(self, place: str, offset: int = 0, fresh: bool = True) -> Part:
+        part = Part(place, offset, fresh)
+        self._handles += 1
+        self._open(part)
+        return part
+
+    def write(self, part: Part, data: bytes | memoryview) -> None:
+        """The next bytes. They are on their way, or copied, when the call returns."""
+        step = self._wire.write_size
+        for start in range(0, len(data), step):
+            piece = data[start : start + step]
+            offset, part.offset = part.offset, part.offset + len(piece)
+            self._on_way += len(piece)
+            if part._handle:
+                self._post_write(part, offset, piece)
+            else:
+                kept = bytes(piece)
+                self._then(part, lambda offset=offset, kept=kept: self._post_write(part, offset, kept))  # type: ignore[misc]
+            while self._on_way > self._most:
+                self._wire.step()
+
+    def sync(self, part: Part) -> None:
+        """Make durable what was written so far."""
+        if self._syncs:
+            self._then(part, lambda: self._post(part, EXTENDED, text(FSYNC) + text(part._handle), self._synced))
+
+    def end(self, part: Part, read_back: bool = False) -> None:
+        """Make it durable and close it; with `read_back` read it again, all of it into memory.
+
+        By a handle of its own: servers made with Go's pkg/sftp (rclone's, and others) take a READ on one that writes for a
+        WRITE of zeros.
+        """
+        self.sync(part)
+        part._reads_back = read_back
+        self.close(part)
+
+    def close(self, part: Part) -> None:
+        if not part._closing:
+            part._closing = True
+            self._closing += 1
+            self._then(part, lambda: self._end_of(part))
+
+    def settle(self, parts: list[Part]) -> None:
+        """Returns when all that was asked for these is answered."""
+        for part in parts:
+            while part.waits_for:
+                self._wire.step()
+
+    def _open(self, part: Part) -> None:
+        self._post_open(part, _NEW if part.fresh else FOR_WRITE, self._opened)
+
+    def _post_open(self, part: Part, flags: int, then: Callable[[Part, Reply], None]) -> None:
+        self._post(part, OPEN, text(part.place) + struct.pack(">I", flags) + NO_ATTRIBUTES, then)
+
+    def _opened(self, part: Part, reply: Reply) -> None:
+        failed = reply.failure()
+        if failed is not None and part.fresh and not part._tried and failed.errno not in (errno.ENOENT, errno.EACCES):
+            part._tried = True  # there is one of an earlier try, or a symlink: it goes away, nothing is written into it
+            self._post(part, REMOVE, text(part.place), lambda part, _reply: self._open(part))
+            return
+        if failed is not None:
+            part.trouble = OSError(failed.errno, failed.strerror, part.place)
+        else:
+            part._handle = bytes(reply.string())
+            if not part.fresh:  # a server that cuts nothing: what lies behind is written over, or found by the proof
+                self._post(part, FSETSTAT, text(part._handle) + size_attribute(part.offset), lambda _part, _reply: None)
+        held, part._held = part._held, []
+        for act in held:
+            act()
+
+    def _end_of(self, part: Part) -> None:
+        if part._handle:
+            self._post(part, CLOSE, text(part._handle), self._closed)
+        else:  # it was never open
+            self._over()
+
+    def _closed(self, part: Part, reply: Reply) -> None:
+        self._checked(part, reply)
+        if part._reads_back and part.trouble is None:
+            part._reads_back = False
+            self._post_open(part, FOR_READ, self._opened_again)
+        else:
+            self._over()
+
+    def _over(self) -> None:
+        self._handles -= 1
+        self._closing -= 1
+
+    def _then(self, part: Part, act: Callable[[], None]) -> None:
+        """Once the part is open; where it could not be opened there is nothing to ask."""
+        if part._handle or part.trouble is not None:
+            act()
+        else:
+            part._held.append(act)
+
+    def _post_write(self, part: Part, offset: int, data: bytes | memoryview) -> None:
+        size = len(data)
+        if not part._handle or part.trouble is not None:
+            self._on_way -= size
+            return
+
+        def written(reply: Reply) -> None:
+            part.waits_for -= 1
+            self._on_way -= size
+            part.written += size
+            self._note(part, reply.failure())
+
+        part.waits_for += 1
+        self._wire.post_data(WRITE, text(part._handle) + struct.pack(">Q", offset), data, written)
+
+    def _post(self, part: Part, kind: int, payload: bytes, then: Callable[[Part, Reply], Any]) -> None:
+        if kind not in (OPEN, REMOVE) and not part._handle:
+            return
+
+        def answered(reply: Reply) -> None:
+            part.waits_for -= 1
+            then(part, reply)
+
+        part.waits_for += 1
+        self._wire.post(kind, payload, answered)
+
+    def _checked(self, part: Part, reply: Reply) -> None:
+        self._note(part, reply.failure())
+
+    def _synced(self, part: Part, reply: Reply) -> None:
+        """A disk tells once of bytes that it lost: a part that would be gone on from, and synced again, is removed."""
+        if reply.failure() is not None:
+            # CRASH WINDOW: a line cut here leaves the part, which the rerun goes on from: nobody hears of it any more.
+            self._post(part, REMOVE, text(part.place), lambda _part, _reply: None)
+        self._checked(part, reply)
+
+    def _opened_again(self, part: Part, reply: Reply) -> None:
+        self._checked(part, reply)
+        if part.trouble is None:
+            part._handle = bytes(reply.string())
+            self._read_on(part)
+        else:
+            self._over()
+
+    def _read_on(self, part: Part) -> None:
+        ask = struct.pack(">QI", len(part.read_back), self._wire.read_size)
+        self._post(part, READ, text(part._handle) + ask, self._came_back)
+
+    def _came_back(self, part: Part, reply: Reply) -> None:
+        self._note(part, reply.failure((EOF,)))
+        data = b"" if part.trouble is not None or reply.is_status(EOF) else reply.string()
+        part.read_back += data
+        self._wire.release(data)
+        if data and len(part.read_back) < part.offset:  # a server may bring fewer bytes than were asked for
+            self._read_on(part)
+        else:
+            self._end_of(part)
+
+    @staticmethod
+    def _note(part: Part, failed: OSError | None) -> None:
+        if failed is not None and part.trouble is None:
+            part.trouble = OSError(failed.errno, failed.strerror, part.place)

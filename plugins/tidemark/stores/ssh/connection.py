@@ -1,0 +1,382 @@
+"""One SSH connection and the pipes of its channels: a time limit on every wait, made again when lost.
+
+How it logs in stands in `login`. paramiko by itself waits for ever on a stalled link (research/transfer.md §6). So
+every channel here has a timeout. A far end that may be silent because it computes is asked for a sign of life
+instead. What paramiko and the socket raise comes out as UnreachableError, HostKeyError or PermissionDeniedError, and
+names the host.
+
+A `Pipe` is what a command or a subsystem at the far end reads and writes, over a channel of its own. Several
+channels may be open at once, from several threads. A connection that is lost loses its pipes; `drop` ends it for all
+of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import NoReturn, TypeVar
+
+from tidemark.errors import UnreachableError
+from tidemark.stores.agent.limits import MEMORY_BYTES
+from tidemark.stores.ssh.dial import Dialled
+from tidemark.stores.ssh.lean_paramiko import paramiko
+from tidemark.stores.ssh.login import Limits, Login, connect, said_at_login
+from tidemark.stores.ssh.packets import BulkPacketizer, TcpInfo, tcp_info
+from tidemark.stores.ssh.sink import BulkSink, Frame
+from tidemark.stores.ssh.transport import BulkSender, SshTransport
+
+WINDOW = 1 << 25  # bytes in flight towards us before the far end waits
+PACKET = 1 << 15
+
+logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its tracebacks are our errors' business
+
+
+class SshConnection:
+    """Connects at the first use, and again after `drop`. Several channels may be open at once, from several threads."""
+
+    def __init__(
+        self, login: Login, limits: Limits, nice: int = 0, memory: int = MEMORY_BYTES, dialled: Dialled | None = None
+    ) -> None:
+        self.login = login
+        self.limits = limits
+        self.nice = nice  # of what we run at the far end, 0 … 19
+        self.memory = memory  # bytes that our program may take there; 0: no limit
+        self._dialled = dialled  # for the first login
+        self._transport: SshTransport | None = None
+        self._further: list[SshTransport] = []  # for one session each
+        self._lock = threading.RLock()
+        self._round_trip = 0.0  # the last one known: a connection that was cut does not make the line a short one
+
+    def another(self) -> SshConnection:
+        """To the same server, as the same user; not connected yet."""
+        return SshConnection(self.login, self.limits, self.nice, self.memory)
+
+    def open_pipe(
+        self, command: str = "", subsystem: str = "", agent: Callable[[paramiko.Channel], None] | None = None
+    ) -> Pipe:
+        """A channel that runs `command`, or the named subsystem. `agent` serves who asks there for an SSH agent."""
+        with self.speaking("opening a session"):
+            transport, channel = self._open_session()
+            channel.settimeout(self.limits.stall)
+            try:
+                if subsystem:
+                    with self._deadline(transport):
+                        channel.invoke_subsystem(subsystem)
+                else:
+                    if agent is not None:
+                        channel.request_forward_agent(agent)
+                    transport.execute(channel, command)
+            except BaseException:
+                with suppress(EOFError, OSError, paramiko.SSHException):
+                    channel.close()
+                self.close_further(transport)
+                raise
+            return Pipe(self, transport, channel)
+
+    def keys(self) -> tuple[paramiko.PKey, paramiko.PKey]:
+        """The server's own key, compared with the settings, and the one that logged in there."""
+        with self.speaking("asking for its keys"):
+            transport = self._connected()
+            return transport.get_remote_server_key(), transport.auth_handler.private_key
+
+    def _open_session(self) -> tuple[SshTransport, paramiko.Channel]:
+        """MaxSessions counts the sessions of a connection: one too many gets a connection of its own."""
+        transport = self._connected()
+        try:
+            return transport, transport.open_session(WINDOW, PACKET, self.limits.stall)
+        except paramiko.ChannelException:
+            further = connect(self.login, self.limits)
+            self._further.append(further)
+        try:
+            return further, further.open_session(WINDOW, PACKET, self.limits.stall)
+        except BaseException:
+            self.close_further(further)
+            raise
+
+    def close_further(self, transport: SshTransport) -> None:
+        """Close a connection that was made for one session; leave the one that all share."""
+        with self._lock:
+            if transport not in self._further:
+                return
+            self._further.remove(transport)
+        transport.close()
+
+    def drop(self) -> None:
+        """Close the connection and every channel on it; the next use connects again."""
+        with self._lock:
+            open_now = [*self._further, *([self._transport] if self._transport else [])]
+            self._transport = None
+            self._further.clear()
+        if self._dialled is not None:
+            self._dialled.drop()
+        for transport in open_now:
+            with suppress(OSError):  # wakes its thread, for which `close` waits
+                transport.sock.shutdown(socket.SHUT_RDWR)
+            transport.close()
+
+    @contextmanager
+    def _deadline(self, transport: SshTransport) -> Iterator[None]:
+        """TimeoutError when the block takes longer than the stall limit. paramiko waits for ever for some answers."""
+        over = threading.Event()
+
+        def end() -> None:
+            over.set()
+            transport.close()
+
+        timer = threading.Timer(self.limits.stall, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except paramiko.SSHException:
+            if over.is_set():
+                raise TimeoutError from None
+            raise
+        finally:
+            timer.cancel()
+
+    def alive(self, transport: SshTransport) -> bool:
+        """Whether the server answers a question on this connection within the stall limit."""
+        if not transport.is_active():
+            return False
+        asking = threading.Thread(target=self._ask, args=(transport,), daemon=True)
+        asking.start()
+        asking.join(self.limits.stall)
+        return not asking.is_alive() and transport.is_active()
+
+    def line(self) -> tuple[float, int]:
+        """(round trip in seconds, packets lost so far, either way), by the kernel; zeros where it does not tell.
+
+        What was lost towards us shows as packets that came out of order, what was lost from us was sent again. The round
+        trip is the last connection's where there is none now.
+        """
+        info = self._told_by_kernel()
+        self._round_trip = info.round_trip or self._round_trip
+        return self._round_trip, info.lost
+
+    def moved(self) -> int:
+        """Bytes that came or that the other end has, by the kernel: of packets that are not whole yet, too; 0 where it
+        does not tell."""
+        info = self._told_by_kernel()
+        return info.acknowledged + info.received
+
+    def _told_by_kernel(self) -> TcpInfo:
+        transport = self._transport
+        return tcp_info(transport.sock if transport is not None else None)
+
+    @contextmanager
+    def speaking(self, doing: str) -> Iterator[None]:
+        """Translate what the connection raises inside the block. One that was silent too long is not used again."""
+        try:
+            yield
+        except paramiko.ChannelException as refused:
+            raise UnreachableError(
+                f"{self.login.name} refuses another session while {doing}: {refused}",
+                hint="does its sshd_config allow sessions (MaxSessions) to this account?",
+                subject=self.login.host,
+            ) from refused
+        except (EOFError, TimeoutError, paramiko.SSHException, OSError) as broken:
+            if isinstance(broken, TimeoutError):
+                self.drop()
+            raise UnreachableError(
+                f"{self.login.name} {_what_happened(broken)} while {doing}" + "".join(getattr(broken, "__notes__", ())),
+                hint="check the network and sshd there; ./tidemark doctor checks the login",
+                subject=self.login.host,
+            ) from broken
+
+    def _ask(self, transport: SshTransport) -> None:
+        try:
+            transport.global_request("keepalive@openssh.com", wait=True)
+        except (OSError, EOFError, paramiko.SSHException):
+            return  # `alive` looks at the transport, which is closed now
+
+    def _connected(self) -> SshTransport:
+        with self._lock:
+            if self._transport is None or not self._transport.is_active():
+                dialled, self._dialled = self._dialled, None
+                self._transport = connect(self.login, self.limits, dialled)
+                self.line()  # remembers its round trip
+            return self._transport
+
+
+def _what_happened(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "did not answer in time"
+    if isinstance(error, ConnectionRefusedError):
+        return "refuses connections"
+    if isinstance(error, socket.gaierror):
+        return f"has a name that nobody knows here ({error.strerror})"
+    if isinstance(error, EOFError):
+        return "closed the connection"
+    return f"dropped the connection ({str(error) or type(error).__name__})"
+
+
+Sink = TypeVar("Sink", bound=BulkSink)
+
+_RECEIVE = 1 << 18
+
+
+class Pipe:
+    """Bytes to and from a command or subsystem at the far end."""
+
+    def __init__(self, connection: SshConnection, transport: paramiko.Transport, channel: paramiko.Channel) -> None:
+        self._connection = connection
+        self._transport = transport
+        self._channel = channel
+        self._buffer = bytearray()
+        self._bulk: BulkSender | None = None
+
+    @property
+    def host(self) -> str:
+        return self._connection.login.name
+
+    @property
+    def open(self) -> bool:
+        return not self._channel.closed and not self._channel.eof_received
+
+    @property
+    def refused(self) -> bool:
+        """The server said that it does not run it."""
+        return bool(getattr(self._channel, "refused", False))
+
+    @property
+    def connected(self) -> bool:
+        """The server is there, whatever became of the command. Asks it."""
+        return self._connection.alive(self._transport)
+
+    def take_over(self, room: int, slabs: int, deliver: Callable[[Frame | None], None]) -> BulkSink | None:
+        """Frames of up to `room` bytes go to `deliver` from now on (see `packets`); None where only `read` works."""
+        packetizer = self._channel.transport.packetizer
+        if self._buffer or not isinstance(packetizer, BulkPacketizer) or not packetizer.fast:
+            return None
+        packetizer.sink = sink = BulkSink(self._channel, room, slabs, deliver)
+        return sink
+
+    def divert(self, make: Callable[[paramiko.Channel], Sink]) -> Sink | None:
+        """The channel's bytes go to a sink of another kind from now on; None where only `read` works."""
+        packetizer = self._channel.transport.packetizer
+        if self._buffer or not isinstance(packetizer, BulkPacketizer) or not packetizer.fast:
+            return None
+        packetizer.sink = sink = make(self._channel)
+        return sink
+
+    @property
+    def stall(self) -> float:
+        """Seconds after which silence is looked into."""
+        return self._connection.limits.stall
+
+    @property
+    def silence(self) -> float:
+        """Seconds after which silence is not borne any more, though the server is there."""
+        return self._connection.limits.silence
+
+    def give_up(self) -> NoReturn:
+        """Nothing came for too long: raises UnreachableError, and the connection is not used again."""
+        with self._connection.speaking("waiting for its answer"):
+            raise TimeoutError
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        with self._connection.speaking("sending"):
+            self._channel.sendall(data)
+
+    def send_bulk(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """All bytes of `pieces`, without joining them where the packet layer is ours. From one thread at a time."""
+        with self._connection.speaking("sending"):
+            packetizer = self._channel.transport.packetizer
+            if isinstance(packetizer, BulkPacketizer) and packetizer.fast_out:
+                self._bulk = self._bulk or BulkSender(self._channel, packetizer)
+                self._bulk.send(pieces)
+            else:
+                for piece in pieces:
+                    self._channel.sendall(piece)
+
+    def end_input(self) -> None:
+        with self._connection.speaking("sending"):
+            self._channel.shutdown_write()
+
+    def read(self, count: int, *, patient: bool = False) -> bytes:
+        """Exactly `count` bytes, fewer at the end of the stream. `patient`: the far end may compute in silence."""
+        while len(self._buffer) < count:
+            got = self._receive(patient)
+            if not got:
+                break
+            self._buffer += got
+        data = bytes(memoryview(self._buffer)[:count])
+        del self._buffer[:count]
+        return data
+
+    def read_some(self, most: int) -> bytes:
+        """What there is, up to `most` bytes; waits for the first, with patience. b"" at the end of the stream."""
+        if self._buffer:
+            return self.read(min(most, len(self._buffer)))
+        return self._receive(True, most)
+
+    def read_line(self, limit: int = 65_536) -> bytes:
+        """Up to and with the next newline; what there is when the stream ends or `limit` bytes had none."""
+        while b"\n" not in self._buffer and len(self._buffer) < limit:
+            got = self._receive(False)
+            if not got:
+                break
+            self._buffer += got
+        end = self._buffer.find(b"\n") + 1
+        return self.read(end or len(self._buffer))
+
+    def read_all(self) -> bytes:
+        while got := self._receive(True):
+            self._buffer += got
+        data = bytes(self._buffer)
+        self._buffer.clear()
+        return data
+
+    def errors(self) -> str:
+        """What the command said on its standard error, after its output ended."""
+        said = b""
+        with self._connection.speaking("waiting for its words"):
+            while got := self._channel.recv_stderr(_RECEIVE):
+                said += got
+        return said.decode("utf-8", "backslashreplace")
+
+    @property
+    def banner(self) -> str:
+        """What the server said before it let us in."""
+        return said_at_login(self._transport)
+
+    def last_words(self) -> str:
+        """The last line of what the command said on its standard error so far; waits for nothing."""
+        said = b""
+        with suppress(EOFError, OSError, paramiko.SSHException):
+            while self._channel.recv_stderr_ready():
+                said += self._channel.recv_stderr(_RECEIVE)
+        return said.decode("utf-8", "backslashreplace").strip().rpartition("\n")[2]
+
+    def close(self) -> None:
+        with suppress(EOFError, OSError, paramiko.SSHException):  # a connection that broke is closed already
+            self._channel.close()
+        self._connection.close_further(self._transport)
+
+    def _receive(self, patient: bool, most: int = _RECEIVE) -> bytes:
+        """Who is patient waits as long as the server is there, but not for ever: behind it the far end may hang."""
+        limits, began = self._connection.limits, time.monotonic()
+        while True:
+            try:
+                with self._connection.speaking("waiting for its answer"):
+                    return self._try_receive(most)
+            except _Silent as silent:
+                over = time.monotonic() - began >= limits.silence
+                if not patient or over or not self._connection.alive(self._transport):
+                    with self._connection.speaking("waiting for its answer"):
+                        raise TimeoutError from silent
+
+    def _try_receive(self, most: int) -> bytes:
+        try:
+            return bytes(self._channel.recv(most))
+        except TimeoutError:
+            raise _Silent from None
+
+
+class _Silent(Exception):
+    """Nothing came within the stall limit."""
