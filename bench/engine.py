@@ -40,7 +40,7 @@ def run() -> int:
     opening = [threading.Thread(target=open_end, args=(number,)) for number in range(2)]
     for one in opening:
         one.start()
-    from tidemark.stores.transfer import Failed, SendItem, SendOptions, send
+    from tidemark.transfer.engine import Failed, SendItem, SendOptions, send
 
     for one in opening:
         one.join()

@@ -16,12 +16,13 @@ from tests.e2e.store_ends import address
 from tests.services import bad_disk
 from tests.services.processes import descendants, soon
 from tests.services.sshd import FarEnd, Sshd
-from tidemark.stores import line, schedule
 from tidemark.stores.local import LocalStore
 from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Store, Tier
 from tidemark.stores.ssh.login import Limits
-from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.stream import connections as line
+from tidemark.transfer.stream import schedule
 
 MB = 1 << 20
 LONG_AGO = 1_600_000_000

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.engine_world import World
-from tidemark.stores.transfer import SendItem
+from tidemark.transfer.engine import SendItem
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
 PROGRAM = """
 import json, os, sys
 from tidemark.stores.open import open_store; from tidemark.stores.protocol import StoreAddress
-from tidemark.stores.transfer import Failed, SendItem, SendOptions, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, send
 source, target, items, options = json.loads(sys.argv[1])
 ends = [open_store(StoreAddress(*end)) for end in (source, target)]
 for one in send(*ends, [SendItem(*item) for item in items], SendOptions(**options)):

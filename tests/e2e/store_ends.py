@@ -16,7 +16,7 @@ from tidemark.stores.local import LocalStore
 from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Store, StoreAddress, Tier
 from tidemark.stores.ssh.login import Limits
-from tidemark.stores.transfer import SendItem, SendOptions
+from tidemark.transfer.engine import SendItem, SendOptions
 
 TIERS = [Tier.PYTHON, Tier.POSIX, Tier.SFTP]
 FASTEST_FIRST = [Tier.PYTHON, *(pytest.param(tier, marks=pytest.mark.full) for tier in TIERS[1:])]

@@ -18,7 +18,7 @@ from tests.services.wire import Wire
 from tidemark.stores.local import LocalStore
 from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Tier
-from tidemark.stores.transfer import SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import SendItem, SendOptions, Sent, send
 
 pytestmark = pytest.mark.real("sshd")
 

@@ -14,11 +14,11 @@ from tests.e2e.store_ends import address
 from tests.services.processes import descendants, soon
 from tests.services.sshd import Sshd
 from tests.services.wire import Wire
-from tidemark.stores import line
 from tidemark.stores.local import LocalStore
 from tidemark.stores.open import open_store
 from tidemark.stores.protocol import Tier
-from tidemark.stores.transfer import SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import SendItem, SendOptions, Sent, send
+from tidemark.transfer.stream import connections as line
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 

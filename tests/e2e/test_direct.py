@@ -20,14 +20,14 @@ from tests.services.processes import descendants, wait_until
 from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
 from tidemark.errors import DiskFullError, HostKeyError
-from tidemark.stores import direct
 from tidemark.stores.agent.block_journal import journal_of, part_of
 from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Store
 from tidemark.stores.python.store import PythonStore
-from tidemark.stores.road import road_between
 from tidemark.stores.ssh.login import Limits
-from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.route import road_between
+from tidemark.transfer.stream import direct
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 
@@ -350,7 +350,7 @@ def test_a_target_that_the_source_does_not_reach_is_relayed(nodes: Nodes, monkey
 
 
 def test_a_key_that_the_source_may_not_log_in_with_is_relayed(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemark.stores.lent_keys.Asked._is_login", lambda *_: False)
+    monkeypatch.setattr("tidemark.transfer.stream.direct.Asked._is_login", lambda *_: False)
     assert_relayed(nodes, "Permission denied")
 
 

@@ -19,7 +19,7 @@ from tidemark.stores.agent.block_journal import journal_of
 from tidemark.stores.local import LocalStore
 from tidemark.stores.protocol import Range, Store, Tier
 from tidemark.stores.python.store import PythonStore
-from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 WAYS = pytest.mark.parametrize("way", ["pull", "push"])

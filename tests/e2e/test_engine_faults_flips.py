@@ -21,7 +21,7 @@ from tests.services.wire import Wire
 from tidemark.errors import CorruptionError
 from tidemark.stores.agent.block_journal import part_of
 from tidemark.stores.protocol import Tier
-from tidemark.stores.transfer import Failed, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendOptions, Sent, send
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses", "compiler")]
 WAYS = pytest.mark.parametrize("way", ["pull", "push"])

@@ -16,7 +16,7 @@ from tests.services.wire import Wire
 from tidemark.errors import UnreachableError
 from tidemark.stores.protocol import Tier
 from tidemark.stores.ssh.login import Limits
-from tidemark.stores.transfer import Failed, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendOptions, Sent, send
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 WAYS = pytest.mark.parametrize("way", ["pull", "push"])

@@ -18,7 +18,7 @@ from tests.services.sshd import FarEnd, Sshd, make_key
 from tests.services.wire import Wire
 from tidemark.errors import HostKeyError, PermissionDeniedError, TidemarkError
 from tidemark.stores.open import open_store
-from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 WAYS = pytest.mark.parametrize("way", ["pull", "push"])

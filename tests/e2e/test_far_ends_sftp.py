@@ -18,7 +18,7 @@ from tidemark.errors import UnreachableError
 from tidemark.stores.local import LocalStore
 from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Tier
-from tidemark.stores.transfer import Failed, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendOptions, Sent, send
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 

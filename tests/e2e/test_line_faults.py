@@ -18,8 +18,6 @@ from tests.services.processes import descendants, soon
 from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
 from tidemark.errors import HostKeyError, Retry, UnreachableError
-from tidemark.stores import file_deadline, line, sealing
-from tidemark.stores.carrier import open_another
 from tidemark.stores.local import LocalStore
 from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Store, Tier
@@ -27,7 +25,11 @@ from tidemark.stores.python import bundle as far_source
 from tidemark.stores.python.store import PythonStore
 from tidemark.stores.ssh.connection import SshConnection
 from tidemark.stores.ssh.login import Limits
-from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer import limits as file_deadline
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.stream import connections as line
+from tidemark.transfer.stream import publish as sealing
+from tidemark.transfer.stream.connection import open_another
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 
@@ -356,7 +358,7 @@ def test_a_bug_while_a_connection_is_opened_is_not_silent(
     far = sshd.new_folder("far")
     items = write(far, *[4 * BLOCK] * 4)
     store = opened(sshd, far)
-    monkeypatch.setattr("tidemark.stores.carrier.start_far_end", lambda *_: 1 // 0)
+    monkeypatch.setattr("tidemark.transfer.stream.connection.start_far_end", lambda *_: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         list(send(store, LocalStore(str(tmp_path)), items, SendOptions(BLOCK, bandwidth=1e6)))
     store.close()

@@ -15,7 +15,7 @@ from tidemark.stores.local import LocalStore
 from tidemark.stores.open import open_store
 from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Tier
-from tidemark.stores.transfer import SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import SendItem, SendOptions, Sent, send
 
 pytestmark = pytest.mark.real("sshd")
 HANDLES = 256  # of a process of the server

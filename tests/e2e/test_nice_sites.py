@@ -17,7 +17,7 @@ from tests.services.sshd import FarEnd, Sshd
 from tidemark.stores.local import LocalStore
 from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Tier
-from tidemark.stores.transfer import SendItem, SendOptions, send
+from tidemark.transfer.engine import SendItem, SendOptions, send
 
 pytestmark = pytest.mark.real("sshd")
 

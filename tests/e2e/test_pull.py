@@ -15,13 +15,14 @@ from tests.e2e.store_ends import address
 from tests.services.processes import soon
 from tests.services.sshd import Sshd
 from tests.services.wire import Wire
-from tidemark.stores import pull, retrying
+from tidemark.stores import retrying
 from tidemark.stores.agent import durable, part_file
 from tidemark.stores.local import LocalStore
 from tidemark.stores.open import open_store
 from tidemark.stores.protocol import Store
-from tidemark.stores.proving import ProvenPart
-from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.stream import pull
+from tidemark.transfer.stream.verify import ProvenPart
 
 pytestmark = pytest.mark.real("sshd")
 

@@ -19,9 +19,9 @@ from tidemark.stores.agent import reader as far_stream
 from tidemark.stores.agent.block_journal import part_of
 from tidemark.stores.local import LocalStore
 from tidemark.stores.open_sftp import open_sftp
-from tidemark.stores.push_carrier import PushCarrier, Seal
 from tidemark.stores.python.store import PythonStore
-from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.stream.push_connection import PushCarrier, Seal
 
 pytestmark = pytest.mark.real("sshd")
 MB = 1 << 20

@@ -18,18 +18,18 @@ from tests.e2e.store_ends import QUICK, address, ends
 from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
 from tidemark.errors import DiskFullError, PermissionDeniedError, SourceVanishedError
-from tidemark.stores import relay_room
 from tidemark.stores.agent import durable
 from tidemark.stores.agent import part_file as head_room
-from tidemark.stores.disk_target import DiskTarget
 from tidemark.stores.local import LocalStore
 from tidemark.stores.open import open_store
 from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.posix import read_stream as posix_flow
 from tidemark.stores.posix.read_stream import range_command
 from tidemark.stores.protocol import Tier
-from tidemark.stores.sftp_target import SftpTarget
-from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.relay import relay as relay_room
+from tidemark.transfer.relay.disk_target import DiskTarget
+from tidemark.transfer.relay.sftp_target import SftpTarget
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 

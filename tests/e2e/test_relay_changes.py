@@ -14,7 +14,7 @@ from tests.e2e.engine_world import LONG_AGO, World
 from tests.e2e.store_ends import ends
 from tests.services.sshd import Sshd
 from tidemark.stores.protocol import Tier
-from tidemark.stores.transfer import SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import SendItem, SendOptions, Sent, send
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 

@@ -22,13 +22,15 @@ from tests.e2e.sending_process import PLUGINS, PROGRAM
 from tests.services.sshd import Sshd
 from tests.services.wire import Wire
 from tidemark.errors import SourceVanishedError
-from tidemark.stores import line, proving, pull
 from tidemark.stores.agent import part_file
 from tidemark.stores.agent.block_journal import Block, Identity, decode, header, journal_at, part_at
 from tidemark.stores.agent.disk import Disk
-from tidemark.stores.file_deadline import FileDeadlines
-from tidemark.stores.schedule import Schedule
-from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.limits import FileDeadlines
+from tidemark.transfer.stream import connections as line
+from tidemark.transfer.stream import pull
+from tidemark.transfer.stream import verify as proving
+from tidemark.transfer.stream.schedule import Schedule
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 
@@ -256,8 +258,8 @@ DEATHS = {  # what is done for the so-manieth time, and whether it is done
 }
 DYING = """
 import os, signal
-from tidemark.stores import pull
-from tidemark.stores.proving import ProvenPart
+from tidemark.transfer.stream import pull
+from tidemark.transfer.stream.verify import ProvenPart
 pull.COMPARED, act, left = 1 << 20, ProvenPart.{name}, [{times}]
 def dying(self, *given):
     left[0] -= 1

@@ -25,7 +25,7 @@ from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Store, Tier
 from tidemark.stores.retrying import RetryingStore
 from tidemark.stores.ssh.login import Limits
-from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
 
 pytestmark = [pytest.mark.real("sshd"), pytest.mark.usefixtures("short_pauses")]
 
@@ -289,7 +289,7 @@ def test_a_file_that_grows_meanwhile_arrives_as_its_selected_prefix(sshd: Sshd, 
 SENDER = """
 import json, sys
 from tidemark.stores.open import open_store; from tidemark.stores.protocol import StoreAddress
-from tidemark.stores.transfer import SendItem, SendOptions, send
+from tidemark.transfer.engine import SendItem, SendOptions, send
 source, target, key, host_key, rate, items = json.loads(sys.argv[1])
 ends = [open_store(StoreAddress(url, host_key, key)) for url in (source, target)]
 options = SendOptions(block_bytes=262144, bandwidth=rate)

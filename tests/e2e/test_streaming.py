@@ -33,7 +33,7 @@ from tidemark.stores.python.store import PythonStore
 from tidemark.stores.ssh import packets
 from tidemark.stores.ssh.connection import SshConnection
 from tidemark.stores.ssh.login import Limits
-from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
 
 pytestmark = pytest.mark.real("sshd")
 

@@ -15,7 +15,7 @@ from tests.services.privileges import as_anybody
 from tests.services.processes import PartMissing
 from tests.services.sshd import Sshd
 from tests.small_files import sealed
-from tidemark.stores.bandwidth import TokenBucket
+from tidemark.transfer.limits import TokenBucket
 
 
 @pytest.fixture

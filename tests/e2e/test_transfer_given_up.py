@@ -25,10 +25,10 @@ from tidemark.stores.agent.block_journal import journal_of, part_of
 from tidemark.stores.local import LocalStore
 from tidemark.stores.open_sftp import open_sftp
 from tidemark.stores.protocol import Range, Store
-from tidemark.stores.proving import ProvenPart
 from tidemark.stores.python.store import PythonStore
 from tidemark.stores.ssh.login import Limits
-from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.stream.verify import ProvenPart
 
 pytestmark = pytest.mark.real("sshd")
 MB = 1 << 20

@@ -10,7 +10,7 @@ from tests.e2e.engine_world import MB, World, every_line_is_long
 from tests.services.sshd import Sshd
 from tests.services.wire import Wire
 from tidemark.stores.protocol import Tier
-from tidemark.stores.transfer import Failed, SendOptions, send
+from tidemark.transfer.engine import Failed, SendOptions, send
 
 pytestmark = pytest.mark.real("sshd")
 BLOCK = 2 * MB

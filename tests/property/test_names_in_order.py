@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.stores.sealing import NamesInOrder, Whole
-from tidemark.stores.transfer_items import SendItem
+from tidemark.transfer.items import SendItem
+from tidemark.transfer.stream.publish import NamesInOrder, Whole
 
 SUFFIXES = ("", ".resource", ".mods", ".mods2")
 

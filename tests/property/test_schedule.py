@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.stores.schedule import (
+from tidemark.transfer.stream.schedule import (
     KEPT_AHEAD,
     LEAST_CHUNK,
     SHORT_ROUND_TRIP,

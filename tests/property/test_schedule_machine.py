@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tidemark.stores.schedule import SMALL_TURN, Schedule, Span
+from tidemark.transfer.stream.schedule import SMALL_TURN, Schedule, Span
 
 SMALL = 6  # bytes: what is larger goes in chunks
 CONNECTIONS = st.integers(1, 4)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.memory_store import MemoryStore
 from tidemark.stores import retrying
 from tidemark.stores.protocol import Tier
-from tidemark.stores.transfer import SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import SendItem, SendOptions, Sent, send
 
 BLOCK = 64
 OPTIONS = SendOptions(block_bytes=BLOCK, retries=2)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TESTS = ("tests/unit/stores/test_packets.py", "tests/unit/stores/test_small_files.py")
+TESTS = ("tests/unit/stores/test_packets.py", "tests/unit/transfer/test_small_files.py")
 
 
 def sanitizers() -> str:

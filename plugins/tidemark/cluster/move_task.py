@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from tidemark.cluster.node_folder import NodeFolder
 from tidemark.stores.open import open_store
 from tidemark.stores.protocol import Store, StoreAddress
-from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
 
 AT_ONCE = 4  # tasks of a wave: between them they have the connections and the bandwidth of one sending
 TASK_BYTES = 1 << 30  # a task that is lost is begun again with its files proved once more

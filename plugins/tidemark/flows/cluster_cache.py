@@ -18,9 +18,9 @@ from tidemark.flows.cluster_nodes import Cluster
 from tidemark.ledger import cache_rows, catalog_rows, copy_rows
 from tidemark.ledger.catalog_rows import CatalogFile
 from tidemark.ledger.copy_rows import CopyRow
-from tidemark.stores import transfer
 from tidemark.stores.protocol import Store
-from tidemark.stores.transfer import SendItem, SendOptions, Sent
+from tidemark.transfer import engine
+from tidemark.transfer.engine import SendItem, SendOptions, Sent
 
 FOLDER = "recall"  # below the receiver's root: files on their way here
 GRACE = 86_400.0  # seconds: as long as a reader may take, so long a file that was asked for stays
@@ -217,7 +217,7 @@ def _ask(way: _Way, node: str, rows: Sequence[CopyRow]) -> Iterator[tuple[CopyRo
     by_path = {f"{way.folder}/{row.location}": row for row in rows}
     items = [SendItem(row.location, path, row.size, row.sha256) for path, row in by_path.items()]
     try:
-        outcomes = list(transfer.send(way.cluster.store(node), way.store, items, _OPTIONS))
+        outcomes = list(engine.send(way.cluster.store(node), way.store, items, _OPTIONS))
     except TidemarkError as error:
         yield from ((row, error) for row in rows)
         return

@@ -14,9 +14,9 @@ from tidemark.cluster.move_task import End, MoveTask, shared, waves
 from tidemark.errors import PermanentError, RetryableError, UsageError
 from tidemark.flows.cluster_nodes import Cluster, node_address
 from tidemark.flows.engines import Engine, Outcome, choose_engine
-from tidemark.stores.bandwidth import LineShare
 from tidemark.stores.protocol import Store, StoreAddress, without_password
-from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.limits import LineShare
 
 KIND = "slot_migrate"
 LITTLE = 64 << 20  # bytes that no engine is started for unless the settings say so

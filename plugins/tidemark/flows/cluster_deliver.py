@@ -21,9 +21,9 @@ from tidemark.flows.cluster_nodes import Cluster
 from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, group_rows
 from tidemark.ledger.copy_rows import CopyRow
 from tidemark.ledger.group_rows import OperationRow
-from tidemark.stores import transfer
 from tidemark.stores.protocol import Entry, Range, Store
-from tidemark.stores.transfer import SendItem, SendOptions, Sent
+from tidemark.transfer import engine
+from tidemark.transfer.engine import SendItem, SendOptions, Sent
 from tidemark.untrusted_files import MOST_MODS
 
 MACHINES = 8  # that are sent to at once, at most
@@ -139,7 +139,7 @@ def _send(source: Store, target: Store, pieces: Sequence[Piece]) -> Iterator[tup
             items.append(SendItem(piece.location, piece.location, entry.size, piece.sha256))
     # CRASH WINDOW: some are sealed at the node and no row knows: the next delivery finds them by their digest, or a sweep
     # removes them.
-    for outcome in transfer.send(source, target, items, _OPTIONS) if items else ():
+    for outcome in engine.send(source, target, items, _OPTIONS) if items else ():
         yield by_path[outcome.item.target_path], None if isinstance(outcome, Sent) else outcome.error
 
 

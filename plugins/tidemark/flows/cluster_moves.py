@@ -35,9 +35,9 @@ from tidemark.ledger.database import now
 from tidemark.ledger.events import record
 from tidemark.ledger.leases import Lease, check_in
 from tidemark.progress import Progress, Tick
-from tidemark.stores.bandwidth import LineShare
 from tidemark.stores.protocol import Store
-from tidemark.stores.transfer import SendItem, Sent
+from tidemark.transfer.engine import SendItem, Sent
+from tidemark.transfer.limits import LineShare
 from tidemark.untrusted_files import MOST_MODS
 
 SNAPSHOT = "move-"

@@ -25,10 +25,10 @@ from tidemark.flows.rebuild_result import Findings
 from tidemark.ledger.cluster_rows import NodeRow
 from tidemark.progress import Progress, Tick
 from tidemark.settings.model import ReceiverSettings
-from tidemark.stores import transfer
 from tidemark.stores.listing import all_files
 from tidemark.stores.protocol import Store
-from tidemark.stores.transfer import SendItem, Sent
+from tidemark.transfer import engine
+from tidemark.transfer.engine import SendItem, Sent
 from tidemark.untrusted_files import MOST_MODS
 
 _NAMED = re.compile("[0-9a-f]{12}")
@@ -81,7 +81,7 @@ class Survivors:
                     why[at] = f"node {name} has {sizes[at]} bytes, at most {most} can be taken"
                 else:
                     items.append(SendItem(at, at, sizes[at]))
-            for outcome in transfer.send(self.stores.store(name), store, items) if items else ():
+            for outcome in engine.send(self.stores.store(name), store, items) if items else ():
                 at = outcome.item.target_path
                 if isinstance(outcome, Sent) and outcome.sha256.startswith(named_digest(at)):
                     missing.discard(at)

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from tidemark.formats.layout import landed_path
 from tidemark.ledger.run_rows import MODS, PINNED, RunItem
-from tidemark.stores.transfer_items import SendItem
 from tidemark.sync.work import Work
+from tidemark.transfer.engine import SendItem
 
 TSFILE, RESOURCE, MODS_FILE = "tsfile", "resource", "mods"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from tidemark.stores.agent.block_journal import part_of
 from tidemark.stores.protocol import Store
-from tidemark.stores.transfer import SendItem
+from tidemark.transfer.engine import SendItem
 
 _PIECE = 1 << 20
 

@@ -22,14 +22,14 @@ from tidemark.ledger.line_places import SharedLine, place_on
 from tidemark.ledger.run_rows import FAILED, MODS, SENT, TO_SEND, VANISHED, RunItem
 from tidemark.settings.window import is_open, require_window
 from tidemark.stores.agent.block_journal import part_of
-from tidemark.stores.bandwidth import LineShare
-from tidemark.stores.transfer import Failed, SendItem, SendOptions, Sent, send
 from tidemark.sync.closing import close_part
 from tidemark.sync.distrust import hold
 from tidemark.sync.parts import PartLimits, Weighed, batches, part_is_full, partition_of
 from tidemark.sync.pieces import MODS_FILE, RESOURCE, TSFILE, pieces_of, source_of
 from tidemark.sync.seeding import seed
 from tidemark.sync.work import Work
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.limits import LineShare
 
 RECORD_FILES = 2_000  # files in one record at most
 RECORD_SECONDS = 1.0

@@ -16,7 +16,7 @@ from tidemark.errors import CorruptionError, DiskAwayError, SourceVanishedError
 from tidemark.flows.engines import PoolEngine
 from tidemark.stores.local import LocalStore
 from tidemark.stores.protocol import StoreAddress
-from tidemark.stores.transfer import SendItem, SendOptions
+from tidemark.transfer.engine import SendItem, SendOptions
 
 
 def node(folder: Path, name: str, cluster: str = "first") -> End:

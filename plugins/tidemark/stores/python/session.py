@@ -29,7 +29,7 @@ def start_far_end(
 ) -> tuple[FarSession | None, tuple[str, ...]]:
     """A session with python3 at the far end, or None and the POSIX tools there are; neither: no shell at all.
 
-    `agent` serves what asks there for an SSH agent (`lent_keys`).
+    `agent` serves what asks there for an SSH agent (`transfer.stream.direct`).
 
     Text that a login script prints before is skipped. An SFTP-only server takes our first bytes for a bad packet and hangs
     up at once, so no time is lost there. Only an answer tells a tier: an end that is silent or gone raises UnreachableError.

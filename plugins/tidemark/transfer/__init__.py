@@ -1,0 +1,25 @@
+"""Bytes from one store to another: verified, once, resumed. This is the transfer engine.
+
+Enter by `engine.send(source, target, items, options)`. It yields a `Sent` or a `Failed` an item, in any order.
+`engine` also says which pair of stores goes which way:
+
+    python3 to a local disk, or back        `stream.pull`, `stream.push`
+    python3 to python3, `options.direct`    `stream.direct`, or `relay` where one does not reach the other
+    any other pair                          `relay`
+
+    limits     caps on bytes a second, the time a file may take, the edge of a link's window
+    items      what a transfer is asked (`SendItem`, `SendOptions`) and what it answers
+    attempts   tries until every file has its outcome
+    existing   what is there already: identity, digests at both ends
+    stream/    a disk of this machine and a far end with python3, or two far ends, over many connections
+    relay/     any two stores, through this machine
+    route      which way files go between two far ends
+    engine     the door
+
+Guaranteed: a file is `Sent` only when its bytes are durable at the target under their final name and their digest
+there equals the one made at the source. A lost connection costs the blocks that were not journaled. Not guaranteed:
+a digest made at a source of the tier sftp; its files are `verified` at the "target" alone. The engine records
+nothing in the ledger: its caller does.
+
+Imports `stores`, nothing above. Others import `engine`, `items` and `limits` only.
+"""

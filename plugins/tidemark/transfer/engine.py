@@ -1,0 +1,49 @@
+"""Send files from one store to another: verified, once, resumed. The door of the engine; nothing else calls its modules.
+
+A file is `Sent` only when its bytes are durable at the target under their final name and their digest there equals the
+one made at the source. What fails soon is tried again with back-off (`retries` times), from the blocks that are there.
+Source: DESIGN §3 and §5, research/transfer.md §5 and §6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from tidemark.stores.protocol import Store, Tier
+from tidemark.stores.retrying import plain
+from tidemark.transfer.attempts import run_rounds
+from tidemark.transfer.items import Failed, SendItem, SendOptions, Sent, Wire
+
+__all__ = ["Failed", "SendItem", "SendOptions", "Sent", "send"]
+
+
+def send(
+    source: Store,
+    target: Store,
+    items: Sequence[SendItem],
+    options: SendOptions | None = None,
+    on_bytes: Callable[[int], None] = lambda _count: None,
+) -> Iterator[Sent | Failed]:
+    """Send `items`; yields an outcome an item as it is known, in any order, fewer when `should_stop` said so.
+
+    `on_bytes` gets wire bytes as they cross, resent ones included. Once an end stays unreachable through all retries, the
+    rest of the items fail with the same error, at once. Target paths must differ from one another.
+    """
+    options = options or SendOptions()
+    if options.direct and plain(source).properties.tier is plain(target).properties.tier is Tier.PYTHON:
+        from tidemark.transfer.route import round_between
+
+        between = Wire(plain(source), plain(target), replace(options, connections=1), on_bytes)
+        yield from run_rounds(between, items, lambda left: round_between(between, left))
+        return
+    wire = Wire(plain(source), plain(target), options, on_bytes)
+    if {wire.source.properties.tier, wire.target.properties.tier} == {Tier.PYTHON, Tier.LOCAL}:
+        from tidemark.transfer.stream.ends import can_stream, stream
+
+        if can_stream(wire):
+            yield from run_rounds(wire, items, lambda left: stream(wire, left))
+            return
+    from tidemark.transfer.relay.relay import Relay
+
+    yield from run_rounds(wire, items, lambda left: Relay(wire, left))

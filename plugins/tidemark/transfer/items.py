@@ -1,0 +1,221 @@
+"""What a transfer is asked, what it answers, and the wire between: two stores, the byte counts and the brakes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from tidemark.errors import DiskFullError, SourceVanishedError, TidemarkError
+from tidemark.stores.protocol import Entry, Store, Tier
+from tidemark.transfer.limits import FileDeadlines, LineShare, TokenBucket
+
+if TYPE_CHECKING:
+    from tidemark.stores.sftp.session import BulkWire
+
+
+SMALL = 1 << 20  # files up to here (and up to a block, and a pace of a capped link) travel whole, in bundles
+ALWAYS_SMALL = 1 << 15  # and up to here in any case: the others may have a journal, of a try when the cap was lower
+DIRECT, RELAYED = "direct", "relayed: "
+
+
+@dataclass(frozen=True)
+class SendItem:
+    """The first `size` bytes of `source_path` shall become `target_path`. `sha256`: the digest they must have, if known."""
+
+    source_path: str
+    target_path: str
+    size: int
+    sha256: str = ""
+
+    @property
+    def may_have_an_old_journal(self) -> bool:
+        """Though it travels whole now: of an earlier try, when the link's cap was lower, or its line a longer one."""
+        return self.size > ALWAYS_SMALL
+
+
+@dataclass(frozen=True)
+class SendOptions:
+    """How a sending is done: limits of the link, not what is sent."""
+
+    block_bytes: int = 4_194_304
+    retries: int = 5  # tries after the first
+    bandwidth: float = 0.0  # bytes a second, 0: no cap
+    should_stop: Callable[[], bool] | None = None  # asked between blocks and bundles; True ends the send there
+    connections: int = 16  # to a remote end, at most
+    digest_at_source: bool = True  # False: at the target alone, "not verified at the source"
+    slowest: float = 1000.0  # bytes a second of a file that is worth waiting for (`limits`); 0: all are
+    reserve: int = 0  # bytes of the target's disk that stay free
+    line: LineShare | None = None  # a cap that others share, above `bandwidth`; does not leave this process
+    direct: bool = False  # between two far ends: they send to each other where they can (`road`)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Durable under its final name. `verified`: where the digest was made: "source" (there, too) or "target" (alone).
+
+    `road`: DIRECT, or RELAYED and why; "" where nobody had the choice.
+    """
+
+    item: SendItem
+    sha256: str
+    wire_bytes: int
+    verified: str
+    road: str = ""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A file that was not sent, and the error of it."""
+
+    item: SendItem
+    error: TidemarkError
+    wire_bytes: int
+
+
+class TryAgain(Exception):
+    """This try did not get there, another may: a digest that differs, a source that changed under us."""
+
+    def __init__(self, error: TidemarkError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@runtime_checkable
+class BulkWriting(Store, Protocol):
+    """What a store at the far end of an SFTP session does besides. `reads_back`: it has no other way to a digest there."""
+
+    reads_back: bool
+
+    def bulk_session(self) -> BulkWire:
+        """The session that its own calls use; another one where that is broken."""
+        ...
+
+    def place(self, path: str) -> str: ...
+
+    def told(self, error: OSError, path: str) -> TidemarkError:
+        """What an error of the server means."""
+        ...
+
+    def name_durable(self, renames: Sequence[tuple[str, str, int]]) -> list[int]:
+        """Rename parts that are durable already, (part, final, size); the numbers of those that were not there so."""
+        ...
+
+
+@dataclass
+class Wire:
+    source: Store
+    target: Store
+    options: SendOptions
+    on_bytes: Callable[[int], None]
+    bucket: TokenBucket = field(init=False)
+    deadlines: FileDeadlines = field(init=False)  # by source path
+    spent: dict[str, int] = field(default_factory=dict)  # wire bytes by target path, all tries of the item at hand
+
+    road: str = ""  # of the round under way, see `Sent`
+    litter: list[str] = field(default_factory=list)  # files at the target that nobody has a use for any more
+    _counting: threading.Lock = field(default_factory=threading.Lock)  # who counts is not who tells
+
+    def __post_init__(self) -> None:
+        slowest = self.options.slowest
+        self.bucket = TokenBucket(self.options.bandwidth, line=self.options.line)
+        self.deadlines = FileDeadlines(min(slowest, self.bucket.least / 4) if self.bucket.most else slowest)  # no cap cuts
+
+    @property
+    def small(self) -> int:
+        """Files up to so many bytes travel whole."""
+        return min(self.options.block_bytes, max(ALWAYS_SMALL, min(SMALL, self.bucket.pace or SMALL)))
+
+    @property
+    def proven_at_source(self) -> bool:
+        """A digest can be made where the file lies: in this process on a local disk, or by a tool of the far end."""
+        return self.source.properties.tier is not Tier.SFTP
+
+    @property
+    def digests_far(self) -> bool:
+        """The source digests at its end, after we read: that digest alone shows that nothing changed meanwhile."""
+        return self.source.properties.tier in (Tier.PYTHON, Tier.POSIX)
+
+    def stopped(self) -> bool:
+        return self.options.should_stop is not None and self.options.should_stop()
+
+    def count(self, item: SendItem, size: int) -> None:
+        """`size` bytes of `item` crossed: remember and report."""
+        self.spend([(item.target_path, size)])
+        self.on_bytes(size)
+
+    def spend(self, pieces: Iterable[tuple[str, int]]) -> None:
+        """(target path, wire bytes) each. Any thread may."""
+        with self._counting:
+            for path, size in pieces:
+                self.spent[path] = self.spent.get(path, 0) + size
+
+    def metered(self, item: SendItem, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            self.count(item, len(piece))
+            yield piece
+
+    def sent(self, item: SendItem, sha256: str) -> Sent:
+        return self.sent_all([(item, sha256)])[0]
+
+    def sent_all(self, files: Iterable[tuple[SendItem, str]]) -> list[Sent]:
+        """(item, SHA-256) each. Any thread may."""
+        verified = "source" if self.proven_at_source and self.options.digest_at_source else "target"
+        with self._counting:
+            return [Sent(item, sha256, self.spent.pop(item.target_path, 0), verified, self.road) for item, sha256 in files]
+
+    def failed(self, item: SendItem, error: TidemarkError) -> Failed:
+        with self._counting:
+            return Failed(item, error, self.spent.pop(item.target_path, 0))
+
+
+def require(item: SendItem, entry: Entry | TidemarkError | None) -> Entry:
+    """The source's entry; SourceVanishedError when it is gone or has fewer bytes than it had when it was selected."""
+    if isinstance(entry, TidemarkError):
+        raise entry
+    if entry is None:
+        raise SourceVanishedError(
+            f"{item.source_path} is gone at the source", hint="the next run lists again", subject=item.source_path
+        )
+    if entry.size < item.size:
+        raise shorter(item, entry.size)
+    return entry
+
+
+def shorter(item: SendItem, size: int) -> SourceVanishedError:
+    return SourceVanishedError(
+        f"{item.source_path} has {size} bytes, {item.size} were selected",
+        hint="the next run lists again",
+        subject=item.source_path,
+    )
+
+
+def no_room_for(wire: Wire, item: SendItem, missing: int, room: int) -> DiskFullError:
+    """Before the first byte of a file: `missing` bytes of it are to come, `room` may."""
+    return DiskFullError(
+        f"{wire.target.url} has room for {room} bytes, {item.target_path} needs {missing}",
+        hint="free space there, then run again",
+        subject=item.target_path,
+    )
+
+
+def no_room_left(wire: Wire, free: int, missing: int) -> DiskFullError:
+    """While bytes come, `missing` more of them."""
+    reserve = wire.options.reserve
+    return DiskFullError(
+        f"{wire.target.url} has {free} bytes free, {missing} are still to come"
+        + (f" and {reserve} are to stay free" if reserve else ""),
+        hint="free space there, then run again: it goes on from what is there",
+        subject=wire.target.url,
+    )
+
+
+def changed(item: SendItem) -> TryAgain:
+    return TryAgain(
+        SourceVanishedError(
+            f"{item.source_path} changed while it was read",
+            hint="the next run lists again; is the file still being written?",
+            subject=item.source_path,
+        )
+    )

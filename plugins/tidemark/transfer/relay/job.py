@@ -1,0 +1,222 @@
+"""One file on its way through this machine: how far it has come, and what is known of its bytes.
+
+While the hash of the file from its start is known, a claim is of all bytes so far (offset 0), so nothing is hashed
+twice. A file that goes on from an earlier try gets claims of single blocks behind what was there.
+
+When all bytes came, the source is asked: for digests made there, or whether the file has not changed meanwhile. A
+digest there is made where the link wants one, and wherever times cannot show a change. The clocks of two machines
+may be 300 s apart. Where nobody digests at the source, a digest would cross again, under the same cap. So only a
+growing file is digested, and the first byte of a young one is asked for two seconds after its entry was read. What
+an earlier try left is compared by 16 samples of 16 KB each: size and whole seconds alone do not tell a file from one
+put in its place. A source on a disk of this machine also shows its change time (`editions_at`): who sets a
+modification time back moves it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidemark.stores.agent.block_journal import Block, BlockJournal, Identity, journal_of, part_of
+from tidemark.stores.agent.reader import editions, same_edition
+from tidemark.stores.local import LocalStore
+from tidemark.stores.os_errors import translated
+from tidemark.stores.protocol import Digesting, Entry, Range, Store
+from tidemark.transfer.existing import digests, identity, unsure
+from tidemark.transfer.items import SendItem, TryAgain, Wire, changed
+
+
+@dataclass(eq=False)
+class Job:
+    number: int
+    item: SendItem
+    entry: Entry  # of the source, when it was looked at
+    small: bool  # one piece, without a journal
+    claims: list[Block] = field(default_factory=list)  # in the journal
+    at: int = 0  # the next byte
+    kept: int = 0  # where a next try would go on: the end of what is claimed
+    running: Any = field(default_factory=hashlib.sha256)  # of all bytes; None when some came by an earlier try
+    block: Any = None  # of those since the last claim, where `running` is None
+    edition: int | None = None  # of a source on a disk of this machine, before its first byte was read
+    beside: Digesting | None = None  # the source's digest, being made while the bytes come
+
+    @property
+    def part(self) -> str:
+        return part_of(self.item.target_path)
+
+    @property
+    def journalled(self) -> bool:
+        return not self.small or self.item.may_have_an_old_journal
+
+    @property
+    def paper(self) -> str:
+        return journal_of(self.item.target_path)
+
+    @property
+    def identity(self) -> Identity:
+        return identity(self.item, self.entry)
+
+    @property
+    def left(self) -> int:
+        return self.item.size - self.at
+
+    def go_on(self, claims: Sequence[Block]) -> None:
+        """From what an earlier try left."""
+        self.claims = list(claims)
+        self.at = self.kept = max((claim.end for claim in claims), default=0)
+        self.running = None if self.at else self.running
+
+    def take(self, data: bytes | memoryview) -> None:
+        """The next bytes came."""
+        self.at += len(data)
+        if self.running is not None:
+            self.running.update(data)
+        else:
+            self.block = self.block or hashlib.sha256()
+            self.block.update(data)
+
+    def claim(self) -> Block:
+        """What came is handed on: a line for the journal."""
+        if self.running is not None:
+            made = Block(0, self.at, self.running.copy().hexdigest())
+        else:
+            made = Block(self.kept, self.at - self.kept, self.block.hexdigest())
+            self.block = None
+        self.claims.append(made)
+        self.kept = self.at
+        return made
+
+    def digest(self) -> str:
+        """Of all bytes as they came; "" where some came by an earlier try."""
+        return "" if self.running is None else str(self.running.hexdigest())
+
+    def journal(self) -> bytes:
+        return BlockJournal(self.identity, self.claims).encode()
+
+
+def good_claims(claims: Sequence[Block], digests: Callable[[Sequence[Block]], Sequence[str | None]]) -> list[Block]:
+    """Those a next try can go on from: the longest file so far that is what was claimed, and blocks that follow on it.
+
+    `claims` in the order of the journal, `digests` of what is in the part now. Asks about few of them: a part that has
+    rotted in one place is good before it and bad behind.
+    """
+    from_start = sorted({claim.length: claim for claim in claims if claim.offset == 0}.values(), key=lambda c: c.length)
+    good = from_start[: _first_bad(from_start, digests)][-1:]
+    at = good[-1].end if good else 0
+    following: list[Block] = []
+    for claim in claims:
+        if claim.offset and claim.offset == at:
+            following.append(claim)
+            at = claim.end
+    found = digests(following) if following else ()
+    for claim, digest in zip(following, found, strict=True):
+        if digest != claim.sha256:
+            break
+        good.append(claim)
+    return good
+
+
+def first_bad_block(claims: Sequence[Block], digests: Callable[[Sequence[Block]], Sequence[str | None]]) -> Block | None:
+    """The first bytes that are not what was claimed of them, as a block; None where all are."""
+    at = max((claim.end for claim in good_claims(claims, digests)), default=0)
+    following = sorted(claim.end for claim in claims if claim.end > at)
+    return Block(at, following[0] - at, "") if following else None
+
+
+def _first_bad(claims: Sequence[Block], digests: Callable[[Sequence[Block]], Sequence[str | None]]) -> int:
+    """How many of them, each holding the one before, are good: the last one is looked at first."""
+    low, high = 0, len(claims)  # the answer is within
+    look = high - 1
+    while low < high:
+        if digests([claims[look]])[0] == claims[look].sha256:
+            low = look + 1
+        else:
+            high = look
+        look = (low + high) // 2
+    return low
+
+
+CLOCKS_APART = 300  # seconds between the clocks of two machines, at most
+SAMPLES, SAMPLE_BYTES = 16, 1 << 14
+
+
+def source_digests(wire: Wire, jobs: Sequence[Job], started: float) -> list[str | TryAgain]:
+    """For each the digest of what the source holds now; "" where it did not change and who read it need not read it again.
+
+    `started`: when the entries were looked at, by this machine's clock.
+    """
+    times = editions_at(wire.source, jobs)  # before the digests: what changes behind this look shows in them
+    told = [_as_it_was(job, now) for job, now in zip(jobs, times, strict=True)]
+    asked = [
+        job for job, (same, sure) in zip(jobs, told, strict=True) if same and (not sure or _to_digest(wire, job, started))
+    ]
+    ranges = [Range(job.item.source_path, 0, job.item.size) for job in asked if job.beside is None]
+    made = iter(_made_there(wire, ranges))
+    known = {job: job.beside.digest() if job.beside is not None else next(made) for job in asked}
+    after = dict(zip(jobs, wire.source.stat_many([job.item.source_path for job in jobs]), strict=True))
+    found: list[str | TryAgain] = []
+    for job, (unchanged, _) in zip(jobs, told, strict=True):
+        entry, digest = after[job], known.get(job, "")
+        same = unchanged and entry is not None and identity(job.item, entry) == job.identity and entry.size >= job.item.size
+        found.append(digest if same and digest is not None else changed(job.item))
+    return found
+
+
+def _made_there(wire: Wire, ranges: Sequence[Range]) -> Iterator[str | None]:
+    """Where nobody digests at the source the bytes cross again, under the same cap."""
+    if not ranges or wire.proven_at_source or not wire.bucket.pace:
+        yield from wire.source.digests(ranges) if ranges else ()
+        return
+    paced: list[Range] = []
+    for one in [*ranges, None]:
+        size = sum(length or 0 for _, _, length in paced)
+        if paced and (one is None or size + (one.length or 0) > wire.bucket.pace):
+            wire.bucket.take(size)
+            yield from wire.source.digests(paced)
+            paced = []
+        if one is not None:
+            paced.append(one)
+
+
+def looks_the_same(wire: Wire, job: Job, end: int) -> bool:
+    """Whether the first `end` bytes of the part are the source's, by samples from all over them.
+
+    For a source that nobody digests at: its size and whole seconds alone do not tell a file from one put in its place.
+    """
+    size = min(SAMPLE_BYTES, end)
+    places = sorted({(end - size) * number // (SAMPLES - 1) for number in range(SAMPLES)})
+    ends = ((wire.source, job.item.source_path), (wire.target, job.part))
+    at_source, at_target = (digests(wire, store, [Range(path, at, size) for at in places]) for store, path in ends)
+    return list(at_source) == list(at_target)
+
+
+def editions_at(source: Store, jobs: Sequence[Job]) -> list[int | None]:
+    """What the times of each file say of it (`stores.agent.reader.edition`), where the source is a disk of this machine: who
+    sets an mtime back moves the ctime. None where there is nothing more to see than `identity`."""
+    if not jobs or not isinstance(source, LocalStore):
+        return [None] * len(jobs)
+    with translated(source.where, jobs[0].item.source_path, reading=True):
+        return editions(source.disk, [job.item.source_path for job in jobs])
+
+
+def _as_it_was(job: Job, now: int | None) -> tuple[bool, bool]:
+    """Whether it may be the file that was begun with; whether the times can tell."""
+    if job.edition is None or now is None or job.entry.size != job.item.size:
+        return True, True  # `identity` and `unsure` speak alone
+    return same_edition(job.edition, now)
+
+
+def may_be_written(wire: Wire, job: Job, started: float) -> bool:
+    """A file nobody digests for us, so young that a change right now might not show in its mtime of whole seconds: its
+    first byte is to be asked RACY_SECONDS after the look at it, whatever the clock over there says."""
+    return not wire.proven_at_source and job.entry.mtime >= started - CLOCKS_APART
+
+
+def _to_digest(wire: Wire, job: Job, started: float) -> bool:
+    if not wire.proven_at_source:  # that is to read all of it again: `may_be_written` waits instead
+        return job.entry.size != job.item.size  # but a growing file's mtime says nothing
+    if wire.digests_far:
+        return wire.options.digest_at_source or unsure(job.item, job.entry, started - CLOCKS_APART)
+    return job.running is None or unsure(job.item, job.entry, started)

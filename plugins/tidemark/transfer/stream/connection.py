@@ -1,0 +1,180 @@
+"""One connection of a transfer: asks ranges of a far end's files, hands on the frames that answer, in whatever order it can.
+
+Requests are sent by a thread of their own: who hands on frames may wait for the hand, and only it reads what would let a
+request that fills the far end's window go on. So the hand never waits for a line. Where the packet layer is ours
+(`stores.ssh.packets`) frames come straight from the connection's thread, else a thread of our own reads them through
+paramiko. Both put (carrier, frame) into one queue; (carrier, None) says that nothing more will come.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from typing import NamedTuple, Union
+
+from tidemark.errors import HostKeyError, TidemarkError, UnreachableError
+from tidemark.stores.agent.frames import ALONE, ANY, DATA, RANGE
+from tidemark.stores.python.session import FarSession, start_far_end
+from tidemark.stores.ssh.connection import SshConnection
+from tidemark.stores.ssh.sink import BulkSink, Frame
+from tidemark.transfer.stream.schedule import Kept, Span
+
+RECORDS_ROOM = 1 << 16  # bytes of a frame that are records
+MOVES = 4096  # bytes that show that a line moves; signs of life of a server whose program hangs are fewer
+
+Came = Union[tuple["Carrier | None", Frame | None], "Opened"]  # of no carrier: a thread of ours has news for the hand
+
+
+class Asking:
+    """What the far end must be told of a file: its path, the bytes wanted of it, what it was when it was looked at."""
+
+    __slots__ = ("inode", "mtime", "path", "wanted")
+
+    def __init__(self, path: str, wanted: int, mtime: int = ANY, inode: int = 0) -> None:
+        self.path = path.encode()
+        self.wanted = wanted
+        self.mtime = mtime
+        self.inode = inode
+
+
+class Opened(NamedTuple):
+    """A further connection with python3 at its end; no session where the server does not let us have one.
+
+    `error`: what must end the transfer instead (another host key, or a bug).
+    """
+
+    connection: SshConnection
+    session: FarSession | None
+    error: Exception | None = None
+
+
+class Carrier:
+    def __init__(
+        self,
+        number: int,
+        connection: SshConnection,
+        session: FarSession,
+        own: bool,
+        came: queue.SimpleQueue[Came],
+    ) -> None:
+        self.number = number
+        self.connection = connection
+        self.session = session
+        self.own = own  # opened for this pull: closed with it
+        self.bytes = 0  # that came
+        self._came = came
+        self._sink: BulkSink | None = None
+        self._heard = self._moved_at = time.monotonic()
+        self._seen = self._moved = 0
+        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._closing = False
+        self.ended = False  # DONE was read, or it is lost
+
+    def start(self, frame: int, slabs: int, digest: bool) -> None:
+        self._sink = self.session.pipe.take_over(frame + RECORDS_ROOM, slabs, self._deliver)
+        self.session.begin("stream", frame, digest)
+        if self._sink is None:
+            threading.Thread(target=self._read, name=f"tidemark-pull-{self.number}", daemon=True).start()
+        threading.Thread(target=self._send_requests, name=f"tidemark-ask-{self.number}", daemon=True).start()
+
+    def ask(self, spans: Sequence[Span], files: dict[int, Asking]) -> None:
+        words = []
+        for span in spans:
+            number, offset, length = span
+            file = files[number]
+            length += ALONE if isinstance(span, Kept) else 0
+            words.append(RANGE.pack(number, offset, length, file.wanted, file.mtime, file.inode, len(file.path)))
+            words.append(file.path)
+        self.request(b"".join(words))
+
+    def request(self, ranges: bytes) -> None:
+        """The far end is to read them."""
+        self._requests.put(ranges)
+
+    def end(self) -> None:
+        """Nothing more will be asked; the far end's last frame follows."""
+        self._requests.put(None)
+
+    @property
+    def busy(self) -> bool:
+        """Something is asked of it that the schedule does not count."""
+        return False
+
+    def excused(self) -> bool:
+        """Whether it may be silent for longer than the stall limit: on a slow line one packet may take as long."""
+        return time.monotonic() - self._moved_at <= self.connection.limits.stall
+
+    @property
+    def last_words(self) -> str:
+        """What its far end had to say before it was gone."""
+        return self.session.pipe.last_words()
+
+    def give_back(self, frame: Frame) -> None:
+        """Nothing of the frame's bytes is needed any more."""
+        if self._sink is not None and frame.slab:
+            self._sink.free.put(frame.slab)
+
+    def silent(self, now: float, asked: bool) -> float:
+        """Seconds for which nothing has come though something is asked; 0 when it is us who are slow to take it."""
+        moved = self._sink.received if self._sink is not None else self.bytes
+        if moved != self._seen or not asked or (self._sink is not None and self._sink.waiting):
+            self._seen, self._heard = moved, now
+        carried = self.connection.moved()
+        if carried - self._moved >= MOVES:
+            self._moved, self._moved_at = carried, now
+        return now - self._heard
+
+    def close(self) -> None:
+        """End its session in the middle; a connection of its own too."""
+        self._closing = True
+        self._requests.put(None)
+        if self._sink is not None:
+            self._sink.abandon()
+        with contextlib.suppress(UnreachableError, OSError):
+            self.session.close()
+        if self.own:
+            self.connection.drop()
+
+    def _deliver(self, frame: Frame | None) -> None:
+        self._came.put((self, frame))
+
+    def _send_requests(self) -> None:
+        try:
+            while (ranges := self._requests.get()) is not None:
+                if self._closing:
+                    return
+                self.session.feed(ranges)
+            if not self._closing:
+                self.session.end()
+        except (UnreachableError, OSError):
+            self._deliver(None)
+
+    def _read(self) -> None:
+        try:
+            while True:
+                kind, words, data = self.session.take()
+                self._deliver(Frame(kind, memoryview(words), memoryview(data), bytearray()))
+                if kind != DATA:
+                    return
+        except (UnreachableError, OSError):
+            self._deliver(None)
+
+
+def open_another(first: SshConnection, root: str) -> Opened:
+    connection = first.another()
+    session: FarSession | None = None
+    error: Exception | None = None
+    try:
+        session, _ = start_far_end(connection, root)
+    except HostKeyError as other:
+        error = other
+    except TidemarkError:
+        error = None  # refused, or the way is down: what is open goes on
+    except Exception as bug:  # the hand waits for this connection: it hears of it, and raises it
+        error = bug
+    if session is None:
+        connection.drop()
+    return Opened(connection, session, error)

@@ -1,0 +1,412 @@
+"""The connections of a transfer: how many, how much is asked of each and when, which one is given up.
+
+`Line` works for the coordinating thread alone. What happens on connections comes to it through the queue `came`.
+Connections are opened while that pays, measured once a step: the bytes that each carries, and whether packets are
+lost on the way (`LineSpeed`). Lost packets in three steps, one after another, mean a line that loses packets: then
+there may be many connections, and all of them carry. A connection that is silent gets no new work, and after the
+link's time limit it is given up: what it was asked for waits again. What is asked of a sending connection is never
+more than a block, since a cut loses it.
+
+A server may let in fewer connections than the link's settings allow. sshd refuses what is too much (`MaxStartups`,
+limits of the account), and what is too much may be less a moment later. `Allowance` is how many it lets in: as many
+as there are once it refuses one, one more after a pause.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tidemark.errors import TidemarkError, UnreachableError
+from tidemark.stores.agent.frames import DATA, RANGE, RECORD
+from tidemark.stores.python.session import FarSession
+from tidemark.stores.python.store import PythonStore
+from tidemark.stores.retrying import pause_after
+from tidemark.stores.ssh.connection import SshConnection
+from tidemark.stores.ssh.sink import Frame
+from tidemark.transfer.items import SendOptions, Wire
+from tidemark.transfer.stream.connection import Asking, Came, Carrier, Opened, open_another
+from tidemark.transfer.stream.schedule import READY, SHORT_ROUND_TRIP, Kept, Schedule, chunk_bytes, next_connections
+
+FRAME, FRAMES = 1 << 20, 6  # bytes of a frame and buffers a connection, where one connection fills the line
+FAR_FRAME, FAR_FRAMES = 1 << 18, 3  # and where there may be many
+AHEAD = 8 << 20  # bytes asked of a single connection ahead of what came; less where many share the end of the work
+FAR_AHEAD = 2 << 20  # on a long line: what sshd cannot send yet it keeps, and copies all of it for each 32 KB that join
+FEW = 4  # connections: up to so many share what is asked ahead evenly
+FILES_AHEAD = 2000  # and files, however small
+REQUESTS_AHEAD = 1 << 19  # and bytes of the asking itself: a far end that is not read from soon reads no more
+FIRST_CHUNK = 1 << 18  # on a long line, as long as its speed is not known
+JUDGE_SECONDS = 1.0  # between two looks at how long files take
+MANY = READY + 1  # there are so many only where packets are lost: then all of them carry
+OPENING_AT_ONCE = 8  # sshd's MaxStartups refuses at random from ten on (its default)
+
+
+class Line:
+    """`make` gives the carrier for a connection with python3 at its end.
+
+    `sends`: what is asked goes onto its line, where a cut loses it; so that is never more than a block.
+    """
+
+    def __init__(
+        self,
+        store: PythonStore,
+        schedule: Schedule,
+        files: dict[int, Asking],
+        wire: Wire,
+        make: Callable[..., Carrier] = Carrier,
+        sends: bool = False,
+    ) -> None:
+        self.came: queue.SimpleQueue[Came] = queue.SimpleQueue()
+        self.carriers: list[Carrier] = []
+        self.round_trip = store.connection.line()[0]
+        self._store = store
+        self._schedule = schedule
+        self._files = files
+        self._bucket = wire.bucket
+        self._make = make
+        self._sends = sends
+        self._door = threading.Lock()  # between us and who opens connections
+        self._over = False
+        self._opening = 0
+        self._waiting: list[tuple[SshConnection, FarSession]] = []  # opened, for the case that one stream is not enough
+        self._many = False  # it is not
+        self._allowance = Allowance(1)
+        self._files_ahead = 1
+        self._deadlines = wire.deadlines
+        self._under_way: set[int] = set()  # files asked for
+        self._judged = 0.0  # when somebody last looked how long they take
+        self._count = 0
+        self._speed = LineSpeed()
+        self._last_words = ""  # of a far end that was lost
+        self._slow: frozenset[int] = frozenset()
+
+    def start(self, options: SendOptions) -> None:
+        """Take the connections there are. Raises UnreachableError."""
+        self._block, self._digest = options.block_bytes, options.digest_at_source
+        session = self._store.pool.take()
+        self._allowance = Allowance(max(1, options.connections) if self.long else 1)
+        longest = max((len(file.path) for file in self._files.values()), default=0)
+        self._files_ahead = max(1, min(FILES_AHEAD, REQUESTS_AHEAD // (RANGE.size + longest)))
+        self._speed = LineSpeed()
+        self._join(self._store.connection, session, own=False)
+        while self._store.further and self._there < self._allowance.most:
+            connection, other = self._store.further.pop()
+            if other.open:
+                self._waiting.append((connection, other))
+            else:
+                connection.drop()
+        self._many = not self.long or self._there >= MANY  # as the last time
+        while self._many and self._waiting:
+            self._join(*self._waiting.pop(), own=True)
+        if self.long:
+            self._open(min(self._allowance.most, READY) - self._there)
+
+    @property
+    def name(self) -> str:
+        return self._store.url
+
+    @property
+    def long(self) -> bool:
+        return self.round_trip >= SHORT_ROUND_TRIP
+
+    @property
+    def frame(self) -> int:
+        return FAR_FRAME if self.long else FRAME
+
+    def top_up(self, carrier: Carrier, stopped: Callable[[], bool]) -> None:
+        """Ask of `carrier` until enough is on its way."""
+        rate = self._speed.rate.get(carrier.number, 0.0)
+        alone, sharing = FAR_AHEAD if self.long else AHEAD, len(self.carriers)
+        ahead = max(alone / sharing ** (1 if sharing <= FEW else 2), 2 * rate * self.round_trip)
+        if self._bucket.rate:
+            ahead = min(ahead, self._bucket.rate / 2)  # whoever asks waits for the bucket, and should not for long
+        if self._sends:
+            ahead = min(ahead, self._block)
+        while not stopped() and not carrier.ended:
+            chunk = self._chunk(rate)
+            if self._schedule.outstanding(carrier.number) + chunk > max(ahead, 2 * chunk):
+                return
+            if self._schedule.outstanding_spans(carrier.number) >= self._files_ahead:
+                return
+            spans = self._schedule.next(carrier.number, chunk, self._slow)
+            if not spans:
+                return
+            self._under_way.update(span.number for span in spans if not isinstance(span, Kept))
+            try:
+                carrier.ask(spans, self._files)
+            except UnreachableError:
+                self.lost(carrier)
+                return
+            if self._bucket.rate:
+                self._bucket.take(sum(span.weight + self._beside(span.number) for span in spans))
+
+    def _beside(self, number: int) -> int:
+        """Bytes that cross with a span the way its contents do: who sends says what they are of, and asks for the name."""
+        return RECORD.size + (2 * (RANGE.size + len(self._files[number].path)) + RECORD.size if self._sends else 0)
+
+    def opened(self, opened: Opened, stopped: Callable[[], bool]) -> None:
+        """Raises what must end the transfer: HostKeyError."""
+        self._opening -= 1
+        if opened.error is not None:
+            raise opened.error
+        there, now = self._there, time.monotonic()
+        if opened.session is None:
+            self._allowance.refused(there, now + pause_after(self._allowance.failures + 1))
+            return
+        self._allowance.let_in(there + 1, now + pause_after(1))
+        self._waiting.append((opened.connection, opened.session))
+        if self._many or not self.carriers:
+            self._join_waiting(stopped)
+
+    @property
+    def _there(self) -> int:
+        """Connections that are open or opening."""
+        return len(self.carriers) + len(self._waiting) + self._opening
+
+    def _join_waiting(self, stopped: Callable[[], bool]) -> None:
+        while self._waiting:
+            self._join(*self._waiting.pop(), own=True)
+            self.top_up(self.carriers[-1], stopped)
+
+    def lost(self, carrier: Carrier) -> None:
+        """Give a connection up; what it was asked for waits again."""
+        carrier.ended = True
+        self._last_words = carrier.last_words or self._last_words
+        carrier.close()
+        if carrier in self.carriers:
+            self.carriers.remove(carrier)
+        self._schedule.lost(carrier.number)
+
+    def tick(self, stopped: Callable[[], bool]) -> list[Carrier]:
+        """Look for silent connections, and once a step at the speed; the connections that were given up.
+
+        Raises UnreachableError when no connection is left.
+        """
+        given_up = []
+        now = time.monotonic()
+        silent = {c: c.silent(now, self._schedule.outstanding(c.number) > 0) for c in self.carriers}
+        for carrier, seconds in silent.items():
+            if seconds > self._store.connection.limits.stall and not carrier.excused():
+                carrier.connection.drop()  # the line is silent, not the session alone
+                self.lost(carrier)
+                given_up.append(carrier)
+        self._slow = frozenset(c.number for c, seconds in silent.items() if seconds > max(0.3, 4 * self.round_trip))
+        if not self.carriers:
+            self._join_waiting(stopped)
+        if not self.carriers and not self._opening:
+            name = self._store.connection.login.name
+            raise UnreachableError(
+                f"{name} closed the connection, or nothing came for too long"
+                + (f"; its program said: {self._last_words}" if self._last_words else ""),
+                hint="check the network and sshd there; the next try goes on from what is here",
+                subject=self._store.connection.login.host,
+            )
+        if self.long and self._speed.due(now, self.round_trip):
+            self._step(now)
+            if self._many:
+                self._join_waiting(stopped)
+            for carrier in list(self.carriers):
+                self.top_up(carrier, stopped)
+        return given_up
+
+    def overdue(self) -> list[tuple[int, TidemarkError]]:
+        """Files that are under way for longer than a file may be."""
+        now = time.monotonic()
+        found: list[tuple[int, TidemarkError]] = []
+        if now - self._judged < JUDGE_SECONDS:
+            return found
+        self._judged = now
+        for number in list(self._under_way):
+            path, size = self._files[number].path.decode(), self._files[number].wanted
+            if not self._schedule.waits_for(number):
+                self._under_way.discard(number)
+                self._deadlines.end(path)
+                continue
+            self._deadlines.begin(path, now)
+            error = self._deadlines.over(path, size, now, len(self.carriers))
+            if error is not None:
+                found.append((number, error))
+        return found
+
+    def idle(self, since: float) -> None:
+        """Nothing came since then. Raises UnreachableError when nothing is asked of anybody either, for too long."""
+        asked = any(self._schedule.outstanding(carrier.number) or carrier.busy for carrier in self.carriers)
+        if not asked and time.monotonic() - since > self._store.connection.limits.stall:
+            raise UnreachableError(
+                f"{self.name}: nothing moves any more",
+                hint="run again; it goes on from what is here",
+                subject=self._store.connection.login.host,
+            )
+
+    def finish(self) -> None:
+        """Give the sessions that are at their last words back to the store, beside what follows; close the others."""
+        ending: list[Carrier] = []
+        for carrier in list(self.carriers):
+            if self._schedule.outstanding(carrier.number):
+                carrier.close()
+                continue
+            with contextlib.suppress(TidemarkError):
+                carrier.end()
+                ending.append(carrier)
+        self.carriers.clear()
+        with self._door:
+            self._over = True  # whoever is still opening closes again
+        self._store.pool.ending(threading.Thread(target=self._give_back, args=(ending,), name="tidemark-end", daemon=True))
+
+    def _give_back(self, ending: list[Carrier]) -> None:
+        deadline = time.monotonic() + 1.0 + 4 * self.round_trip
+        while ending and time.monotonic() < deadline:
+            try:
+                came = self.came.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            if isinstance(came, Opened):
+                self._keep(came)
+            elif (answering := came[0]) is not None and answering in ending:
+                frame = came[1]
+                if frame is not None and frame.kind == DATA:  # of a file that was given up
+                    answering.give_back(frame)
+                else:
+                    self._end(answering, frame)
+                    ending.remove(answering)
+        for carrier in ending:
+            carrier.close()
+        self._drain()
+
+    def abandon(self) -> None:
+        with self._door:
+            self._over = True
+        for carrier in self.carriers:
+            carrier.close()
+        self.carriers.clear()
+        self._drain()
+
+    def _drain(self) -> None:
+        """What was opened and not used, or not looked at any more."""
+        self._store.further += self._waiting
+        self._waiting.clear()
+        while not self.came.empty():
+            if isinstance(came := self.came.get(), Opened):
+                self._keep(came)
+
+    def _keep(self, opened: Opened) -> None:
+        if opened.session is not None:
+            self._store.further.append((opened.connection, opened.session))
+
+    def _end(self, carrier: Carrier, frame: Frame | None) -> None:
+        if frame is None:
+            carrier.close()
+        elif carrier.own:
+            self._store.further.append((carrier.connection, carrier.session))
+        else:
+            self._store.pool.give(carrier.session)
+
+    def _chunk(self, rate: float) -> int:
+        block = self._block // 4 if self._sends else self._block
+        most = min(block, int(self._bucket.rate / 8) or block)
+        if not self.long:
+            return most
+        if not rate:
+            return min(FIRST_CHUNK, most)
+        return min(most, chunk_bytes(rate, len(self.carriers), self._schedule.waiting_bytes, self._block))
+
+    def _join(self, connection: SshConnection, session: FarSession, own: bool) -> None:
+        self._count += 1
+        carrier = self._make(self._count, connection, session, own, self.came)
+        carrier.start(self.frame, FAR_FRAMES if self.long else FRAMES, self._digest)
+        self.carriers.append(carrier)
+
+    def _open(self, count: int) -> None:
+        for _ in range(min(count, OPENING_AT_ONCE - self._opening)):
+            self._opening += 1
+            threading.Thread(target=self._open_one, name="tidemark-open", daemon=True).start()
+
+    def _open_one(self) -> None:
+        opened = open_another(self._store.connection, self._store.root)
+        with self._door:
+            if not self._over:
+                self.came.put(opened)
+                return
+        opened.connection.drop()
+
+    def _step(self, now: float) -> None:
+        speed = self._speed
+        speed.step(now, self.carriers)
+        self._many = self._many or speed.loses_packets  # one that waits carries, too
+        left = self._schedule.waiting_bytes / max(1.0, speed.total)
+        now_open = self._there  # one whose handshake loses packets takes its time
+        window = speed.total * self.round_trip / max(1, len(self.carriers))
+        wanted = next_connections(now_open, self._allowance.at(now), self.round_trip, speed.lossy, window, left)
+        if wanted > now_open:
+            self._many = self._many or wanted >= MANY
+            self._open(wanted - now_open)
+
+
+@dataclass
+class Allowance:
+    """`most`: of the link's settings. Times are seconds of any clock that does not go back."""
+
+    most: int
+    failures: int = 0  # refusals in a row
+    _now: int = field(init=False)
+    _again: float = 0.0  # when one more may be tried
+
+    def __post_init__(self) -> None:
+        self._now = self.most
+
+    def at(self, now: float) -> int:
+        """How many may be open or opening."""
+        return self._now if self._now == self.most or now < self._again else self._now + 1
+
+    def refused(self, there: int, again: float) -> None:
+        """One was refused while `there` were open or opening; nobody asks for more before `again`."""
+        self.failures += 1
+        self._now = max(1, min(self._now, there))
+        self._again = again
+
+    def let_in(self, there: int, again: float) -> None:
+        """One more was opened: the next may be tried at `again`."""
+        self.failures = 0
+        if there > self._now:
+            self._now, self._again = min(there, self.most), again
+
+
+STEP_SECONDS = 0.25  # between two decisions about the number of connections
+LOSSY_STEPS = 3  # one after another are a line that loses packets; a queue that runs over does so once in a while
+
+
+class LineSpeed:
+    """`rate`: of each connection's number, bytes a second. `total`: of all, in the last step."""
+
+    def __init__(self) -> None:
+        self.rate: dict[int, float] = {}
+        self.total = 0.0
+        self.lossy = False  # packets were lost in the last step
+        self._lossy_steps = 0  # one after another
+        self._marks: dict[int, int] = {}  # a connection's bytes at the last step
+        self._losses: dict[int, int] = {}  # and its lost packets
+        self._stepped = time.monotonic()
+
+    @property
+    def loses_packets(self) -> bool:
+        """Again and again."""
+        return self._lossy_steps >= LOSSY_STEPS
+
+    def due(self, now: float, round_trip: float) -> bool:
+        return now - self._stepped >= max(STEP_SECONDS, 2 * round_trip)
+
+    def step(self, now: float, carriers: Sequence[Carrier]) -> None:
+        seconds, self._stepped = now - self._stepped, now
+        self.total = 0.0
+        for carrier in carriers:
+            came = (carrier.bytes - self._marks.get(carrier.number, 0)) / seconds
+            self._marks[carrier.number] = carrier.bytes
+            self.total += came
+            self.rate[carrier.number] = (self.rate.get(carrier.number, came) + came) / 2
+        before, self._losses = self._losses, {carrier.number: carrier.connection.line()[1] for carrier in carriers}
+        self.lossy = any(lost > before.get(number, 0) for number, lost in self._losses.items())
+        self._lossy_steps = self._lossy_steps + 1 if self.lossy else 0

@@ -1,0 +1,312 @@
+"""Send files of one node to another without their bytes passing through this machine.
+
+It is a push (`push`) whose reader is the source node. This end says what is sent and which files get names. It is
+told of every piece what was read and what became of it, and it judges as if it had read itself. The source's agent
+has the target's receiving program at the end of its own ssh (`stores.agent.forward`). It logs in there by a key that
+it is lent for that moment.
+
+`LentKeys` is an SSH agent of this process that a node may ask for one login at another. It signs; the key itself
+stays here. It is offered by agent forwarding to one session, for as long as the login takes. It names one key, the
+one that this process logged in with at the other node, and signs nothing but that user's login with it. Where the
+asking ssh says for which connection (OpenSSH 8.9 and later, `session-bind@openssh.com`), it signs for a connection
+to that host key alone. Older ssh versions do not bind the signature to the host.
+
+`NoRoad` says that the source does not reach the target; its text is why. Source: draft-ietf-sshm-ssh-agent; RFC 4252
+§7; OpenSSH's PROTOCOL.agent and PROTOCOL (publickey-hostbound).
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from tidemark.errors import HostKeyError, UnreachableError
+from tidemark.stores.agent.frames import FAILED, NOTHING, PIECES, RANGE, READ
+from tidemark.stores.python.bundle import command, forwarding, program
+from tidemark.stores.python.session import FarPool, FarSession, start_far_end
+from tidemark.stores.python.store import PythonStore
+from tidemark.stores.ssh.connection import SshConnection
+from tidemark.stores.ssh.lean_paramiko import paramiko
+from tidemark.stores.ssh.login import Limits, Login
+from tidemark.stores.ssh.sink import Frame
+from tidemark.transfer.items import SendItem, Wire, changed
+from tidemark.transfer.stream.connections import Line
+from tidemark.transfer.stream.push import Push
+from tidemark.transfer.stream.push_connection import Feed, PushCarrier, Reader
+
+ALIAS = "tidemark-target"  # the target's name in the file of known hosts, whatever its address
+CIPHERS = "aes128-gcm@openssh.com,aes256-gcm@openssh.com,chacha20-poly1305@openssh.com,aes256-ctr,aes128-ctr"
+ANOTHER_KEY = "Host key verification failed"  # ssh's words
+
+
+class NoRoad(Exception):
+    """The source does not reach the target; its text is why."""
+
+
+class Direct(Push):
+    def __init__(self, wire: Wire, road: Road, items: Sequence[SendItem]) -> None:
+        self._road = road
+        source, target = wire.source, wire.target
+        assert isinstance(source, PythonStore) and isinstance(target, PythonStore)
+        super().__init__(wire, source, target, items)
+
+    def _line(self, feed: Feed) -> Line:
+        return Line(self._road, self.schedule, self.asking, self.wire, lambda *what: DirectCarrier(feed, *what), sends=True)
+
+    def _editions_of(self, paths: list[str]) -> Sequence[int | None]:
+        assert isinstance(self.source, PythonStore)
+        return self.source.editions(paths)
+
+    def _records(self, frame: Frame) -> Iterator[tuple[int, int, int, int, int, int, bytes]]:
+        for record in super()._records(frame):
+            if record[4] != READ:
+                yield record
+            elif record[0] < len(self._files):
+                self._was_read(*record[:3], record[5], record[6])
+            else:
+                raise self._not_asked()
+
+    def _was_read(self, number: int, offset: int, length: int, edition: int, prefix: bytes) -> None:
+        """It is on its way already: a piece of another edition is answered, and nobody waits for it any more."""
+        self._crossed([(number, length)])
+        known = prefix if prefix != NOTHING else b""
+        if self.schedule.waits_for(number) and not self._read(number, edition, offset + length, known):
+            self._lose(number, changed(self._files[number]))
+
+    def _cut(self) -> None:
+        self.target.connection.drop()
+        super()._cut()
+
+
+class DirectCarrier(PushCarrier):
+    """Sends nothing but what is to be read, and which files are to get names."""
+
+    said = ""  # of the line between the nodes, when it was lost
+
+    @property
+    def last_words(self) -> str:
+        return self.said or super().last_words
+
+    def _reader(self, frame: int, digest: bool) -> Reader:
+        self.session.begin("forward", frame, digest, self._feed.reserve)
+        return self
+
+    def answer(self, asked: bytes) -> None:
+        numbers, at = [], 0
+        while at < len(asked):
+            number, *_, name = RANGE.unpack_from(asked, at)
+            numbers.append(number)
+            at += RANGE.size + name
+        self._send(PIECES, numbers, [asked], memoryview(b""))
+
+    def _deliver(self, frame: Frame | None) -> None:
+        if frame is not None and frame.kind == FAILED:  # of the line between the nodes
+            self.said, frame = str(json.loads(bytes(frame.words))[1]), None
+        super()._deliver(frame)
+
+
+class Road(PythonStore):
+    """The source, over a connection of its own, as the node that has `target` at the end of its ssh.
+
+    Raises NoRoad where it does not reach it, HostKeyError where it meets another host key there than we do, UnreachableError
+    and what else opening a connection to either of them raises.
+    """
+
+    def __init__(self, source: PythonStore, target: PythonStore) -> None:
+        connection = source.connection.another()
+        try:
+            first = _reach(connection, source.root, target)
+        except BaseException:
+            connection.drop()
+            raise
+        super().__init__(source.url, source.root, connection, first)
+        self._forwarding = _Forwarding(connection, source.root, first, target)
+        self.pool = self._forwarding
+
+    def ready(self, target: PythonStore) -> None:
+        """The line is there, or there again. `target`: as it is open now. Raises as at the beginning."""
+        self._forwarding.target = target
+        self.pool.give(self.pool.take())
+
+
+class _Forwarding(FarPool):
+    def __init__(self, connection: SshConnection, root: str, first: FarSession, target: PythonStore) -> None:
+        super().__init__(connection, root, first)
+        self.target = target
+
+    def _start(self) -> FarSession:
+        return _reach(self._connection, self._root, self.target)
+
+
+def _reach(connection: SshConnection, root: str, target: PythonStore) -> FarSession:
+    """A session with the source's program once its ssh has the target's program at the other end."""
+    host_key, key = target.connection.keys()
+    login, limits = target.connection.login, connection.limits
+    known = f"{ALIAS} {host_key.get_name()} {host_key.get_base64()}\n"
+    lent, seconds = LentKeys(key, login.user, host_key), limits.connect + limits.handshake
+    over = threading.Timer(seconds + limits.stall, lent.close)  # however long the source takes to answer
+    over.daemon = True
+    over.start()
+    try:
+        session, _ = start_far_end(connection, root or "/", agent=lent)
+        if session is None:
+            raise UnreachableError(f"{connection.login.name} does not start python3 any more", hint="run again")
+        asked = (ssh_command(login, limits, command(nice=target.connection.nice)), known, seconds)
+        said = session.put("reach", asked, [forwarding(), b"".join(program(target.root or "/", target.connection.memory))])
+    finally:
+        over.cancel()
+        lent.close()
+    if said:
+        session.close()
+        if ANOTHER_KEY in said:
+            raise HostKeyError(
+                f"{connection.login.name} meets another host key at {login.name} than {login.host_key}",
+                hint="who answers there, seen from that node? docs/runbooks/host-key-changed.md",
+                subject=login.host,
+            )
+        raise NoRoad(said)
+    return session
+
+
+def ssh_command(login: Login, limits: Limits, remote: str) -> list[str]:
+    """The source's ssh to the target, running `remote` there. "{known}" stands for the file of known hosts. Pure."""
+    options = {
+        "BatchMode": "yes",
+        "StrictHostKeyChecking": "yes",
+        "UserKnownHostsFile": "{known}",
+        "GlobalKnownHostsFile": "/dev/null",
+        "HostKeyAlias": ALIAS,
+        "CheckHostIP": "no",
+        "IdentityFile": "none",  # the lent key alone
+        "PreferredAuthentications": "publickey",
+        "ClearAllForwardings": "yes",
+        "ControlPath": "none",
+        "ConnectTimeout": str(max(1, int(limits.connect))),
+        "ServerAliveInterval": str(max(1, int(limits.stall / 3))),
+        "ServerAliveCountMax": "3",
+        "Ciphers": CIPHERS,
+        "LogLevel": "ERROR",
+    }
+    words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+    return ["ssh", "-F", "none", "-a", "-T", *words, "-p", str(login.port), "-l", login.user, "--", login.host, remote]
+
+
+FAILURE, SUCCESS = b"\x05", b"\x06"
+_IDENTITIES, _IDENTITIES_ANSWER, _SIGN, _SIGN_ANSWER, _EXTENSION = 11, 12, 13, 14, 27
+_USERAUTH_REQUEST = 50
+_METHODS = ("publickey", "publickey-hostbound-v00@openssh.com")
+_RSA = {2: "rsa-sha2-256", 4: "rsa-sha2-512"}  # by the request's flags
+_LONGEST = 1 << 18  # bytes of a request, as ssh-agent has it
+
+
+class LentKeys:
+    """`key` for logins of `user` at the host with `host_key`. Give it to a session as its agent."""
+
+    def __init__(self, key: paramiko.PKey, user: str, host_key: paramiko.PKey) -> None:
+        self._key = key
+        self._user = user
+        self._host = bytes(host_key.asbytes())
+        self._open = True
+
+    def __call__(self, channel: paramiko.Channel) -> None:
+        """Somebody there asks for the agent. Called by the connection's thread, which must not wait."""
+        threading.Thread(target=self._serve, args=(channel,), name="tidemark-agent", daemon=True).start()
+
+    def close(self) -> None:
+        """No more is signed."""
+        self._open = False
+
+    def _serve(self, channel: paramiko.Channel) -> None:
+        asked = Asked(self._key, self._user, self._host)
+        with suppress(EOFError, OSError, paramiko.SSHException, struct.error):
+            stream = channel.makefile("rb")
+            while self._open and len(head := stream.read(4)) == 4:
+                (size,) = struct.unpack(">I", head)
+                request = stream.read(size) if 0 < size <= _LONGEST else b""
+                answer = asked.answer(request) if self._open and request else FAILURE
+                channel.sendall(struct.pack(">I", len(answer)) + answer)
+                if not request:
+                    break
+        channel.close()
+
+
+class Asked:
+    """One that asks the agent, from its first request to its last."""
+
+    def __init__(self, key: paramiko.PKey, user: str, host: bytes) -> None:
+        self._key = key
+        self._user = user
+        self._host = host
+        self._bound: bytes | None = None  # the connection it asks for; b"": to another host, so for none
+
+    def answer(self, request: bytes) -> bytes:
+        """To a request without its length. What cannot be read, is not known or not allowed is a failure."""
+        message = paramiko.Message(request[1:])
+        try:
+            if request[0] == _IDENTITIES:
+                return self._identities()
+            if request[0] == _SIGN:
+                return self._signed(message.get_string(), message.get_string(), message.get_int())
+            if request[0] == _EXTENSION and message.get_text() == "session-bind@openssh.com":
+                return self._bind(message.get_string(), message.get_string(), message.get_string())
+        except (ValueError, struct.error, paramiko.SSHException):
+            return FAILURE
+        return FAILURE
+
+    @property
+    def _blobs(self) -> list[bytes]:
+        """The key as a server may know it; with its certificate first, where it has one."""
+        certificate = getattr(self._key.public_blob, "key_blob", None)
+        return [*([bytes(certificate)] if certificate else []), bytes(self._key.asbytes())]
+
+    def _identities(self) -> bytes:
+        listed = paramiko.Message()
+        listed.add_byte(bytes([_IDENTITIES_ANSWER]))
+        listed.add_int(len(self._blobs))
+        for blob in self._blobs:
+            listed.add_string(blob)
+            listed.add_string("lent by tidemark")
+        return bytes(listed.asbytes())
+
+    def _bind(self, host: bytes, connection: bytes, signature: bytes) -> bytes:
+        """The asking ssh proves that its connection is to `host`, which signed it."""
+        kind = paramiko.Message(host).get_text()
+        key = paramiko.PKey.from_type_string(kind, host) if host == self._host else None
+        known = key is not None and key.verify_ssh_sig(connection, paramiko.Message(signature))
+        self._bound = connection if known and self._bound in (None, connection) else b""
+        return SUCCESS if self._bound else FAILURE
+
+    def _signed(self, blob: bytes, data: bytes, flags: int) -> bytes:
+        if blob not in self._blobs or not self._is_login(data, blob):
+            return FAILURE
+        algorithm = None
+        if self._key.get_name() == "ssh-rsa":
+            algorithm = next((name for flag, name in _RSA.items() if flags & flag), None)
+            if algorithm is None:  # SHA-1
+                return FAILURE
+        signed = self._key.sign_ssh_data(data, algorithm)
+        answer = paramiko.Message()
+        answer.add_byte(bytes([_SIGN_ANSWER]))
+        answer.add_string(signed if isinstance(signed, bytes) else signed.asbytes())
+        return bytes(answer.asbytes())
+
+    def _is_login(self, data: bytes, blob: bytes) -> bool:
+        """RFC 4252 §7: what is signed is a login of our user with this key, and nothing else."""
+        said = paramiko.Message(data)
+        connection, kind = said.get_string(), said.get_byte()
+        user, service, method = said.get_text(), said.get_text(), said.get_text()
+        shown, _, key = said.get_boolean(), said.get_text(), said.get_string()
+        host = said.get_string() if method == _METHODS[1] else self._host
+        return (
+            kind == bytes([_USERAUTH_REQUEST])
+            and (user, service) == (self._user, "ssh-connection")
+            and method in _METHODS
+            and shown
+            and key == blob
+            and host == self._host
+            and not said.get_remainder()
+            and self._bound in (None, connection)
+        )

@@ -1,0 +1,363 @@
+"""Give final names while more comes: a thread makes parts that arrived durable in batches and says so.
+
+What waits when it takes the next batch is one batch: one sync of the disk for many small files, then the names, then
+the folders. So a slow disk makes batches large, and a fast one adds no delay. A file whose companions are still
+under way waits for them (`NamesInOrder`): its name tells others that it is complete. Before a name is given the part
+is checked once more: whether it still is what was verified.
+
+Small files of a pull come many at a time: their parts are written and hashed, and their names given, in C where it
+can be built (`small_files.c`, class `SmallFiles`). That is twice as fast as file by file, since threads do not fight
+for the interpreter's lock. It is asked for from 200 files on; loading it takes as long as they do. What C did not
+do, for whatever reason, is done by `stores.agent.part_file` and `stores.agent.durable`, which say what is wrong. The
+results are the same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import hashlib
+import os
+import queue
+import struct
+import threading
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from tidemark.errors import CorruptionError, TidemarkError
+from tidemark.native import libcrypto, library
+from tidemark.stores.agent import durable
+from tidemark.stores.agent.block_journal import journal_at, journal_of, part_at
+from tidemark.stores.agent.disk import Disk
+from tidemark.stores.agent.part_file import PartFile, named, still, write_small
+from tidemark.stores.agent.publisher import BATCH, GATHER_SECONDS
+from tidemark.stores.os_errors import Where, os_error
+from tidemark.stores.retrying import SOON
+from tidemark.transfer.existing import taken_away
+from tidemark.transfer.items import Failed, SendItem, Sent, TryAgain, Wire
+
+Outcome = Sent | Failed | tuple[SendItem, TryAgain]
+
+
+class Whole(NamedTuple):
+    """A part whose bytes were checked. `confirm` is asked before it is sealed and raises TryAgain, or another error."""
+
+    item: SendItem
+    place: bytes  # of the final name, on the disk
+    sha256: str
+    large: bool
+    confirm: Callable[[], None] | None = None
+    proof: durable.Proof | None = None  # what its part's stat shows as long as these are its bytes
+    syncs_failed: int = 0  # `Sealer.syncs_failed` before its first byte was written
+    number: int = 0
+
+    @property
+    def journalled(self) -> bool:
+        return self.large or self.item.may_have_an_old_journal
+
+    def pair(self) -> tuple[bytes, bytes]:
+        """The places of its part and of its name."""
+        return part_at(self.place), self.place
+
+
+@dataclass
+class NamesInOrder:
+    """Whole files on their way to be sealed: one whose name others go on from (`….tsfile.resource`) comes behind those."""
+
+    ready: list[Whole] = field(default_factory=list)
+    _above: dict[int, int] = field(default_factory=dict)  # companions under way: the file they belong to
+    _behind: Counter[int] = field(default_factory=Counter)  # files with companions under way: how many
+    _held: dict[int, Whole] = field(default_factory=dict)  # whole, but its companions are not
+
+    @classmethod
+    def of(cls, files: Sequence[SendItem]) -> NamesInOrder:
+        order = cls()
+        numbers = {item.target_path: number for number, item in enumerate(files)}
+        for number, item in enumerate(files):
+            base = numbers.get(item.target_path.rpartition(".")[0])
+            if base is not None:
+                order._above[number] = base
+                order._behind[base] += 1
+        return order
+
+    def whole(self, number: int, whole: Whole) -> None:
+        if self._behind and self._behind[number]:
+            self._held[number] = whole
+            return
+        self.ready.append(whole)
+        if self._above:
+            self.settled(number)
+
+    def settled(self, number: int) -> None:
+        """The file is ready or failed: what is behind it may follow."""
+        above = self._above.pop(number, None)
+        if above is None:
+            return
+        self._behind[above] -= 1
+        if not self._behind[above] and above in self._held:
+            self.whole(above, self._held.pop(above))
+
+    def take(self) -> list[Whole]:
+        ready, self.ready = self.ready, []
+        return ready
+
+
+class Sealer:
+    """`put` from one thread; outcomes go to `tell`, in the order put where nothing is to be confirmed and nothing fails."""
+
+    def __init__(
+        self, wire: Wire, disk: Disk, where: Where, tell: Callable[[list[Outcome]], None], small: SmallFiles | None = None
+    ) -> None:
+        self._small = small or SmallFiles(quick=False)
+        self._wire = wire
+        self._disk = disk
+        self._where = where
+        self._tell = tell
+        self.syncs_failed = 0  # of the disk; what was written before one is brought again, and files are synced singly after
+        self.disks = durable.Disks()
+        self._lost: dict[bytes, OSError] = {}  # parts that the disk lost bytes of, by place
+        self._bug: BaseException | None = None
+        self._queue: queue.SimpleQueue[list[Whole] | tuple[int, PartFile] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="tidemark-seal", daemon=True)
+        self._thread.start()
+
+    def put(self, wholes: list[Whole]) -> None:
+        self._queue.put(wholes)
+
+    def sync(self, handle: int, part: PartFile) -> None:
+        """fsync and close `handle`: bytes of a large file under way."""
+        self._queue.put((handle, part))
+
+    def finish(self) -> None:
+        """Returns when all that was put is sealed or failed. Raises what nobody expected."""
+        self._queue.put(None)
+        self._thread.join()
+        self.disks.close()
+        if self._bug is not None:
+            raise self._bug
+
+    def _run(self) -> None:
+        try:
+            over = False
+            while not over:
+                batch, over = self._next_batch()
+                if batch:
+                    self._seal_all(batch)
+        except BaseException as bug:
+            self._bug = bug
+
+    def _next_batch(self) -> tuple[list[Whole], bool]:
+        batch: list[Whole] = []
+        got, deadline = self._queue.get(), 0.0
+        while True:
+            if got is None:
+                return batch, True
+            if isinstance(got, tuple):
+                self._sync(*got)
+            else:
+                batch += got
+            if len(batch) >= BATCH:
+                return batch, False
+            deadline = deadline or time.monotonic() + GATHER_SECONDS
+            try:
+                got = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                return batch, False
+
+    def _sync(self, handle: int, part: PartFile) -> None:
+        try:
+            os.fsync(handle)
+        except OSError as error:
+            part.condemn(error)
+            self._lost[part.place] = error
+        finally:
+            os.close(handle)
+
+    def _seal_all(self, batch: Sequence[Whole]) -> None:
+        kept = [whole for whole in batch if not self._in_doubt(whole)]
+        sure = [whole for whole in kept if whole.confirm is None or self._confirmed(whole, whole.confirm)]
+        if not sure:
+            return
+        try:
+            self._tell(self._seal(sure))
+        except durable.SyncFailed as error:
+            self._not_durable(sure, error)
+        except OSError as error:
+            if len(sure) > 1:  # one of them is the trouble: each alone
+                for whole in sure:
+                    self._seal_all([whole._replace(confirm=None)])
+            else:
+                item = sure[0].item
+                if error.errno in (errno.ENOENT, errno.ESTALE):
+                    self._tell([(item, TryAgain(taken_away(item)))])
+                else:
+                    self._tell([self._wire.failed(item, os_error(error, self._where, item.target_path))])
+
+    def _seal(self, batch: Sequence[Whole]) -> list[Outcome]:
+        # CRASH WINDOW: whole parts without final names, or some with; the rerun seals them or finds them there.
+        pairs = [whole.pair() for whole in batch]
+        durable.make_durable(pairs, self.syncs_failed > 0, self.disks)
+        at_once = self._small.name(pairs, [whole.proof for whole in batch])
+        same = [whole for whole, pair in zip(batch[at_once:], pairs[at_once:], strict=True) if _still(whole, pair)]
+        others = durable.give_names([whole.pair() for whole in same], lambda number: _named(same[number]), self.disks)
+        for number in reversed(others):
+            del same[number]
+        durable.sync_names(pairs[:at_once], self.disks)
+        same = [*batch[:at_once], *same]
+        # CRASH WINDOW: final names there, journals left over; `already_there` of the rerun removes them.
+        self._disk.remove([journal_of(whole.item.target_path) for whole in same if whole.journalled])
+        outcomes: list[Outcome] = [*self._wire.sent_all((whole.item, whole.sha256) for whole in same)]
+        if len(same) < len(batch):
+            outcomes += [(whole.item, TryAgain(_touched(whole.item))) for whole in batch if whole not in same]
+        return outcomes
+
+    def _in_doubt(self, whole: Whole) -> bool:
+        """The disk may have lost bytes of it: they are not looked at but brought again."""
+        error = self._lost.get(whole.place)
+        if error is None and whole.syncs_failed == self.syncs_failed:
+            return False
+        for place in (part_at(whole.place), journal_at(whole.place)):
+            durable.remove_quietly(place)
+        lost = error or OSError(errno.EIO, "the disk lost bytes that were written at that time")
+        self._tell([(whole.item, TryAgain(os_error(lost, self._where, whole.item.target_path)))])
+        return True
+
+    def _not_durable(self, batch: Sequence[Whole], error: durable.SyncFailed) -> None:
+        """`error.parts` are brought again; after a sync of the whole disk all that was written to it before."""
+        self.syncs_failed += error.disk
+        self._lost.update((whole.place, error) for whole in batch if part_at(whole.place) in error.parts)
+        self._seal_all([whole._replace(confirm=None) for whole in batch])
+
+    def _confirmed(self, whole: Whole, confirm: Callable[[], None]) -> bool:
+        try:
+            confirm()
+        except TryAgain as again:
+            outcome: Outcome = (whole.item, again)
+        except SOON as soon:
+            outcome = (whole.item, TryAgain(soon))
+        except TidemarkError as error:
+            outcome = self._wire.failed(whole.item, error)
+        else:
+            return True
+        self._tell([outcome])
+        return False
+
+
+def _still(whole: Whole, pair: tuple[bytes, bytes]) -> bool:
+    """The part is the very file whose bytes were proven, or has its name from a try that failed behind that."""
+    return whole.proof is None or still(pair, whole.proof, bytes.fromhex(whole.sha256))
+
+
+def _named(whole: Whole) -> bool:
+    return whole.proof is None or named(whole.place, whole.proof, bytes.fromhex(whole.sha256))
+
+
+def _touched(item: SendItem) -> CorruptionError:
+    return CorruptionError(
+        f"{item.target_path}: somebody else wrote to its part, or put another one there, before it got its name",
+        hint="does another process bring files to this folder? The next try brings it again",
+        subject=item.target_path,
+    )
+
+
+WORTH_IT = 200  # files from which on a transfer asks for the library: loading it takes as long as they do
+_SEEN = struct.Struct("=5q")  # what C tells of a file: whether it is done, and its proof
+
+
+class Arrived(NamedTuple):
+    """A small file in a frame: where its part goes, and where its bytes are there."""
+
+    part: bytes
+    at: int
+    size: int
+
+
+class Written(NamedTuple):
+    """`proof` of the part (see `stores.agent.durable.Proof`), or the error that kept it from being written. `digest`:
+    SHA-256."""
+
+    digest: bytes
+    proof: durable.Proof | None
+    error: OSError | None = None
+
+
+class SmallFiles:
+    """`quick`: there are many; else Python alone does it."""
+
+    def __init__(self, quick: bool) -> None:
+        self._code = _library() if quick else None
+
+    def write(self, frame: memoryview, files: Sequence[Arrived]) -> list[Written]:
+        """Each file's part, whole; durable only once it is sealed. `frame`: of which their bytes are."""
+        code = self._code
+        if code is None or frame.readonly or not files:
+            return [_written(frame, file) for file in files]
+        places = b"".join([file.part + b"\0" for file in files])
+        at, sizes = (array("Q", column) for column in zip(*[(file.at, file.size) for file in files], strict=True))
+        digests, seen = bytearray(32 * len(files)), bytearray(_SEEN.size * len(files))
+        sha256 = _sha256()
+        code.tm_write_parts(
+            len(files), places, _address(frame), _at(at), _at(sizes), sha256, _address(digests), _address(seen)
+        )
+        made = bytes(digests)
+        found = []
+        for number, (done, *proof) in enumerate(_SEEN.iter_unpack(seen)):
+            if done:
+                digest = made[32 * number : 32 * number + 32] if sha256 else _sha256_of(frame, files[number])
+                found.append(Written(digest, durable.Proof(*proof)))
+            else:
+                found.append(_written(frame, files[number]))
+        return found
+
+    def name(self, pairs: Sequence[tuple[bytes, bytes]], proofs: Sequence[durable.Proof | None]) -> int:
+        """How many, from the first on, were what their proofs say as parts (first of a pair), have their names now, and are
+        the same there. Of the one behind them nothing is known: whoever asks looks. The folders are not synced."""
+        if self._code is None:
+            return 0
+        known = array("q")
+        for proof in proofs:
+            known.extend((1, *(proof or (0, -1, 0, 0))))
+        words = b"".join(part + b"\0" + final + b"\0" for part, final in pairs)
+        return int(self._code.tm_give_names(len(pairs), words, _at(known)))
+
+
+def _written(frame: memoryview, file: Arrived) -> Written:
+    digest = _sha256_of(frame, file)
+    try:
+        return Written(digest, write_small(file.part, frame[file.at : file.at + file.size]))
+    except OSError as error:
+        return Written(digest, None, error)
+
+
+def _sha256_of(frame: memoryview, file: Arrived) -> bytes:
+    return hashlib.sha256(frame[file.at : file.at + file.size]).digest()
+
+
+def _at(numbers: array[int]) -> int:
+    return numbers.buffer_info()[0]
+
+
+def _address(data: memoryview | bytearray) -> int:
+    """Of its first byte, as long as whoever asks holds it; 0 where there is none."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(data)) if data else 0
+
+
+@lru_cache(maxsize=1)
+def _library() -> ctypes.CDLL | None:
+    made = library("tidemark.transfer.stream", "small_files.c")
+    if made is not None:
+        address, number = ctypes.c_void_p, ctypes.c_uint64
+        made.tm_write_parts.argtypes = (number, ctypes.c_char_p, *[address] * 6)
+        made.tm_give_names.argtypes = (number, ctypes.c_char_p, address)
+        made.tm_write_parts.restype, made.tm_give_names.restype = None, number
+    return made
+
+
+def _sha256() -> Any:
+    crypto = libcrypto()
+    return None if crypto is None else ctypes.cast(crypto.SHA256, ctypes.c_void_p)

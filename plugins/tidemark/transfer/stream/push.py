@@ -1,0 +1,327 @@
+"""Send files of a disk of this machine to a far end that has python3, as fast as the wire.
+
+The hand (`session`) says what is sent over which connection (`push_connection`); the far end checks, keeps and answers
+each piece (`stores.agent.writer`). Files that are whole there are told to take their names, companions first. Who reads may
+be another node instead (`direct`).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tidemark.errors import TidemarkError, UnreachableError
+from tidemark.stores.agent.block_journal import Block, Identity, copy_of, journal_of, part_of
+from tidemark.stores.agent.frames import ANY, CHANGED, DIFFERS, FILE, LARGE, LOST, NOTHING, SEALED, SHARED, SOURCE
+from tidemark.stores.agent.part_file import spans_of
+from tidemark.stores.agent.reader import editions, same_edition
+from tidemark.stores.local import LocalStore
+from tidemark.stores.os_errors import os_error
+from tidemark.stores.protocol import Entry, Range
+from tidemark.stores.python.store import PythonStore
+from tidemark.stores.retrying import SOON
+from tidemark.stores.ssh.sink import Frame
+from tidemark.transfer.existing import differs, identity, other_digest, same_at, unsure
+from tidemark.transfer.items import SendItem, TryAgain, Wire
+from tidemark.transfer.stream.connection import Carrier
+from tidemark.transfer.stream.connections import Line
+from tidemark.transfer.stream.publish import Whole
+from tidemark.transfer.stream.push_connection import UNCONFIRMED, UNSENT, Feed, PushCarrier, Seal
+from tidemark.transfer.stream.schedule import Span, complement
+from tidemark.transfer.stream.session import Round
+
+_GONE = (errno.ESTALE, "somebody else took its part away, or wrote to it")
+_AGAIN = {errno.ENOENT: _GONE, errno.ESTALE: _GONE, LOST: (errno.EIO, "the disk lost bytes that were written")}
+_UNKNOWN = Identity(0, 0, 0)  # of a small file: it has no journal
+
+
+@dataclass
+class _Pieces:
+    """A file of more than one piece."""
+
+    identity: Identity
+    gaps: list[tuple[int, int]]
+    kept: bool  # an earlier try left something
+    confirm: bool  # its times cannot show a change: digested again before it is sealed, whoever else digests
+    repeated: int = 0  # pieces asked for again
+
+
+@dataclass
+class _Sealing:
+    """Whole files on their way to their names: asked of a connection, or waiting for one."""
+
+    digests: dict[int, str] = field(default_factory=dict)  # by number; "" where the far end's is waited for
+    waiting: list[int] = field(default_factory=list)
+    by: dict[int, int] = field(default_factory=dict)  # small file: the connection that has its part
+
+
+class Push(Round):
+    def __init__(self, wire: Wire, source: LocalStore | PythonStore, target: PythonStore, items: Sequence[SendItem]) -> None:
+        super().__init__(wire, items, source.where, target.where)
+        self.source = source
+        self.target = target
+        root, reserve = source.where.root, wire.options.reserve
+        feed = Feed(root, reserve, self._describe, self._read, self._asked, self._edge.passes, self._crossed, self._broke)
+        self.line = self._line(feed)
+        self._large: dict[int, _Pieces] = {}  # all of the round
+        self._first: dict[int, int] = {}  # small file: the connection that was asked for it first
+        self._editions: dict[int, int] = {}  # of large files, when they were looked at or first read
+        self._wholes: dict[int, bytes] = {}  # digests of large files that went in order over one connection
+        self._sealing = _Sealing()
+
+    def take(self, carrier: Carrier, frame: Frame) -> None:
+        assert isinstance(carrier, PushCarrier)
+        for number, offset, length, trouble, kind, size, digest in self._records(frame):
+            if number >= len(self._files):
+                raise self._not_asked()
+            if kind == SEALED:
+                carrier.seals.discard(number)
+                self._seal_answered(carrier, Span(number, offset, length), trouble, digest)
+            elif trouble:
+                self.schedule.refused(carrier.number, number, length)
+                self._trouble(number, (offset, length), trouble, kind, size)
+            else:
+                self._kept(carrier, number, (offset, length), digest)
+        self._seal(carrier)
+
+    def joined(self) -> None:
+        self._seal(None)
+
+    def gone(self, carrier: Carrier) -> None:
+        """What it was to seal is asked of another: whoever did it before is asked for the same again, and says so."""
+        assert isinstance(carrier, PushCarrier)
+        self._sealing.waiting += sorted(carrier.seals)
+        carrier.seals.clear()
+        self._seal(None)
+
+    def sealed(self) -> bool:
+        return not self._sealing.digests
+
+    def close(self) -> None:
+        if self.wire.litter and not isinstance(self.error, UnreachableError):
+            self.target.remove(self.wire.litter)
+            self.wire.litter.clear()
+
+    # who reads
+
+    def _line(self, feed: Feed) -> Line:
+        return Line(self.target, self.schedule, self.asking, self.wire, lambda *what: PushCarrier(feed, *what), sends=True)
+
+    def _editions_of(self, paths: list[str]) -> Sequence[int | None]:
+        assert isinstance(self.source, LocalStore)
+        return editions(self.source.disk, paths)
+
+    # for the threads that send
+
+    def _describe(self, number: int, flags: int) -> bytes:
+        item, large = self._files[number], self._large.get(number)
+        path = item.target_path.encode()
+        if large is None:
+            known, flags = _UNKNOWN, flags | (SHARED if self.line.long else 0)
+        else:
+            known, flags = large.identity, LARGE
+        return FILE.pack(number, item.size, known.mtime, known.inode, flags, len(path)) + path
+
+    def _read(self, number: int, edition: int, end: int, prefix: bytes) -> bool:
+        large = self._large.get(number)
+        if large is None:
+            return True
+        same, sure = same_edition(self._editions.setdefault(number, edition), edition)
+        if not same and large.identity.mtime != ANY:
+            return False
+        large.confirm = large.confirm or not sure
+        if prefix and end == self._files[number].size:
+            self._wholes[number] = prefix
+        return True
+
+    def _asked(self, connection: int, spans: Sequence[Span]) -> list[int]:
+        copies = []
+        for number in [span.number for span in spans if span.number not in self._large]:
+            if self._first.setdefault(number, connection) != connection:
+                copies.append(number)
+                path = self._files[number].target_path
+                self.wire.litter += [part_of(path), copy_of(path)]
+        return copies
+
+    def _crossed(self, pieces: Sequence[tuple[int, int]]) -> None:
+        self.wire.spend((self._files[number].target_path, length) for number, length in pieces)
+        self._told.put(sum(length for _, length in pieces))
+
+    # what the far end says
+
+    def _kept(self, carrier: PushCarrier, number: int, span: tuple[int, int], digest: bytes) -> None:
+        item, (offset, length) = self._files[number], span
+        carrier.bytes += length
+        awaited = self.schedule.arrived(carrier.number, number, offset, length)
+        large = self._large.get(number)
+        if not awaited:
+            return
+        if large is None:
+            if length != item.size:
+                raise self._not_asked()
+            self._sealing.by[number] = carrier.number
+            self._whole(number, Whole(item, b"", digest.hex(), False, number=number))
+            return
+        self.kept_bytes += length
+        if self.schedule.whole(number):
+            self.schedule.complete(number)
+            self._order.whole(number, Whole(item, b"", "", True, number=number))
+
+    def _trouble(self, number: int, span: tuple[int, int], trouble: int, kind: int, size: int) -> None:
+        if trouble == UNSENT or not self.schedule.waits_for(number):
+            return
+        item = self._files[number]
+        if kind == SOURCE:
+            self._source_trouble(number, trouble, size)
+        elif trouble == DIFFERS:  # its journal says what is good: the next try brings the rest
+            self._lose(number, TryAgain(differs(item, "target", *span)))
+        elif trouble in _AGAIN:
+            self._lose(number, TryAgain(self._at_target(number, trouble)))
+        elif trouble == errno.ENOSPC and size:
+            self._fail(number, self._no_room(size))
+        else:
+            self._fail(number, self._at_target(number, trouble))
+
+    def _at_target(self, number: int, trouble: int) -> TidemarkError:
+        said = _AGAIN.get(trouble, (trouble, os.strerror(trouble)))
+        return os_error(OSError(*said), self.target.where, self._files[number].target_path)
+
+    # names
+
+    def _seal(self, carrier: PushCarrier | None) -> None:
+        """Ask for the names of what is whole: small files of who has their parts, others of whose answer made them so."""
+        sealing = self._sealing
+        for whole in self._order.take():
+            sealing.digests[whole.number] = whole.sha256
+            sealing.waiting.append(whole.number)
+        if not sealing.waiting:
+            return
+        live = {c.number: c for c in self.line.carriers if isinstance(c, PushCarrier)}
+        if carrier is None or carrier.number not in live:
+            carrier = next(iter(live.values()), None)
+        if carrier is None:
+            return  # the round is about to end
+        asked: dict[PushCarrier, list[Seal]] = {}
+        for number in sealing.waiting:
+            by = live.get(sealing.by.get(number, carrier.number), carrier)
+            asked.setdefault(by, []).append(self._to_seal(number))
+        sealing.waiting.clear()
+        for by, seals in asked.items():
+            by.seal(seals)
+
+    def _to_seal(self, number: int) -> Seal:
+        """With the digest it must have: made now where its pieces went over several connections, or may be of two files."""
+        large, item = self._large.get(number), self._files[number]
+        if large is None:
+            return Seal(number, bytes.fromhex(self._sealing.digests[number]))
+        if item.sha256:
+            return Seal(number, bytes.fromhex(item.sha256))
+        if not large.confirm and not self.wire.options.digest_at_source:
+            return Seal(number, NOTHING)
+        if not large.confirm and number in self._wholes:
+            return Seal(number, self._wholes[number])
+        return Seal(number, NOTHING, lambda: self._digest_now(item))
+
+    def _digest_now(self, item: SendItem) -> bytes | None:
+        (found,) = self.source.digests([Range(item.source_path, 0, item.size)])
+        return None if found is None else bytes.fromhex(found)
+
+    def _seal_answered(self, carrier: PushCarrier, span: Span, trouble: int, digest: bytes) -> None:
+        number, offset, length = span
+        item, known = self._files[number], self._sealing.digests.pop(number, None)
+        if known is None:
+            return
+        if trouble == UNCONFIRMED:
+            error = carrier.unconfirmed.pop(number, None) or self._not_asked()
+            if isinstance(error, SOON):
+                self._lose(number, TryAgain(error))
+            else:
+                self._fail(number, error)
+        elif trouble == CHANGED:
+            self._source_trouble(number, trouble, 0)
+        elif trouble in _AGAIN:
+            self._lose(number, TryAgain(self._at_target(number, trouble)))
+        elif trouble == DIFFERS and length:
+            self._repeat(number, offset, length)
+        elif trouble == DIFFERS:
+            self._anew(number)
+            self._lose(number, TryAgain(other_digest(item, digest.hex(), item.sha256 or "the source's")))
+        elif trouble:
+            self._fail(number, self._at_target(number, trouble))
+        else:
+            if number not in self._large and item.may_have_an_old_journal:
+                self.wire.litter.append(journal_of(item.target_path))
+            self._told.put([self.wire.sent(item, known or digest.hex())])
+
+    def _repeat(self, number: int, offset: int, length: int) -> None:
+        """Ask for the piece again that is not in the part what came."""
+        large = self._large[number]
+        large.repeated += 1
+        if large.repeated > self.wire.options.retries:
+            self._fail(number, differs(self._files[number], "target", offset, length))
+            return
+        self.schedule.repeat(number, offset, offset + length)
+        for carrier in list(self.line.carriers):
+            self.line.top_up(carrier, self._stop.is_set)
+
+    def _anew(self, number: int) -> None:
+        """What lies in its part is not what the source has, and nobody knows where: no journal for it."""
+        if number in self._large:
+            self.wire.litter.append(journal_of(self._files[number].target_path))
+
+    # before the first byte
+
+    def look_at(self, files: dict[int, Entry]) -> dict[int, list[tuple[int, int]]]:
+        started = time.time()
+        known = {number: identity(self._files[number], entry) for number, entry in files.items()}
+        seen = self._editions_of([self._files[number].source_path for number in files])
+        self._editions = {number: edition for number, edition in zip(files, seen, strict=True) if edition is not None}
+        kept = self._begin({number: (known[number], True) for number in files})
+        stale = {number for number, blocks in list(kept.items()) if not self._still(kept, number, blocks)}
+        if self.stopping:
+            return {}  # what is there stays
+        kept.update(self._begin({number: (known[number], False) for number in stale & kept.keys()}))
+        for number, blocks in kept.items():
+            item = self._files[number]
+            confirm = unsure(item, files[number], started)
+            gaps = complement(item.size, spans_of(blocks))
+            self._large[number] = _Pieces(known[number], gaps, bool(blocks), confirm)
+        return {number: self._large[number].gaps for number in kept}
+
+    def ready(self, number: int) -> None:
+        large = self._large[number]
+        if not large.gaps:
+            self._order.whole(number, Whole(self._files[number], b"", "", True, number=number))
+
+    def refused(self, number: int) -> None:
+        large = self._large.get(number)
+        if large is not None and not large.kept:  # its part was made to be looked at
+            path = self._files[number].target_path
+            self.wire.litter += [part_of(path), journal_of(path)]
+
+    def _still(self, kept: dict[int, list[Block]], number: int, blocks: Sequence[Block]) -> bool:
+        """The source has these blocks. It fails, and is not kept, where it cannot be read."""
+        if self.stopping:
+            return True
+        try:
+            return same_at(self.source, self._files[number].source_path, blocks, lambda: self.stopping)
+        except TidemarkError as error:
+            del kept[number]
+            self._fail(number, error)
+            return True
+
+    def _begin(self, files: dict[int, tuple[Identity, bool]]) -> dict[int, list[Block]]:
+        """What of each file's part is good; those whose part cannot be made are told."""
+        asked = [(self._files[number].target_path, known, keep) for number, (known, keep) in files.items()]
+        kept: dict[int, list[Block]] = {}
+        for number, (trouble, found) in zip(files, self.target.begin_parts(asked), strict=True):
+            if trouble in _AGAIN:
+                self._lose(number, TryAgain(self._at_target(number, trouble)))
+            elif trouble:
+                self._fail(number, self._at_target(number, trouble))
+            else:
+                kept[number] = [Block(*claim) for claim in found]
+        return kept

@@ -1,0 +1,213 @@
+"""One connection of a push: reads what the hand asks, sends it in frames, hands on what the far end answers.
+
+A thread of its own reads, hashes, encrypts and sends, so the hand never waits for a line. It reads by the same program
+that a far end reads with in a pull (`stores.agent.reader.Ranges`); what it cannot read comes to the hand as an answer, too.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from tidemark.errors import TidemarkError, UnreachableError
+from tidemark.stores.agent.disk import Disk
+from tidemark.stores.agent.frames import (
+    ANSWERS,
+    BARE,
+    CHANGED,
+    COPY,
+    DATA,
+    HEAD,
+    NOTHING,
+    PIECES,
+    PREFIX,
+    RECORD,
+    SEALED,
+    SEALS,
+    SOURCE,
+    WORDS,
+)
+from tidemark.stores.agent.reader import Ranges
+from tidemark.stores.ssh.sink import Frame
+from tidemark.transfer.stream.connection import Asking, Carrier
+from tidemark.transfer.stream.schedule import Span
+
+ANSWERS_ROOM, ANSWERS_SLABS = HEAD.size + ANSWERS * RECORD.size, 3
+UNSENT = 249  # a trouble with a piece that this end says: the edge of the window came before it
+UNCONFIRMED = 253  # a trouble with a seal that this end says: an error of the source, see `PushCarrier.unconfirmed`
+
+
+class Seal(NamedTuple):
+    """A whole file that is to get its name. `digest`: what it must have, looked up by `confirm` where that is given."""
+
+    number: int
+    digest: bytes
+    confirm: Callable[[], bytes | None] | None = None  # None: the source is another one now. Raises TidemarkError
+
+
+class Feed(NamedTuple):
+    """What all connections of a push share."""
+
+    root: str  # of the source
+    reserve: int  # bytes that stay free at the far end
+    describe: Callable[[int, int], bytes]  # a FILE of these flags and its path
+    read: Callable[[int, int, int, bytes], bool]  # number, edition, end, digest up to there or b""; False: it is CHANGED
+    asked: Callable[[int, Sequence[Span]], Sequence[int]]  # of a connection; which of them are COPYs
+    passes: Callable[[int], bool]  # whether so many bytes may still go
+    crossed: Callable[[Sequence[tuple[int, int]]], None]  # (number, bytes) that are handed to a line
+    broke: Callable[[BaseException], None]  # what nobody expected
+
+
+class Reader(Protocol):
+    """Who reads the files."""
+
+    def answer(self, asked: bytes) -> None:
+        """RANGEs, each followed by its path."""
+        ...
+
+
+class PushCarrier(Carrier):
+    def __init__(self, feed: Feed, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.seals: set[int] = set()  # asked, not answered
+        self.copies: set[int] = set()  # small files that another connection was asked for, too
+        self.unconfirmed: dict[int, TidemarkError] = {}  # files whose source could not be digested again, and why
+        self._feed = feed
+        self._jobs: queue.SimpleQueue[bytes | list[Seal] | None] = queue.SimpleQueue()
+        self._closing = False
+        self._excuses, self._excused = 0, -1  # in a row; its answers at the last of them
+
+    def start(self, frame: int, slabs: int, digest: bool) -> None:
+        self._sink = self.session.pipe.take_over(ANSWERS_ROOM, ANSWERS_SLABS, self._deliver)
+        reader = self._reader(frame, digest)
+        if self._sink is None:
+            threading.Thread(target=self._read, name=f"tidemark-push-{self.number}", daemon=True).start()
+        threading.Thread(target=self._run, args=(reader,), name=f"tidemark-feed-{self.number}", daemon=True).start()
+
+    def _reader(self, frame: int, digest: bool) -> Reader:
+        """Tells the far end what begins."""
+        self.session.begin("receive", frame, self._feed.reserve)
+        return Ranges(Disk(self._feed.root), self._send_pieces, frame, digest)
+
+    def ask(self, spans: Sequence[Span], files: dict[int, Asking]) -> None:
+        self.copies.update(self._feed.asked(self.number, spans))
+        super().ask(spans, files)
+
+    def request(self, ranges: bytes) -> None:
+        self._jobs.put(ranges)
+
+    def seal(self, seals: list[Seal]) -> None:
+        self.seals.update(seal.number for seal in seals)
+        self._jobs.put(seals)
+
+    def end(self) -> None:
+        self._jobs.put(None)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.seals)
+
+    def silent(self, now: float, asked: bool) -> float:
+        return super().silent(now, asked or self.busy)
+
+    def excused(self) -> bool:
+        """A far end may take long to make many bytes durable: its server is asked for a sign of life, but not for ever."""
+        if super().excused():  # the sign of life would come behind all that is on its way
+            return True
+        answers = self._answers()
+        self._excuses = self._excuses + 1 if answers == self._excused else 1
+        self._excused = answers
+        limits = self.connection.limits
+        if self._excuses * limits.stall > limits.silence or not self.session.pipe.connected:
+            return False
+        self._heard = time.monotonic()
+        return True
+
+    def _answers(self) -> int:
+        """Bytes of them so far."""
+        return self._sink.received if self._sink is not None else self.bytes
+
+    def close(self) -> None:
+        self._closing = True
+        self._jobs.put(None)
+        super().close()
+
+    # the thread that sends
+
+    def _run(self, reader: Reader) -> None:
+        try:
+            while (job := self._jobs.get()) is not None:
+                if self._closing:
+                    return
+                if isinstance(job, bytes):
+                    reader.answer(job)
+                else:
+                    self._send_seals(job)
+            if not self._closing:
+                self.session.end()
+        except (UnreachableError, OSError):
+            self._deliver(None)
+        except BaseException as bug:  # or its seals would be waited for until the end of all patience
+            self._feed.broke(bug)
+            self._deliver(None)
+
+    def _send_pieces(self, records: bytes, data: memoryview) -> None:
+        kept: list[tuple[int, bytes, tuple[int, int]]] = []  # number, record, where its bytes are
+        troubles: list[bytes] = []
+        end = 0
+        for at, (number, offset, length, trouble, kind, note, digest) in zip(
+            range(0, len(records), RECORD.size), RECORD.iter_unpack(records), strict=True
+        ):
+            start, end = end, end + length
+            if trouble:
+                troubles.append(RECORD.pack(number, offset, 0, trouble, SOURCE, note, NOTHING))
+            elif self._feed.read(number, note, offset + length, digest if kind == PREFIX else b""):
+                kept.append((number, records[at : at + RECORD.size], (start, end)))
+            else:
+                troubles.append(RECORD.pack(number, offset, length, CHANGED, SOURCE, 0, NOTHING))
+        if kept and not self._feed.passes(sum(end - start for _, _, (start, end) in kept)):
+            pieces = [(number, *RECORD.unpack(record)[1:3]) for number, record, _ in kept]
+            troubles += [RECORD.pack(*piece, UNSENT, SOURCE, 0, NOTHING) for piece in pieces]
+            kept = []
+        self._report(troubles)
+        if not kept:
+            return
+        numbers = [number for number, _, _ in kept]
+        self._feed.crossed([(number, end - start) for number, _, (start, end) in kept])
+        if len(kept) * RECORD.size < len(records):  # bytes of another edition are not sent
+            data = memoryview(b"".join([data[start:end] for _, _, (start, end) in kept]))
+        self._send(PIECES, numbers, [record for _, record, _ in kept], data)
+
+    def _send_seals(self, seals: Sequence[Seal]) -> None:
+        ready: dict[int, bytes] = {}
+        troubles: list[bytes] = []
+        for number, digest, confirm in seals:
+            trouble = CHANGED
+            try:
+                found = confirm() if confirm is not None else digest
+            except TidemarkError as error:
+                found, trouble, self.unconfirmed[number] = None, UNCONFIRMED, error
+            if found is None:
+                troubles.append(RECORD.pack(number, 0, 0, trouble, SEALED, 0, NOTHING))
+            else:
+                ready[number] = found
+        self._report(troubles)
+        records = [
+            RECORD.pack(number, 0, 0, 0, BARE if digest == NOTHING else PREFIX, 0, digest)
+            for number, digest in ready.items()
+        ]
+        if records:
+            self._send(SEALS, list(ready), records, memoryview(b""))
+
+    def _send(self, asked: int, numbers: Sequence[int], records: Sequence[bytes], data: memoryview) -> None:
+        files = b"".join(
+            self._feed.describe(number, COPY if number in self.copies else 0) for number in dict.fromkeys(numbers)
+        )
+        self.session.feed_bulk(b"".join([WORDS.pack(asked, len(files)), files, *records]), data)
+
+    def _report(self, records: Sequence[bytes]) -> None:
+        if records:
+            self._deliver(Frame(DATA, memoryview(b"".join(records)), memoryview(b""), bytearray()))

@@ -1,0 +1,346 @@
+"""Which bytes to ask next, of which connection. Pure: told what arrived and what was lost, it says what to ask.
+
+Large files go in chunks, each connection going on with the file it is at (its digest then runs along, see
+`stores.agent.reader`); a connection without a file takes the largest waiting one, or joins another at its. Small files go in
+bundles, and get every fourth turn while large ones wait. When nothing waits any more, an idle connection asks again what the
+busiest one has not begun to send: what comes first counts. So no connection, however slow, decides when the last byte is
+there. Every byte is at any time in one place: waiting, asked of one connection or of two, or here. What an earlier try left
+is asked for its digest alone, every second turn: the first turn is of what is missing, which fills the line meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+BUNDLE_FILES = 512  # at most, asked at once
+SMALL_TURN = 4  # of so many asks one is a bundle, while both kinds wait
+KEPT_AHEAD = 16  # spans asked of a connection for their digest alone: who is to stop waits for those, a long line not often
+LEAST_CHUNK = 128 << 10
+_EVERYTHING = 1 << 62  # bytes: no file is larger
+
+
+class Span(NamedTuple):
+    number: int  # of the file
+    offset: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.length
+
+    @property
+    def weight(self) -> int:
+        """Bytes that answer it; an empty file counts as one."""
+        return self.length or 1
+
+
+class Kept(Span):
+    """Bytes that are here: what the source's digest of them is."""
+
+    __slots__ = ()
+
+    @property
+    def weight(self) -> int:
+        return 1
+
+
+@dataclass(eq=False)
+class Asked:
+    """What of the spans asked at once has not come yet; the same asked of another connection, too, while both live."""
+
+    spans: deque[Span]
+    twin: Asked | None = None
+
+
+_NONE: deque[Asked] = deque()
+
+
+@dataclass
+class _Gaps:
+    """Of a large file."""
+
+    gaps: deque[tuple[int, int]]  # (offset, end) nobody was asked for
+    missing: int  # bytes that have not come
+    came: list[tuple[int, int]]  # (offset, end) of what is here, in order, joined
+
+    @property
+    def waiting(self) -> int:
+        return sum(map(_length, self.gaps))
+
+
+@dataclass
+class Schedule:
+    """Files by number. `add_small`, `add_large`, then `next` and `arrived` until `finished`."""
+
+    _small: OrderedDict[int, int] = field(default_factory=OrderedDict)  # nobody was asked for: number, size
+    _small_bytes: int = 0  # of those
+    _large: dict[int, _Gaps] = field(default_factory=dict)
+    _open_small: dict[int, int] = field(default_factory=dict)  # not come yet: number, size
+    _asked: dict[int, deque[Asked]] = field(default_factory=dict)  # by connection, oldest first
+    _at: dict[int, int] = field(default_factory=dict)  # connection: the large file it is at
+    _turn: int = 0
+    _owed: dict[int, int] = field(default_factory=dict)  # bytes outstanding, by connection
+    _kept: dict[int, deque[Kept]] = field(default_factory=dict)  # of large files: nobody was asked for their digest
+
+    def add_small(self, number: int, size: int) -> None:
+        self._small[number] = self._open_small[number] = size
+        self._small_bytes += size
+
+    def add_large(self, number: int, gaps: Sequence[tuple[int, int]]) -> None:
+        self._large[number] = _Gaps(deque(gaps), sum(map(_length, gaps)), complement(_EVERYTHING, gaps))
+
+    def compare(self, number: int, spans: Iterable[tuple[int, int]]) -> None:
+        """What an earlier try left of a large file, (offset, end) each; it waits for the digests of these, too."""
+        self._large.setdefault(number, _Gaps(deque(), 0, [(0, _EVERYTHING)]))
+        self._kept[number] = deque(Kept(number, offset, end - offset) for offset, end in spans)
+
+    @property
+    def finished(self) -> bool:
+        return not self._open_small and not self._large
+
+    def waits_for(self, number: int) -> bool:
+        return number in self._open_small or number in self._large
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Of files that nobody was asked for."""
+        return self._small_bytes + sum(large.waiting for large in self._large.values())
+
+    @property
+    def missing_bytes(self) -> int:
+        """Of files that are not here, asked for or not."""
+        return sum(self._open_small.values()) + sum(large.missing for large in self._large.values())
+
+    def outstanding(self, connection: int) -> int:
+        """Bytes asked of `connection` that have not come; an empty file counts as one."""
+        return self._owed.get(connection, 0)
+
+    def outstanding_spans(self, connection: int) -> int:
+        return sum(len(asked.spans) for asked in self._asked.get(connection, _NONE))
+
+    def next(self, connection: int, chunk: int, slow: frozenset[int] = frozenset()) -> tuple[Span, ...]:
+        """About `chunk` bytes to ask of `connection` now; () when there is nothing for it.
+
+        Of a connection in `slow` even what it may be sending is asked again.
+        """
+        self._turn += 1
+        spans = self._comparison(connection) if self._turn % 2 and self._turn > 1 else []
+        if not spans and self._small and (self._turn % SMALL_TURN == 0 or not self._waiting_large()):
+            spans = self._bundle(chunk)
+        spans = spans or self._chunk(connection, chunk) or self._comparison(connection)
+        asked = Asked(deque(spans)) if spans else self._again(connection, slow)
+        if asked is None:
+            return ()
+        self._asked.setdefault(connection, deque()).append(asked)
+        self._owe(connection, _weight(asked.spans))
+        return tuple(asked.spans)
+
+    def arrived(self, connection: int, number: int, offset: int, length: int) -> bool:
+        """Bytes came from `connection`, in the order asked. False: they came before from another, or nobody waits."""
+        compared = isinstance(self._take(connection, number, length), Kept)  # then it was here, and may be no good since
+        large = self._large.get(number)
+        if compared or large is None:
+            return self._open_small.pop(number, None) is not None
+        new = cover(large.came, offset, offset + length)
+        large.missing -= new
+        return new > 0
+
+    def whole(self, number: int) -> bool:
+        """All bytes of the large file came, and it was neither completed nor given up."""
+        return number in self._large and not self._large[number].missing
+
+    def complete(self, number: int) -> None:
+        """All bytes of a large file are there. What was asked twice of it is still on its way."""
+        self._large.pop(number, None)
+
+    def refused(self, connection: int, number: int, length: int = 0) -> None:
+        """A trouble came instead of the file's next `length` bytes, 0: its next span. `drop` it, if it is waited for."""
+        self._take(connection, number, length)
+
+    def repeat(self, number: int, offset: int, end: int) -> None:
+        """Bytes of a large file that came are not good: they wait again, though it may have been complete."""
+        large = self._large.setdefault(number, _Gaps(deque(), 0, [(0, _EVERYTHING)]))
+        good = complement(_EVERYTHING, [*complement(_EVERYTHING, large.came), (offset, end)])
+        large.missing += sum(map(_length, large.came)) - sum(map(_length, good))
+        large.came = good
+        large.gaps.appendleft((offset, end))
+
+    def drop(self, number: int) -> None:
+        """The file is given up; what still comes of it is not waited for."""
+        self._large.pop(number, None)
+        self._kept.pop(number, None)
+        self._open_small.pop(number, None)
+        self._small_bytes -= self._small.pop(number, 0)
+        for connection, waiting in self._asked.items():
+            for asked in waiting:
+                kept = deque(span for span in asked.spans if span.number != number)
+                if len(kept) < len(asked.spans):
+                    self._owe(connection, _weight(kept) - _weight(asked.spans))
+                    asked.spans = kept
+
+    def lost(self, connection: int) -> None:
+        """The connection is gone: what it was asked for waits again, if it did not come from another nor will."""
+        self._at.pop(connection, None)
+        self._owed.pop(connection, None)
+        for asked in reversed(self._asked.pop(connection, deque())):
+            twin = asked.twin
+            if twin is not None:
+                twin.twin = asked.twin = None
+            under_way = {span.number: span for span in twin.spans} if twin is not None else {}
+            for span in reversed(asked.spans):
+                if span.number in self._open_small:
+                    if span.number not in under_way:
+                        self._small[span.number] = span.length
+                        self._small.move_to_end(span.number, last=False)
+                        self._small_bytes += span.length
+                elif isinstance(span, Kept):
+                    if span.number in self._large and span.number not in under_way:
+                        self._kept.setdefault(span.number, deque()).appendleft(span)
+                elif span.number in self._large:
+                    large, other = self._large[span.number], under_way.get(span.number, span._replace(length=0))
+                    missing = complement(span.end, [(0, span.offset), *large.came, (other.offset, other.end)])
+                    large.gaps.extendleft(reversed(missing))
+
+    def _owe(self, connection: int, size: int) -> None:
+        self._owed[connection] = self._owed.get(connection, 0) + size
+
+    def _waiting_large(self) -> bool:
+        return any(large.gaps for large in self._large.values())
+
+    def _bundle(self, chunk: int) -> list[Span]:
+        spans: list[Span] = []
+        size = 0
+        while self._small and len(spans) < BUNDLE_FILES:
+            number, length = self._small.popitem(last=False)
+            if spans and size + length > chunk:
+                self._small[number] = length
+                self._small.move_to_end(number, last=False)
+                break
+            spans.append(Span(number, 0, length))
+            size += length
+        self._small_bytes -= size
+        return spans
+
+    def _chunk(self, connection: int, chunk: int) -> list[Span]:
+        number = self._at.get(connection, -1)
+        if number not in self._large or not self._large[number].gaps:
+            waiting = [n for n, large in self._large.items() if large.gaps]
+            if not waiting:
+                return []
+            taken = {n for other, n in self._at.items() if other != connection}
+            number = max(waiting, key=lambda n: (n not in taken, self._large[n].waiting))
+            self._at[connection] = number
+        gaps = self._large[number].gaps
+        offset, end = gaps.popleft()
+        length = min(chunk, end - offset)
+        if offset + length < end:
+            gaps.appendleft((offset + length, end))
+        return [Span(number, offset, length)]
+
+    def _comparison(self, connection: int) -> list[Span]:
+        for number, waiting in self._kept.items():
+            asked = [span for asked in self._asked.get(connection, _NONE) for span in asked.spans if isinstance(span, Kept)]
+            if len(asked) >= KEPT_AHEAD:
+                break
+            span = waiting.popleft()
+            if not waiting:
+                del self._kept[number]
+            return [span]
+        return []
+
+    def _again(self, connection: int, slow: frozenset[int]) -> Asked | None:
+        for other in sorted(self._asked, key=self.outstanding, reverse=True):
+            if other == connection:
+                continue
+            waiting = list(self._asked[other])
+            for asked in reversed(waiting if other in slow else waiting[max(1, len(waiting) - 1) :]):
+                spans = [span for span in asked.spans if self.waits_for(span.number)]
+                if spans and asked.twin is None:
+                    asked.twin = Asked(deque(spans), asked)
+                    return asked.twin
+        return None
+
+    def _take(self, connection: int, number: int, length: int) -> Span | None:
+        """Answers come in the order of the questions: cut the first span of the file, and say which. A length of 0: all
+        of it."""
+        waiting = self._asked.get(connection, _NONE)
+        if waiting and waiting[0].spans and waiting[0].spans[0][0] == number and waiting[0].spans[0][2] == length:
+            first = waiting[0].spans.popleft()
+            self._owed[connection] -= first.weight
+            taken: Span | None = first
+        else:
+            taken = self._cut(connection, number, length)
+        while waiting and not waiting[0].spans:
+            waiting.popleft()
+        return taken
+
+    def _cut(self, connection: int, number: int, length: int) -> Span | None:
+        for asked in self._asked.get(connection, _NONE):
+            for at, span in enumerate(asked.spans):
+                if span.number == number:
+                    if 0 < length < span.weight:
+                        asked.spans[at] = Span(number, span.offset + length, span.length - length)
+                        self._owe(connection, -length)
+                    else:
+                        del asked.spans[at]
+                        self._owe(connection, -span.weight)
+                    return span
+        return None
+
+
+def _weight(spans: Iterable[Span]) -> int:
+    return sum(span.weight for span in spans)
+
+
+def chunk_bytes(rate: float, connections: int, waiting: int, most: int) -> int:
+    """How much to ask at once: a quarter second's worth for a connection of `rate` bytes a second, less towards the end."""
+    fair = max(LEAST_CHUNK, waiting // (2 * connections)) if connections > 1 else most
+    return int(max(LEAST_CHUNK, min(most, rate / 4, fair)))
+
+
+def next_connections(now: int, most: int, round_trip: float, lossy: bool, window: float, seconds_left: float) -> int:
+    """How many connections there should be. `window`: bytes a connection has on its way, rate times round trip.
+
+    On a short round trip one stream fills the line, and on a long one that loses nothing: others would only fill the queue
+    on the way until it does; one more is ready, though. Where packets are lost the window of a stream stays small however
+    wide the line is, so there are many. What is left must be worth the round trips that opening takes, eight and the
+    starting of a process, and its own slow start.
+    """
+    if now >= most or round_trip < SHORT_ROUND_TRIP or seconds_left < WORTH * round_trip:
+        return now
+    return max(now, min(most, 4 * now if lossy and window < LOSSY_WINDOW else READY))
+
+
+LOSSY_WINDOW = 256 << 10  # bytes; cubic keeps about 60 KB at 50 ms and a loss of 0.1 %
+READY = 2  # the first, and one that waits until packets are lost
+WORTH = 20  # round trips
+SHORT_ROUND_TRIP = 0.01  # seconds
+
+
+def complement(size: int, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What of 0…size no (offset, end) of `spans` covers."""
+    gaps, at = [], 0
+    for offset, end in sorted(spans):
+        if min(offset, size) > at:
+            gaps.append((at, min(offset, size)))
+        at = max(at, end)
+    if at < size:
+        gaps.append((at, size))
+    return gaps
+
+
+def cover(spans: list[tuple[int, int]], offset: int, end: int) -> int:
+    """Add (offset, end) to spans that are in order and do not touch one another; how many bytes are new."""
+    before = sum(map(_length, spans))
+    apart = [span for span in spans if span[1] < offset or span[0] > end]
+    touching = [span for span in spans if not (span[1] < offset or span[0] > end)]
+    joined = (min([offset, *(start for start, _ in touching)]), max([end, *(last for _, last in touching)]))
+    spans[:] = sorted([*apart, joined])
+    return sum(map(_length, spans)) - before
+
+
+def _length(span: tuple[int, int]) -> int:
+    return span[1] - span[0]

@@ -1,0 +1,339 @@
+"""One round of a transfer that streams: what a pull and a push have in common.
+
+One thread, the hand, owns everything: it takes what the connections bring, asks for more (`schedule`), and opens
+connections while that pays (`connections`). The caller's thread hands out what it tells. Nobody waits for a round trip:
+there is always more on its way than the line holds. Source: research/transfer-pull.md; research/transfer.md §5 "Connections
+by measurement", "Dynamic chunks".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+from tidemark.errors import DiskFullError, PermanentError, TidemarkError
+from tidemark.stores.agent.frames import CHANGED, DATA, RECORD, SHORT
+from tidemark.stores.agent.part_file import HeadRoom, NoRoom
+from tidemark.stores.local import LocalStore
+from tidemark.stores.os_errors import Where, os_error
+from tidemark.stores.protocol import Entry
+from tidemark.stores.python.store import PythonStore
+from tidemark.stores.ssh.sink import Frame
+from tidemark.transfer.existing import already_there, by_weight, identity, of_each, other_digest
+from tidemark.transfer.items import SendItem, TryAgain, Wire, changed, no_room_for, no_room_left, require, shorter
+from tidemark.transfer.limits import WindowEdge
+from tidemark.transfer.stream.connection import Asking, Carrier, Opened
+from tidemark.transfer.stream.connections import Line
+from tidemark.transfer.stream.publish import NamesInOrder, Outcome, Whole
+from tidemark.transfer.stream.schedule import Schedule
+
+PAUSE = 0.1  # seconds between two looks at stalls, speed and the wish to stop
+GRACE = 5.0  # seconds for whoever is given up to end by itself
+LOOKING = 1.0  # and for one who only looks at what is there, and is to stop
+
+
+class Round:
+    """`items` are told as Sent, Failed or (item, TryAgain), unless the round ends before. For the files between two
+    stores of which one is at the far end of `line`; who inherits says what a frame means and how parts get their names."""
+
+    halves = False
+
+    def __init__(self, wire: Wire, items: Sequence[SendItem], source: Where, target: Where) -> None:
+        self.wire = wire
+        self.items = items
+        self.error: TidemarkError | None = None  # that ended the round
+        self.kept_bytes = 0  # see `transfer.attempts`
+        self.schedule = Schedule()
+        self.asking: dict[int, Asking] = {}
+        self.line: Line
+        self._ends = (source, target)
+        self._far = next(store for store in (wire.source, wire.target) if isinstance(store, PythonStore))
+        self._files: Sequence[SendItem] = ()  # by number
+        self._order = NamesInOrder()
+        self._told: queue.SimpleQueue[list[Outcome] | int | None] = queue.SimpleQueue()
+        self._bug: BaseException | None = None  # what nobody expected; raised to the caller
+        self._stop = threading.Event()  # ask no more, take what was asked
+        self._edge = WindowEdge(wire.options.block_bytes)  # the caller said so
+        self._abandon = threading.Event()
+        self._looking = True  # at what is there; no byte was asked
+        self._head_room: HeadRoom | None = None  # of a target that is a disk of this machine
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop.is_set() or self._abandon.is_set()
+
+    def outcomes(self) -> Iterator[Outcome]:
+        """Runs the round. Bytes are told to the wire's `on_bytes`, in the caller's thread as the outcomes."""
+        hand = threading.Thread(target=self._hand, name="tidemark-hand", daemon=True)
+        hand.start()
+        try:
+            while (told := self._next_told()) is not None:
+                if isinstance(told, int):
+                    self.wire.on_bytes(told)
+                else:
+                    yield from told
+        finally:
+            self._abandon.set()
+            hand.join(GRACE)
+            if hand.is_alive():
+                self._cut()
+                hand.join(GRACE)  # what holds it now is a disk of this machine
+        if self._bug is not None:
+            raise self._bug
+
+    def _next_told(self) -> list[Outcome] | int | None:
+        """None: the round is over. Who is to stop and does not, nor tells anything meanwhile, is cut off."""
+        stopped, patience = 0.0, self._far.connection.limits.stall
+        while True:
+            if not stopped and (self._stop.is_set() or self.wire.stopped()):
+                if not self._stop.is_set():
+                    self._edge.reach()
+                self._stop.set()
+                stopped = time.monotonic()
+            with contextlib.suppress(queue.Empty):
+                return self._told.get(timeout=PAUSE)
+            if stopped and time.monotonic() - stopped > (LOOKING if self._looking else patience):
+                self._cut()
+                stopped = time.monotonic()
+
+    def _cut(self) -> None:
+        """Whoever waits for the far end hears that it is gone. What is there is gone on from."""
+        for connection in {self._far.connection, *(carrier.connection for carrier in list(self.line.carriers))}:
+            connection.drop()
+
+    # what a pull and a push do each in their way
+
+    def entries(self, items: Sequence[SendItem]) -> Sequence[Entry | TidemarkError | None]:
+        """What the source has of these, of more than one piece each."""
+        return of_each(self.wire.source.stat_many, [item.source_path for item in items])
+
+    def look_at(self, files: dict[int, Entry]) -> dict[int, list[tuple[int, int]]]:
+        """The gaps (offset, end) in the parts of these files of more than one piece; those it lacks have failed."""
+        raise NotImplementedError
+
+    def ready(self, number: int) -> None:
+        """A large file has room, and its gaps are scheduled; it may have none."""
+        raise NotImplementedError
+
+    def refused(self, number: int) -> None:
+        """The file has no room."""
+
+    def take(self, carrier: Carrier, frame: Frame) -> None:
+        """What a connection brought."""
+        raise NotImplementedError
+
+    def joined(self) -> None:
+        """There are connections, or one more."""
+
+    def gone(self, carrier: Carrier) -> None:
+        """A connection was lost; the schedule knows."""
+
+    def enough(self) -> bool:
+        """It is to stop, and need not wait for what is still on its way."""
+        return False
+
+    def sealed(self) -> bool:
+        """Nothing that was whole waits for its name."""
+        return True
+
+    def close(self) -> None:
+        """The hand's last word: everything open is closed, what is whole gets its name."""
+
+    # the hand's thread
+
+    def _hand(self) -> None:
+        line = self.line
+        try:
+            self._prepare()  # asks through the session that the line takes then
+            self._looking = False
+            if self.stopping:
+                return
+            line.start(self.wire.options)
+            self._work()
+            line.finish()
+        except (TidemarkError, OSError) as error:
+            self.error = error if isinstance(error, TidemarkError) else os_error(error, self._ends[1], "")
+            line.abandon()
+        except BaseException as bug:
+            self._bug = self._bug or bug
+            line.abandon()
+        finally:
+            try:
+                self.close()
+            except TidemarkError as error:
+                self.error = self.error or error
+            finally:
+                self._told.put(None)
+
+    def _work(self) -> None:
+        line, schedule = self.line, self.schedule
+        self.joined()
+        for carrier in list(line.carriers):
+            line.top_up(carrier, self._stop.is_set)
+        looked = moved = time.monotonic()
+        while not (self.sealed() and schedule.finished) and not self._abandon.is_set():  # `sealed` may ask for more
+            if self._stop.is_set() and self.sealed() and not any(schedule.outstanding(c.number) for c in line.carriers):
+                return
+            if self.enough():
+                self._cut()  # else what lies in the buffers on the way would still come
+                return
+            with contextlib.suppress(queue.Empty):
+                came = line.came.get(timeout=PAUSE)
+                moved = time.monotonic()
+                if isinstance(came, Opened):
+                    line.opened(came, self._stop.is_set)
+                    self.joined()
+                else:
+                    self._came(*came)
+            if time.monotonic() - looked >= PAUSE:
+                for lost in line.tick(self._stop.is_set):
+                    self.gone(lost)
+                self.joined()
+                for number, error in line.overdue():
+                    self._fail(number, error)
+                line.idle(moved)
+                looked = time.monotonic()
+
+    def _came(self, carrier: Carrier | None, frame: Frame | None) -> None:
+        if carrier is None or carrier.ended:  # news from a thread of ours: `sealed` looks
+            return
+        if frame is None:
+            self.line.lost(carrier)
+            self.gone(carrier)
+            for lost in self.line.tick(self._stop.is_set):
+                self.gone(lost)
+            self.joined()
+            return
+        if frame.kind != DATA:
+            raise PermanentError(f"{self.line.name}: the far end broke off: {bytes(frame.words)!r}", hint="run again")
+        if self._head_room is not None:
+            self._still_room(self._head_room, len(frame.data))
+        self._edge.passes(len(frame.data))
+        self.take(carrier, frame)
+        carrier.give_back(frame)
+        self.line.top_up(carrier, self._stop.is_set)
+
+    def _records(self, frame: Frame) -> Iterator[tuple[int, int, int, int, int, int, bytes]]:
+        if len(frame.words) % RECORD.size:
+            raise self._not_asked()
+        return RECORD.iter_unpack(frame.words)
+
+    def _not_asked(self) -> PermanentError:
+        return PermanentError(
+            f"{self.line.name}: the far end answers what it was not asked",
+            hint="is its python3 the one of its operating system? ./tidemark doctor looks; then run again",
+            subject=self._far.url,
+        )
+
+    def _still_room(self, room: HeadRoom, size: int) -> None:
+        """Ends the round, with all it has, before the disk is full."""
+        try:
+            room.take(size)
+        except NoRoom as none:
+            raise self._no_room(none.free) from none
+
+    def _no_room(self, free: int) -> DiskFullError:
+        return no_room_left(self.wire, free, self.schedule.missing_bytes)
+
+    def _whole(self, number: int, whole: Whole) -> None:
+        """All bytes are in the part and checked: it goes to be sealed, behind its companions."""
+        if whole.item.sha256 not in ("", whole.sha256):
+            self._lose(number, TryAgain(other_digest(whole.item, whole.sha256, whole.item.sha256)))
+        else:
+            self._order.whole(number, whole)
+
+    def _source_trouble(self, number: int, trouble: int, size: int) -> None:
+        item = self._files[number]
+        if trouble == CHANGED:
+            self._lose(number, changed(item))
+        elif trouble == SHORT:
+            self._fail(number, shorter(item, size))
+        else:
+            self._fail(number, os_error(OSError(trouble, os.strerror(trouble)), self._ends[0], item.source_path))
+
+    def _broke(self, bug: BaseException) -> None:
+        """What nobody expected, in a thread of a connection."""
+        self._bug = self._bug or bug
+        self._abandon.set()
+
+    def _lose(self, number: int, again: TryAgain) -> None:
+        """This try at the file did not get there."""
+        self._drop(number)
+        self._told.put([(self._files[number], again)])
+        self._order.settled(number)
+
+    def _fail(self, number: int, error: TidemarkError) -> None:
+        self._drop(number)
+        self._told.put([self.wire.failed(self._files[number], error)])
+        self._order.settled(number)
+        if isinstance(error, DiskFullError):  # it ends the round, once what is on its way has its outcome
+            self.error = self.error or error
+            self._stop.set()
+
+    def _drop(self, number: int) -> None:
+        self.schedule.drop(number)
+
+    # before the first byte
+
+    def _prepare(self) -> None:
+        """What is there already, what does not fit; the rest is scheduled."""
+        there: dict[SendItem, str] = {}
+        for items in by_weight(self.items):
+            if self.stopping:
+                return
+            found = already_there(self.wire, items)
+            self._told.put([self.wire.sent(item, digest) for item, digest in found.items()])
+            there.update(found)
+        self._files = left = [item for item in self.items if item not in there] if there else self.items
+        self._order = NamesInOrder.of(left)
+        if left:
+            self._plan(left)
+
+    def _plan(self, left: Sequence[SendItem]) -> None:
+        limit = min(self.line.frame, self.wire.small)
+        large = {number: item for number, item in enumerate(left) if item.size > limit}
+        free = self._room(left[0].target_path.rpartition("/")[0])
+        known: dict[int, Entry] = {}
+        for (number, item), entry in zip(large.items(), self.entries(list(large.values())), strict=True):
+            try:
+                known[number] = require(item, entry)
+            except TidemarkError as error:
+                self._fail(number, error)
+        gaps = self.look_at(known) if known else {}
+        for number, item in enumerate(left):
+            missing = sum(end - offset for offset, end in gaps[number]) if number in gaps else item.size
+            if number in large and number not in gaps:
+                continue
+            if not self._fits(number, missing, free):
+                self.refused(number)
+                continue
+            free -= missing
+            self.kept_bytes += item.size - missing
+            if number not in gaps:
+                self.asking[number] = Asking(item.source_path, item.size)
+                self.schedule.add_small(number, item.size)
+                continue
+            of = identity(item, known[number])
+            self.asking[number] = Asking(item.source_path, item.size, of.mtime, of.inode)
+            if gaps[number]:
+                self.schedule.add_large(number, gaps[number])
+            self.ready(number)
+
+    def _room(self, folder: str) -> int:
+        """Bytes that may be written to the target's disk."""
+        target, reserve = self.wire.target, self.wire.options.reserve
+        if isinstance(target, LocalStore):
+            self._head_room = HeadRoom(target.disk, folder, reserve)
+        free = target.free_bytes(folder)
+        return 1 << 62 if free is None else max(0, free - reserve)
+
+    def _fits(self, number: int, missing: int, free: int) -> bool:
+        """False: the file was told to have no room, before its first byte."""
+        if missing > free:
+            self._told.put([self.wire.failed(item := self._files[number], no_room_for(self.wire, item, missing, free))])
+            self._order.settled(number)
+        return missing <= free
