@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tidemark.tsfiles.codes import DataType
-from tidemark.tsfiles.column import Column
-from tidemark.tsfiles.writer import TsFileWriter
+from tidemark.tsfiles.points.codes import DataType
+from tidemark.tsfiles.points.column import Column
+from tidemark.tsfiles.write.writer import TsFileWriter
 
 SERIES = {"pres": DataType.FLOAT, "st": DataType.INT64, "temp": DataType.DOUBLE}
 START = 1_699_488_000_000  # a week begins

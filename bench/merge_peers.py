@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from bench.merge_data import DEVICE, SERIES
-from tidemark.tsfiles.column import VALUE_DTYPES, Column
+from tidemark.tsfiles.points.column import VALUE_DTYPES, Column
 from tidemark.tsfiles.reader import TsFile
-from tidemark.tsfiles.writer import TsFileWriter
+from tidemark.tsfiles.write.writer import TsFileWriter
 
 THREADS = 2
 COLUMNS = ", ".join(f"coalesce(n.{name}, o.{name}) AS {name}" for name in SERIES)
@@ -168,7 +168,7 @@ def newest_wins(old: Any, new: Any) -> Any:
     """The rows of one device, merged by numpy."""
     import pyarrow as pa
 
-    from tidemark.tsfiles.weave import weave
+    from tidemark.tsfiles.points.overlay import weave
 
     tables = [table.sort_by("time").combine_chunks() for table in (old, new) if table.num_rows]
     rows = weave([table["time"].to_numpy() for table in tables]).times

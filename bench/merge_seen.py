@@ -22,7 +22,7 @@ Device = tuple[str, dict[str, tuple[Any, Any]]]  # its columns: times and values
 
 
 def of_tsfiles(files: list[Path]) -> Iterator[Device]:
-    from tidemark.tsfiles.column import overlay
+    from tidemark.tsfiles.points.column import overlay
     from tidemark.tsfiles.reader import TsFile
 
     where: dict[str, list[TsFile]] = {}

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tidemark.tsfiles.codes import DataType
-from tidemark.tsfiles.column import Column
-from tidemark.tsfiles.writer import TsFileWriter
+from tidemark.tsfiles.points.codes import DataType
+from tidemark.tsfiles.points.column import Column
+from tidemark.tsfiles.write.writer import TsFileWriter
 
 SERIES = {
     "level": DataType.DOUBLE,

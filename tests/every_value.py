@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tidemark.tsfiles.codes import Compression, DataType, Encoding
+from tidemark.tsfiles.points.codes import Compression, DataType, Encoding
 
 START = 1_700_000_000_000
 SEEDS = {"calm": 7, "wild": 11}

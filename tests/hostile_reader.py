@@ -24,10 +24,10 @@ from tidemark.formats.landing import decode_manifest, decode_receipt
 from tidemark.formats.records import decode_decided, decode_settled
 from tidemark.load.manifests import Folder, check_sound
 from tidemark.settings.load import load
-from tidemark.tsfiles.mods import parse_mods
+from tidemark.tsfiles.companions.mods import parse_mods
+from tidemark.tsfiles.companions.resource import read_extent
+from tidemark.tsfiles.companions.schema_log import decode_log
 from tidemark.tsfiles.reader import TsFile
-from tidemark.tsfiles.resource import read_extent
-from tidemark.tsfiles.schema_log import decode_log
 from tidemark.tsfiles.statistics import inspect
 
 MEMORY = 512 << 20

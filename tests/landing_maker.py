@@ -15,7 +15,7 @@ from typing import Any
 
 from tidemark.formats.landing import InventoryEntry, LandedFile, LandedSchema, Manifest, Part, Vanished, encode
 from tidemark.formats.layout import MANIFEST, landed_path, landing_folder
-from tidemark.tsfiles.resource import read_extent
+from tidemark.tsfiles.companions.resource import read_extent
 
 SITE_A = "0f8e1c52-7d1b-4a5e-9c1e-aaaaaaaaaaaa"
 SITE_B = "1b2c3d4e-7d1b-4a5e-9c1e-bbbbbbbbbbbb"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidemark.errors import CorruptionError
-from tidemark.tsfiles import canonical
+from tidemark.tsfiles.points import column as canonical
 from tidemark.tsfiles.reader import TsFile
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from tests.crash.edge import resource_bytes
-from tidemark.tsfiles.codes import DataType
-from tidemark.tsfiles.column import VALUE_DTYPES, Column
-from tidemark.tsfiles.writer import TsFileWriter, device_order, tree_segments
+from tidemark.tsfiles.points.codes import DataType
+from tidemark.tsfiles.points.column import VALUE_DTYPES, Column
+from tidemark.tsfiles.write.writer import TsFileWriter, device_order, tree_segments
 
 Devices = Mapping[str, Mapping[str, Sequence[tuple[int, int]]]]  # device → measurement → (time, value)
 

@@ -17,9 +17,9 @@ import numpy as np
 from tidemark.errors import OutcomeUnknownError, UnreachableError
 from tidemark.load.iotdb_session import Cells, RefusedError, Rows
 from tidemark.load.iotdb_words import Version
-from tidemark.tsfiles.codes import DataType
-from tidemark.tsfiles.column import VALUE_DTYPES
-from tidemark.tsfiles.mods import NO_DELETIONS, parse_mods
+from tidemark.tsfiles.companions.mods import NO_DELETIONS, parse_mods
+from tidemark.tsfiles.points.codes import DataType
+from tidemark.tsfiles.points.column import VALUE_DTYPES
 from tidemark.tsfiles.reader import TsFile
 
 _LOAD = re.compile(r"load '([^']+)' with \('on-success'='none',.*\)")

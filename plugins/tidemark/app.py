@@ -32,7 +32,7 @@ from tidemark.ledger.mark_rows import Mark
 from tidemark.settings.model import LinkSettings, ReceiverSettings, Settings, SiteSettings
 from tidemark.stores.open import open_store
 from tidemark.stores.protocol import Store, StoreAddress
-from tidemark.tsfiles.receiver_folder import MARK_FILE
+from tidemark.tsfiles.names import MARK_FILE
 from tidemark.untrusted_files import MOST_SMALL, UntrustedFile
 
 T = TypeVar("T")

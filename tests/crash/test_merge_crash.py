@@ -16,7 +16,7 @@ from tests.small_files import deletion, sealed, source
 from tidemark.flows import merge_catalog
 from tidemark.flows.engines import Outcome
 from tidemark.flows.merge_catalog import merge
-from tidemark.tsfiles.codes import DataType
+from tidemark.tsfiles.points.codes import DataType
 
 WEEK = 604_800_000
 

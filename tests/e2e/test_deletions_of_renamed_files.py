@@ -13,7 +13,7 @@ import pytest
 from tests.expected import FOLDERS, SITES
 from tests.services.deployed import Deployed
 from tests.services.sshd import Sshd
-from tidemark.tsfiles.dataset import find_files
+from tidemark.tsfiles.spark.dataset import find_files
 
 PLACE = "data/data/sequence/root.sg101/0/0"
 BEFORE, NOW = "1795503600390-1-2-1.tsfile.mods", "1795503600390-1-2-2.tsfile"

@@ -33,8 +33,8 @@ from tidemark.load.iotdb_points import server_points
 from tidemark.load.iotdb_server import Connected
 from tidemark.load.iotdb_session import RefusedError
 from tidemark.load.iotdb_words import Span
-from tidemark.tsfiles import canonical
-from tidemark.tsfiles.codes import Compression, DataType, Encoding
+from tidemark.tsfiles.points import column as canonical
+from tidemark.tsfiles.points.codes import Compression, DataType, Encoding
 
 pytestmark = [pytest.mark.full, pytest.mark.real("iotdb"), pytest.mark.timeout(300)]
 DATA = ("data/data/sequence", "data/data/unsequence")

@@ -13,11 +13,11 @@ from tests.every_value import SEEDS, START, creating, literal, values_of
 from tests.printed import same
 from tests.services.iotdb import IoTDB
 from tidemark.errors import UnsupportedError
-from tidemark.tsfiles import canonical
-from tidemark.tsfiles.codes import Compression, DataType, Encoding
-from tidemark.tsfiles.column import Column, overlay
-from tidemark.tsfiles.dataset import find_files
+from tidemark.tsfiles.points import column as canonical
+from tidemark.tsfiles.points.codes import Compression, DataType, Encoding
+from tidemark.tsfiles.points.column import Column, overlay
 from tidemark.tsfiles.reader import TsFile
+from tidemark.tsfiles.spark.dataset import find_files
 
 pytestmark = [pytest.mark.full, pytest.mark.real("iotdb")]
 ROWS = 130

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from tests.services.iotdb import IoTDB
-from tidemark.tsfiles.dataset import find_files
-from tidemark.tsfiles.spark_writer import TsFileSink
-from tidemark.tsfiles.write_options import write_options
+from tidemark.tsfiles.spark.dataset import find_files
+from tidemark.tsfiles.spark.options import write_options
+from tidemark.tsfiles.spark.sink import TsFileSink
 
 pytestmark = [pytest.mark.full, pytest.mark.real("iotdb"), pytest.mark.real("spark")]
 ROWS = 400

@@ -16,13 +16,12 @@ from tests.expected import SITES
 from tests.landing_maker import companions, tsfiles_below
 from tests.services.iotdb import IoTDB
 from tidemark.flows.merge_catalog import merge
-from tidemark.tsfiles import writer_pages
-from tidemark.tsfiles.arrow_points import devices_of
-from tidemark.tsfiles.canonical import text
-from tidemark.tsfiles.codes import DataType
-from tidemark.tsfiles.column import VALUE_DTYPES, Column
-from tidemark.tsfiles.write_options import write_options
-from tidemark.tsfiles.writer import TsFileWriter, device_order
+from tidemark.tsfiles.points.codes import DataType
+from tidemark.tsfiles.points.column import VALUE_DTYPES, Column, text
+from tidemark.tsfiles.spark.arrow import devices_of
+from tidemark.tsfiles.spark.options import write_options
+from tidemark.tsfiles.write import pages as writer_pages
+from tidemark.tsfiles.write.writer import TsFileWriter, device_order
 
 pytestmark = [pytest.mark.full, pytest.mark.real("iotdb")]
 SITE = SITES["2.0.1-beta"]

@@ -26,9 +26,9 @@ from tidemark.load.iotdb_address import Server
 from tidemark.load.iotdb_points import server_points, table_of
 from tidemark.load.iotdb_server import Connected
 from tidemark.load.iotdb_words import Span
-from tidemark.tsfiles import canonical
-from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.devices import is_table
+from tidemark.tsfiles.points import column as canonical
+from tidemark.tsfiles.points.codes import DataType
 
 pytestmark = [pytest.mark.full, pytest.mark.real("iotdb"), pytest.mark.timeout(300)]
 EVER = Span(-(1 << 62), 1 << 62)

@@ -25,7 +25,7 @@ import pytest
 from tests.expected import canonical
 from tests.services.deployed import ENDS, Deployed
 from tests.services.living_iotdb import VERSIONS, LivingServer, look, wait_until_still
-from tidemark.tsfiles.canonical import text
+from tidemark.tsfiles.points.column import text
 from tidemark.tsfiles.reader import TsFile
 
 BASE_SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "0"))

@@ -21,8 +21,8 @@ from tidemark.flows import merge_catalog
 from tidemark.flows.merge_catalog import merge
 from tidemark.flows.operate import quarantine_list
 from tidemark.formats.landing import decode_receipt
-from tidemark.tsfiles.codes import DataType
 from tidemark.tsfiles.names import parse_source_path
+from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.statistics import describe
 
 DATA = ("data/sequence", "data/unsequence")

@@ -27,9 +27,9 @@ from tidemark.flows.engine_children import run_in_children
 from tidemark.flows.engines import Limits, PoolEngine
 from tidemark.flows.read_catalog import Query
 from tidemark.formats.landing import decode_receipt
-from tidemark.tsfiles.filebytes import FileBytes
-from tidemark.tsfiles.footer import read_footer
-from tidemark.tsfiles.structure import walk_chunks
+from tidemark.tsfiles.layout.bytes import FileBytes
+from tidemark.tsfiles.layout.footer import read_footer
+from tidemark.tsfiles.layout.structure import walk_chunks
 
 ROOT = Path(__file__).parents[2]
 EACH = pytest.mark.parametrize("kind", REAL)

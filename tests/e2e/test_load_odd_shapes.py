@@ -15,8 +15,8 @@ from tidemark.flows import merge_catalog
 from tidemark.flows.merge_catalog import merge
 from tidemark.flows.merge_result import MergeResult
 from tidemark.flows.read_catalog import Query
-from tidemark.tsfiles.codes import DataType
-from tidemark.tsfiles.column import Column
+from tidemark.tsfiles.points.codes import DataType
+from tidemark.tsfiles.points.column import Column
 
 WEEK = 604_800_000
 LOWEST, HIGHEST = -(2**63), 2**63 - 1

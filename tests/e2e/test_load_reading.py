@@ -11,7 +11,7 @@ from tests.small_files import sealed, source
 from tidemark.errors import CorruptionError, RetryableError
 from tidemark.flows.read_catalog import Query, read
 from tidemark.load import view
-from tidemark.tsfiles.codes import DataType
+from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.reader import TsFile
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.centre import Centre, d1, rows
 from tests.landing_maker import SITE_A, SITE_B
 from tests.small_files import sealed, source
-from tidemark.tsfiles.codes import DataType
+from tidemark.tsfiles.points.codes import DataType
 
 LOG = b"2,root.sg\n0,root.sg.d1.s,2,2,1,,,-1\n0,root.sg.d2.t,1,2,1,,,-1\n1,root.sg.d2.t\n"
 

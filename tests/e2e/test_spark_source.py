@@ -20,7 +20,7 @@ from tests.services.processes import PartMissing
 from tests.small_files import tsfile
 from tidemark.errors import UsageError
 from tidemark.flows.java import java_home
-from tidemark.tsfiles.dataset_paper import PAPER, read_paper
+from tidemark.tsfiles.spark.dataset import PAPER, read_paper
 
 pytestmark = [pytest.mark.full, pytest.mark.real("spark")]
 ALL_SITES = pytest.mark.parametrize("site", SITES.values(), ids=SITES.keys())

@@ -21,7 +21,7 @@ SITE = SITES["2.0.1-beta"]
 PROGRAM = """
 import json, os, sys
 from pyspark.sql import SparkSession
-from tidemark.tsfiles.spark_source import register
+from tidemark.tsfiles.spark.source import register
 
 master, package, folder, out = sys.argv[1:]
 builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")

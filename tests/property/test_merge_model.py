@@ -19,13 +19,13 @@ from tidemark.load import merge_pieces
 from tidemark.load.merge_plan import Group, Unit, overlapping_groups, tasks_of
 from tidemark.load.merge_task import MergeOutcome, run_merge_task
 from tidemark.load.overlay import Counts
-from tidemark.tsfiles import writer_pages
-from tidemark.tsfiles.codes import DataType
-from tidemark.tsfiles.column import VALUE_DTYPES, Column
 from tidemark.tsfiles.devices import file_device
+from tidemark.tsfiles.points.codes import DataType
+from tidemark.tsfiles.points.column import VALUE_DTYPES, Column
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.statistics import describe
-from tidemark.tsfiles.writer import TsFileWriter, device_order
+from tidemark.tsfiles.write import pages as writer_pages
+from tidemark.tsfiles.write.writer import TsFileWriter, device_order
 
 DATABASE = "root.db"
 TABLES = {"t": ("tag1", "tag2")}

@@ -12,11 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.errors import CorruptionError
-from tidemark.tsfiles import compiled, decode_deltas, decode_runs, decode_xor, decoders, writer_values
-from tidemark.tsfiles.codes import DataType, Encoding
-from tidemark.tsfiles.compression import BadPageError
-from tidemark.tsfiles.decodable import can_decode
-from tidemark.tsfiles.writer_values import encode_values
+from tidemark.tsfiles.decode import decoders
+from tidemark.tsfiles.decode import integers as decode_deltas
+from tidemark.tsfiles.decode import integers as decode_runs
+from tidemark.tsfiles.decode import xor as decode_xor
+from tidemark.tsfiles.decode.compression import can_decode
+from tidemark.tsfiles.points import kernels as compiled
+from tidemark.tsfiles.points.codes import BadPageError, DataType, Encoding
+from tidemark.tsfiles.write import values as writer_values
+from tidemark.tsfiles.write.values import encode_values
 
 pytestmark = pytest.mark.skipif(compiled.kernels() is None, reason="no C compiler")
 CODED = sorted(

@@ -13,19 +13,17 @@ from hypothesis import strategies as st
 
 from tests.expected import SITES
 from tidemark.errors import CorruptionError
-from tidemark.tsfiles.codes import Compression, DataType, Encoding
-from tidemark.tsfiles.column import VALUE_DTYPES
-from tidemark.tsfiles.compression import BadPageError, can_decompress, decompress
-from tidemark.tsfiles.decodable import can_decode
-from tidemark.tsfiles.decoders import decode
-from tidemark.tsfiles.mods import parse_mods
-from tidemark.tsfiles.reader import TsFile
-from tidemark.tsfiles.resource import read_extent, read_mods_name
-from tidemark.tsfiles.schema_log import decode_log
+from tidemark.tsfiles.companions.mods import parse_mods
+from tidemark.tsfiles.companions.resource import read_extent, read_mods_name
+from tidemark.tsfiles.companions.schema_log import decode_log
+from tidemark.tsfiles.decode.compression import can_decode, can_decompress, decompress
+from tidemark.tsfiles.decode.decoders import decode
+from tidemark.tsfiles.layout.structure import check_structure
+from tidemark.tsfiles.points.codes import BadPageError, Compression, DataType, Encoding
+from tidemark.tsfiles.points.column import VALUE_DTYPES
+from tidemark.tsfiles.reader import TsFile, aligned_stretches, series_stretches, stored_chunks
 from tidemark.tsfiles.statistics import FileFacts, describe, inspect
-from tidemark.tsfiles.stored_chunks import aligned_stretches, series_stretches, stored_chunks
-from tidemark.tsfiles.structure import check_structure
-from tidemark.tsfiles.whole_devices import Terms
+from tidemark.tsfiles.write.copy_devices import Terms
 
 
 def smallest(site: str, part: str = "") -> Path:
@@ -61,8 +59,8 @@ def use_all(path: Path) -> None:
             assert error.message
     quick = _verdict(path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tidemark.tsfiles.series._short_series", lambda cursor: None)
-        patch.setattr("tidemark.tsfiles.chunks._plain_header", lambda *header: None)
+        patch.setattr("tidemark.tsfiles.layout.series._short_series", lambda cursor: None)
+        patch.setattr("tidemark.tsfiles.layout.chunks._plain_header", lambda *header: None)
         assert _verdict(path) == quick  # the quick way through an index takes nothing that the long way does not
 
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.tsfiles.handmade import uvarint
-from tidemark.tsfiles.bits import unpack
-from tidemark.tsfiles.codes import DataType, Encoding
-from tidemark.tsfiles.decoders import decode
+from tidemark.tsfiles.decode.decoders import decode
+from tidemark.tsfiles.decode.integers import unpack
+from tidemark.tsfiles.points.codes import DataType, Encoding
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)

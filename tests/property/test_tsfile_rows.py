@@ -11,14 +11,13 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.tsfiles.arrow_points import devices_of
-from tidemark.tsfiles.dataset import find_files
-from tidemark.tsfiles.scan_options import scan_options
-from tidemark.tsfiles.scan_plan import shape_of, tasks_of
-from tidemark.tsfiles.scan_read import TaskReader
-from tidemark.tsfiles.survey import survey
-from tidemark.tsfiles.write_options import write_options
-from tidemark.tsfiles.writer import TsFileWriter
+from tidemark.tsfiles.spark.arrow import devices_of
+from tidemark.tsfiles.spark.dataset import find_files
+from tidemark.tsfiles.spark.options import scan_options, write_options
+from tidemark.tsfiles.spark.scan_plan import shape_of, tasks_of
+from tidemark.tsfiles.spark.scan_read import TaskReader
+from tidemark.tsfiles.spark.survey import survey
+from tidemark.tsfiles.write.writer import TsFileWriter
 
 FIELDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "b": (pa.bool_(), st.booleans()),

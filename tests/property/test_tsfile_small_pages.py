@@ -15,13 +15,15 @@ from hypothesis import strategies as st
 
 from tests.unit.tsfiles.handmade import string, uvarint
 from tidemark.errors import TidemarkError
-from tidemark.tsfiles import compiled, pages, small_pages
-from tidemark.tsfiles.codes import Compression, DataType, Encoding
-from tidemark.tsfiles.column import VALUE_DTYPES, Column, overlay
-from tidemark.tsfiles.filebytes import FileBytes
-from tidemark.tsfiles.series import ChunkPlace, Series, Statistics
-from tidemark.tsfiles.writer_pages import compressor
-from tidemark.tsfiles.writer_values import encode_times, encode_values
+from tidemark.tsfiles.decode import pages
+from tidemark.tsfiles.decode import pages as small_pages
+from tidemark.tsfiles.layout.bytes import FileBytes
+from tidemark.tsfiles.layout.series import ChunkPlace, Series, Statistics
+from tidemark.tsfiles.points import kernels as compiled
+from tidemark.tsfiles.points.codes import Compression, DataType, Encoding
+from tidemark.tsfiles.points.column import VALUE_DTYPES, Column, overlay
+from tidemark.tsfiles.write.pages import compressor
+from tidemark.tsfiles.write.values import encode_times, encode_values
 
 pytestmark = pytest.mark.skipif(compiled.kernels() is None, reason="no C compiler")
 CODED = sorted(small_pages._CODINGS)

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from tidemark.tsfiles import weave as weaving
-from tidemark.tsfiles import writer_pages, writer_statistics
-from tidemark.tsfiles.codes import DataType
-from tidemark.tsfiles.column import VALUE_DTYPES, Column
-from tidemark.tsfiles.compiled import kernels
-from tidemark.tsfiles.weave import weave
-from tidemark.tsfiles.writer_statistics import page_statistics, parsed, serialised, together
+from tidemark.tsfiles.points import overlay as weaving
+from tidemark.tsfiles.points.codes import DataType
+from tidemark.tsfiles.points.column import VALUE_DTYPES, Column
+from tidemark.tsfiles.points.kernels import kernels
+from tidemark.tsfiles.points.overlay import weave
+from tidemark.tsfiles.write import pages as writer_pages
+from tidemark.tsfiles.write import statistics as writer_statistics
+from tidemark.tsfiles.write.statistics import page_statistics, parsed, serialised, together
 
 RUNS = st.lists(st.sets(st.integers(-20, 20), min_size=1).map(sorted), min_size=1, max_size=4)
 NUMBERS = {

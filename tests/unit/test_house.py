@@ -27,11 +27,10 @@ OPENS_ITSELF = {
     "flows/spark_engine": "tasks and results in a folder of its own",
     "flows/spark_session": "its own log",
     "proof/site_points": "writes copies into a scratch folder of its own",
-    "tsfiles/dataset": "a folder that the user names",
-    "tsfiles/dataset_commit": "a folder that the user names",
-    "tsfiles/dataset_paper": "a folder that the user names",
-    "tsfiles/filebytes": "the other door: a file that the user names, which must be a regular one",
-    "tsfiles/writer": "writes",
+    "tsfiles/spark/dataset": "a folder that the user names",
+    "tsfiles/spark/sink": "a folder that the user names",
+    "tsfiles/layout/bytes": "the other door: a file that the user names, which must be a regular one",
+    "tsfiles/write/writer": "writes",
 }
 """Modules that may open files past `untrusted_files`, and what they open."""
 

@@ -32,7 +32,7 @@ from tidemark.proof.cluster_view import (
 )
 from tidemark.proof.status import ClusterStatus
 from tidemark.settings.model import ReceiverSettings
-from tidemark.tsfiles.moments import moment
+from tidemark.tsfiles.times import moment
 
 
 def show(app: App, receiver: ReceiverSettings) -> ClusterView:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pa_parquet
 
 from tidemark.errors import PermissionDeniedError, UsageError, limits_named
 from tidemark.stores.agent import durable
-from tidemark.tsfiles.arrow_parts import MOST_BYTES, Part, rows_at_once, together
+from tidemark.tsfiles.spark.arrow import MOST_BYTES, Part, rows_at_once, together
 
 BATCH_ROWS = 65_536
 ENDINGS = (".parquet", ".csv")

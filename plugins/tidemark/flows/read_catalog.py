@@ -28,11 +28,11 @@ from tidemark.ledger.catalog_rows import CatalogDevice
 from tidemark.load.view import CatalogReader, Layer, SeenDevice, kept_times, points, seen_devices
 from tidemark.progress import Progress, Tick, silent
 from tidemark.settings.model import ReceiverSettings
-from tidemark.tsfiles.arrow_parts import Part
-from tidemark.tsfiles.codes import DataType
-from tidemark.tsfiles.column import Column, overlay
 from tidemark.tsfiles.devices import matches
-from tidemark.tsfiles.moments import moment
+from tidemark.tsfiles.points.codes import DataType
+from tidemark.tsfiles.points.column import Column, overlay
+from tidemark.tsfiles.spark.arrow import Part
+from tidemark.tsfiles.times import moment
 
 _TALL = pa.schema(
     [

@@ -16,7 +16,7 @@ from typing import Literal
 from tidemark.errors import CorruptionError, RetryableError, TidemarkError
 from tidemark.formats.landing import LandedFile, Part
 from tidemark.formats.layout import landed_path
-from tidemark.tsfiles.mods import parse_mods
+from tidemark.tsfiles.companions.mods import parse_mods
 from tidemark.tsfiles.statistics import FileFacts, inspect
 from tidemark.untrusted_files import MOST_MODS, UntrustedFile
 

@@ -21,8 +21,8 @@ from tidemark.load.iotdb_server import Answering, load_into
 from tidemark.load.iotdb_stage import Stage
 from tidemark.load.iotdb_words import Span
 from tidemark.load.view import CatalogReader, SeenDevice
-from tidemark.tsfiles.column import Column, overlay
 from tidemark.tsfiles.devices import table_segments
+from tidemark.tsfiles.points.column import Column, overlay
 from tidemark.tsfiles.reader import TsFile
 from tidemark.untrusted_files import UntrustedFile
 

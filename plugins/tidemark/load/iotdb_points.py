@@ -17,9 +17,9 @@ from tidemark.load import iotdb_words
 from tidemark.load.iotdb_server import Answering
 from tidemark.load.iotdb_session import RefusedError, Rows
 from tidemark.load.iotdb_words import Span
-from tidemark.tsfiles.codes import DataType
-from tidemark.tsfiles.column import Column
 from tidemark.tsfiles.devices import split_nodes, table_segments, unquote
+from tidemark.tsfiles.points.codes import DataType
+from tidemark.tsfiles.points.column import Column
 
 Series = Mapping[str, Column]
 TOO_WIDE = (719, 411)  # "not enough memory for Query": also of a span of very many time partitions; 0.12: too many series

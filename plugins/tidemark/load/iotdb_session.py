@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from tidemark.errors import OutcomeUnknownError, PermanentError, PermissionDeniedError, TidemarkError, UnreachableError
 from tidemark.load.iotdb_address import Server
 from tidemark.load.iotdb_wire import BOOL, I32, I64, MAP, STRING, STRUCT, Field, Wire, WireError
-from tidemark.tsfiles.codes import DataType
-from tidemark.tsfiles.column import VALUE_DTYPES
+from tidemark.tsfiles.points.codes import DataType
+from tidemark.tsfiles.points.column import VALUE_DTYPES
 
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 1_800.0  # a LOAD of many files answers when it is done

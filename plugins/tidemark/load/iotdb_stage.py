@@ -15,9 +15,9 @@ from tidemark.errors import CorruptionError, NotFoundError, RetryableError, Sour
 from tidemark.ledger.catalog_rows import CatalogFile
 from tidemark.load.check import mods_form, sha256_of
 from tidemark.stores.protocol import Store
-from tidemark.tsfiles.column import Column
 from tidemark.tsfiles.devices import is_table, table_segments
-from tidemark.tsfiles.writer import TsFileWriter, device_order, tree_segments
+from tidemark.tsfiles.points.column import Column
+from tidemark.tsfiles.write.writer import TsFileWriter, device_order, tree_segments
 from tidemark.untrusted_files import MOST_MODS, UntrustedFile
 
 _BLOCK = 4 << 20

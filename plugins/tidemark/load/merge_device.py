@@ -15,14 +15,13 @@ from tidemark.errors import CorruptionError
 from tidemark.load import merge_pieces
 from tidemark.load.merge_pieces import Extent, Piece, pieces_of
 from tidemark.load.overlay import Counts, cut, lay
-from tidemark.tsfiles.codes import DataType
-from tidemark.tsfiles.column import Column
-from tidemark.tsfiles.mods import Deletions
-from tidemark.tsfiles.reader import TsFile
-from tidemark.tsfiles.series import Series
-from tidemark.tsfiles.stored_chunks import Stretch, aligned_stretches, series_stretches, stored_chunks
-from tidemark.tsfiles.weave import Weave
-from tidemark.tsfiles.writer_pages import Chunk
+from tidemark.tsfiles.companions.mods import Deletions
+from tidemark.tsfiles.layout.series import Series
+from tidemark.tsfiles.points.codes import DataType
+from tidemark.tsfiles.points.column import Column
+from tidemark.tsfiles.points.overlay import Weave
+from tidemark.tsfiles.reader import Stretch, TsFile, aligned_stretches, series_stretches, stored_chunks
+from tidemark.tsfiles.write.pages import Chunk
 
 _LAST_TIME = (1 << 63) - 1
 

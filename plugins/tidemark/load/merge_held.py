@@ -11,11 +11,11 @@ from pathlib import Path
 
 from tidemark.load import merge_pieces
 from tidemark.load.merge_device import Holder
-from tidemark.tsfiles.codes import DataType
+from tidemark.tsfiles.companions.mods import Deletions
 from tidemark.tsfiles.devices import is_table, table_segments
-from tidemark.tsfiles.mods import Deletions
+from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.reader import TsFile
-from tidemark.tsfiles.whole_devices import Terms, WholeDevice
+from tidemark.tsfiles.write.copy_devices import Terms, WholeDevice
 
 
 @dataclass(frozen=True)

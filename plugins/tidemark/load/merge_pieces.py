@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tidemark.tsfiles.stored_chunks import Stretch
+from tidemark.tsfiles.reader import Stretch
 
 COPY_ROWS = 1_000
 """A chunk with fewer rows is worth copying only where it is all there is."""

@@ -20,13 +20,13 @@ from tidemark.load.check import mods_form, sha256_of
 from tidemark.load.merge_device import DeviceMerge, Part
 from tidemark.load.merge_held import Alone, Held, RefusedError, Source, check_types, held_by, tag_columns
 from tidemark.load.overlay import NOTHING, Counts
-from tidemark.tsfiles.column import Column
+from tidemark.tsfiles.companions.mods import NO_DELETIONS, Deletions, parse_mods
 from tidemark.tsfiles.devices import is_table, table_segments
-from tidemark.tsfiles.mods import NO_DELETIONS, Deletions, parse_mods
+from tidemark.tsfiles.points.column import Column
 from tidemark.tsfiles.reader import TsFile
-from tidemark.tsfiles.tally import tally
-from tidemark.tsfiles.writer import TsFileWriter, device_order, tree_segments
-from tidemark.tsfiles.writer_pages import aligned_chunks, mark_chunk, row_times, series_chunks
+from tidemark.tsfiles.write.pages import aligned_chunks, mark_chunk, row_times, series_chunks
+from tidemark.tsfiles.write.tally import tally
+from tidemark.tsfiles.write.writer import TsFileWriter, device_order, tree_segments
 from tidemark.untrusted_files import MOST_MODS, UntrustedFile
 
 

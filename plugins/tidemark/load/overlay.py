@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidemark.tsfiles.column import Column, overlay
-from tidemark.tsfiles.weave import Weave, weave
+from tidemark.tsfiles.points.column import Column, overlay
+from tidemark.tsfiles.points.overlay import Weave, weave
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ from tidemark.ledger.landing_rows import Extent
 from tidemark.load.admit import Admission, Hold, Known, Load, Origin, Refusal, admit
 from tidemark.load.check import Examined
 from tidemark.load.owners import Owner, Refused
+from tidemark.tsfiles.companions.resource import ANY_DEVICE
 from tidemark.tsfiles.names import SourceName, parse_source_path, rank
-from tidemark.tsfiles.resource import ANY_DEVICE
 from tidemark.tsfiles.statistics import FileFacts
 
 

@@ -24,9 +24,9 @@ from tidemark.ledger.schema_rows import ReceivedLog, SeriesRow
 from tidemark.load.admit import Load, Origin
 from tidemark.load.check import check_part, landed_file
 from tidemark.stores.protocol import Store
-from tidemark.tsfiles.codes import DataType
+from tidemark.tsfiles.companions.schema_log import SchemaRecord, decode_log, form_of
 from tidemark.tsfiles.devices import matches, split_nodes
-from tidemark.tsfiles.schema_log import SchemaRecord, decode_log, form_of
+from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.statistics import FileFacts
 
 _COPY_BLOCK = 4 << 20

@@ -20,10 +20,10 @@ from tidemark.errors import CorruptionError, TidemarkError
 from tidemark.load.check import mods_form
 from tidemark.load.drops import Survival
 from tidemark.load.merge_pieces import Extent, Piece, windows_of
-from tidemark.tsfiles.column import Column
-from tidemark.tsfiles.mods import NO_DELETIONS, Deletions, parse_mods
+from tidemark.tsfiles.companions.mods import NO_DELETIONS, Deletions, parse_mods
+from tidemark.tsfiles.layout.series import ChunkPlace, Series
+from tidemark.tsfiles.points.column import Column
 from tidemark.tsfiles.reader import TsFile
-from tidemark.tsfiles.series import ChunkPlace, Series
 from tidemark.untrusted_files import MOST_MODS, UntrustedFile
 
 _AT_ONCE = 1_000_000

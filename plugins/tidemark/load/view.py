@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from tidemark.errors import CorruptionError, NotFoundError, RetryableError, UnsupportedError
 from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
 from tidemark.load.check import mods_form
-from tidemark.tsfiles import canonical
-from tidemark.tsfiles.codes import DataType
-from tidemark.tsfiles.column import Column, overlay
+from tidemark.tsfiles.companions.mods import NO_DELETIONS, Deletions, parse_mods
 from tidemark.tsfiles.devices import pad, split_nodes, unquote
-from tidemark.tsfiles.mods import NO_DELETIONS, Deletions, parse_mods
+from tidemark.tsfiles.points import column as points_column
+from tidemark.tsfiles.points.codes import DataType
+from tidemark.tsfiles.points.column import Column, overlay
 from tidemark.tsfiles.reader import TsFile
 from tidemark.untrusted_files import MOST_MODS, UntrustedFile
 
@@ -224,10 +224,10 @@ def points(columns: Sequence[Column]) -> Points:
         return Points(np.empty(0, np.int64), (), ())
     if len({column.type for column in columns}) == 1:
         whole = overlay(columns)
-        return Points(whole.times, [whole.type.name] * len(whole), canonical.text(whole.type, whole.values))
+        return Points(whole.times, [whole.type.name] * len(whole), points_column.text(whole.type, whole.values))
     times = np.concatenate([column.times for column in columns])
     types = [column.type.name for column in columns for _ in range(len(column))]
-    texts = [text for column in columns for text in canonical.text(column.type, column.values)]
+    texts = [text for column in columns for text in points_column.text(column.type, column.values)]
     order = np.argsort(times, kind="stable")  # equal times stay in rank order, so the last of them wins
     last = np.append(times[order][1:] != times[order][:-1], True)
     kept = order[last]

@@ -27,7 +27,7 @@ from tidemark.proof.as_of import NEVER, AsOf, iso
 from tidemark.proof.days import day_of, day_text
 from tidemark.proof.kept_files import SHOWN, KeptFile
 from tidemark.proof.presence import CatalogView, Expected, why_absent
-from tidemark.tsfiles.resource import ANY_DEVICE
+from tidemark.tsfiles.companions.resource import ANY_DEVICE
 
 RED_SHOWN = 10_000
 """Red cells listed one by one; `red_cells` counts all."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tidemark.tsfiles import canonical
-from tidemark.tsfiles.column import Column
+from tidemark.tsfiles.points import column
+from tidemark.tsfiles.points.column import Column
 
 Span = tuple[int, int]
 ALL_TIMES: Span = (-(1 << 63), (1 << 63) - 1)
@@ -60,7 +60,7 @@ def newest_wins(columns: Sequence[Column]) -> Series:
     if not filled:
         return Series(np.empty(0, np.int64), np.empty(0, np.object_), np.empty(0, np.int64))
     texts = np.empty(sum(len(c) for _, c in filled), np.object_)
-    texts[:] = [f"{c.type.name} {text}" for _, c in filled for text in canonical.text(c.type, c.values)]
+    texts[:] = [f"{c.type.name} {text}" for _, c in filled for text in column.text(c.type, c.values)]
     times = np.concatenate([c.times for _, c in filled])
     layers = np.repeat([number for number, _ in filled], [len(c) for _, c in filled])
     backwards = len(times) - 1

@@ -14,9 +14,9 @@ from typing import Literal
 from tidemark.errors import CorruptionError, UnsupportedError
 from tidemark.proof.source_check import SourceFile
 from tidemark.stores.protocol import Store
-from tidemark.tsfiles.column import Column
-from tidemark.tsfiles.mods import NO_DELETIONS, Deletions, parse_mods
+from tidemark.tsfiles.companions.mods import NO_DELETIONS, Deletions, parse_mods
 from tidemark.tsfiles.names import rank
+from tidemark.tsfiles.points.column import Column
 from tidemark.tsfiles.reader import TsFile
 from tidemark.untrusted_files import MOST_MODS, UntrustedFile
 

@@ -18,8 +18,8 @@ from typing import NamedTuple, overload
 from tidemark.errors import CorruptionError, PermanentError, UnreachableError
 from tidemark.stores.agent.disk import BAD_NAME, UNLISTED
 from tidemark.stores.protocol import Entry, Glancing, Listing, Store
+from tidemark.tsfiles.companions.resource import read_mods_name
 from tidemark.tsfiles.names import may_hold_files
-from tidemark.tsfiles.resource import read_mods_name
 from tidemark.tsfiles.sealed import Classified, candidates_for_lone_mods, classify, hidden, with_named_mods
 
 _ROW = 1100  # bytes of a file's row at most: its name, of 1023 bytes on the disks that take the longest, and three numbers

@@ -20,9 +20,9 @@ from tidemark.sync.guard import Limits, Verdict, View, judge
 from tidemark.sync.plan import Change, Changes, Kind, KnownFile, written_anew
 from tidemark.sync.vanished import Gone, Live, covers
 from tidemark.sync.work import Options, Plan
+from tidemark.tsfiles.companions.resource import ANY_DEVICE, Extent
 from tidemark.tsfiles.devices import matches
 from tidemark.tsfiles.names import parse_source_path
-from tidemark.tsfiles.resource import ANY_DEVICE, Extent
 from tidemark.tsfiles.sealed import SealedFile
 
 ADOPTED = "adopted: brought to the receiving end before Tidemark, by another tool"

@@ -25,8 +25,8 @@ from tidemark.sync.distrust import kept_back
 from tidemark.sync.guard import View
 from tidemark.sync.plan import Change, Changes, Compared, Kind, changes, compare, set_outside
 from tidemark.sync.work import Options, Site, Work
+from tidemark.tsfiles.companions.resource import Extent, read_extent
 from tidemark.tsfiles.names import RESOURCE, SUFFIX, parse_place
-from tidemark.tsfiles.resource import Extent, read_extent
 from tidemark.tsfiles.sealed import NAMELESS, hidden, too_large
 
 _OTHER = {"sequence": "unsequence", "unsequence": "sequence"}

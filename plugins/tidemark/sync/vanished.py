@@ -15,8 +15,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from tidemark.tsfiles.companions.resource import ANY_DEVICE, Extent
 from tidemark.tsfiles.names import SourceName, may_hold
-from tidemark.tsfiles.resource import ANY_DEVICE, Extent
 
 
 class Gone(NamedTuple):

@@ -8,9 +8,8 @@ it.
 
 from __future__ import annotations
 
-import bisect
 import itertools
-from collections.abc import Iterator, KeysView, Sequence
+from collections.abc import Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -18,18 +17,30 @@ from types import TracebackType
 import numpy as np
 
 from tidemark.errors import NotFoundError
-from tidemark.tsfiles.chunks import ChunkHeader, stored
-from tidemark.tsfiles.codes import DataType
-from tidemark.tsfiles.column import Column, overlay
+from tidemark.tsfiles.companions.mods import NO_DELETIONS, Deletions, deleted
+from tidemark.tsfiles.decode.compression import can_decode
+from tidemark.tsfiles.decode.pages import ChunkReader, Span, Times
+from tidemark.tsfiles.decode.rare import UNSURE
 from tidemark.tsfiles.devices import file_device, is_table, measurement_name
-from tidemark.tsfiles.filebytes import FileBytes
-from tidemark.tsfiles.footer import read_footer
-from tidemark.tsfiles.index import Child, IndexWalk
-from tidemark.tsfiles.mods import NO_DELETIONS, Deletions, deleted
-from tidemark.tsfiles.pages import ChunkReader, Span, Times
-from tidemark.tsfiles.series import ChunkPlace, Series, Statistics, parse_series, twice
-from tidemark.tsfiles.whole_devices import CopiedDevice, Terms, WholeDevice, copied_device, whole_device
-from tidemark.tsfiles.wire import corrupt
+from tidemark.tsfiles.layout.bytes import FileBytes
+from tidemark.tsfiles.layout.chunks import ChunkHeader, stored
+from tidemark.tsfiles.layout.footer import read_footer
+from tidemark.tsfiles.layout.index import Child, IndexWalk
+from tidemark.tsfiles.layout.series import (
+    PLAIN_SERIES,
+    TIME_COLUMN,
+    VALUE_COLUMN,
+    ChunkPlace,
+    Series,
+    Statistics,
+    parse_series,
+    time_chunk,
+    twice,
+)
+from tidemark.tsfiles.points.codes import DataType
+from tidemark.tsfiles.points.column import Column, overlay
+from tidemark.tsfiles.write.copy_devices import CopiedDevice, Terms, WholeDevice, copied_device, whole_device
+from tidemark.tsfiles.write.pages import Chunk
 from tidemark.untrusted_files import UntrustedFile
 
 
@@ -214,16 +225,61 @@ def _joined(parts: Sequence[Column], device: _Device) -> Column:
     return whole
 
 
-def time_chunk(path: str, time: Series, series: Series, index: int) -> ChunkPlace:
-    """The chunk of times that the chunk of values number `index` belongs to.
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """`start` and `end` inclusive; `rows`: its times; `points`: its values by the statistics.
 
-    One for one in order where the value column has a chunk for each; else (a column that came later) the last chunk of
-    times before it in the file, since a chunk group begins with its times.
+    `time` is None in a series of its own; `values`: measurement → its series and where its chunk lies.
     """
-    if len(time.chunks) == len(series.chunks):
-        return time.chunks[index]
-    offsets = [chunk.offset for chunk in time.chunks]
-    before = bisect.bisect_left(offsets, series.chunks[index].offset) - 1
-    if before < 0 or offsets != sorted(offsets):
-        raise corrupt(path, f"no times for the chunk of {series.name!r}", series.chunks[index].offset)
-    return time.chunks[before]
+
+    start: int
+    end: int
+    rows: int
+    time: tuple[Series, ChunkPlace] | None
+    values: Mapping[str, tuple[Series, ChunkPlace]] = field(default_factory=dict)
+
+    @property
+    def points(self) -> int:
+        return sum(place.statistics.count for _, place in self.values.values())
+
+
+def series_stretches(measurement: str, series: Series) -> list[Stretch]:
+    """Those of a series of its own, in file order; chunks without points are none."""
+    return [
+        Stretch(place.statistics.start, place.statistics.end, place.statistics.count, None, {measurement: (series, place)})
+        for place in series.chunks
+        if place.statistics.count
+    ]
+
+
+def aligned_stretches(path: str, time: Series, columns: Mapping[str, Series]) -> list[Stretch]:
+    """Those of an aligned device, in file order. CorruptionError where a chunk of values has no chunk of times."""
+    found: dict[int, dict[str, tuple[Series, ChunkPlace]]] = {place.offset: {} for place in time.chunks}
+    for measurement, series in columns.items():
+        for index, place in enumerate(series.chunks):
+            found[time_chunk(path, time, series, index).offset][measurement] = (series, place)
+    return [
+        Stretch(place.statistics.start, place.statistics.end, place.statistics.count, (time, place), found[place.offset])
+        for place in time.chunks
+        if place.statistics.count
+    ]
+
+
+def stored_chunks(file: TsFile, stretch: Stretch) -> list[Chunk] | None:
+    """The chunks of a stretch (the times first) with the bytes that the file has for them; None: they are to be decoded.
+
+    To be decoded are chunks that the reader would refuse or must compare with their statistics, and those under another
+    name than the canonical one of their measurement. Raises as `TsFile.column`.
+    """
+    parts = [("", *stretch.time)] if stretch.time else []
+    parts += [(measurement, *value) for measurement, value in stretch.values.items()]
+    found = file.stored([(series, place) for _, series, place in parts])
+    chunks = []
+    for (measurement, series, place), (header, data) in zip(parts, found, strict=True):
+        column = PLAIN_SERIES if stretch.time is None else TIME_COLUMN if series.is_time else VALUE_COLUMN
+        kind = DataType.INT64 if series.is_time else series.type
+        readable = can_decode(kind, header.encoding, header.compression) and header.encoding not in UNSURE
+        if series.name != measurement or header.column != column or not readable:
+            return None
+        chunks.append(Chunk(measurement, series.type, column, data, place.statistics))
+    return chunks

@@ -1,6 +1,6 @@
 """Which files of a listing are sealed TsFiles, and why the others are not (DESIGN §1 "sealed file").
 
-Pure: decides from names and sizes alone. Head and tail are looked at where the bytes are (`structure`).
+Pure: decides from names and sizes alone. Head and tail are looked at where the bytes are (`layout.structure`).
 Source for the companions: research/iotdb.md §1.10 and `TsFileResource`, `ModificationFile`, `IoTDBConstant` of IoTDB.
 """
 

@@ -8,16 +8,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from tidemark.tsfiles.chunks import read_header
-from tidemark.tsfiles.codes import Compression, DataType, Encoding
-from tidemark.tsfiles.decodable import can_decode
+from tidemark.tsfiles.decode.compression import can_decode
 from tidemark.tsfiles.devices import file_device, is_table, measurement_name
-from tidemark.tsfiles.filebytes import FileBytes
-from tidemark.tsfiles.footer import read_footer
-from tidemark.tsfiles.index import Segments
-from tidemark.tsfiles.series import Series, Statistics, twice
-from tidemark.tsfiles.structure import Place, check_places, place_of, walk_devices
-from tidemark.tsfiles.wire import corrupt
+from tidemark.tsfiles.layout.bytes import FileBytes, corrupt
+from tidemark.tsfiles.layout.chunks import read_header
+from tidemark.tsfiles.layout.footer import read_footer
+from tidemark.tsfiles.layout.index import Segments
+from tidemark.tsfiles.layout.series import Series, Statistics, twice
+from tidemark.tsfiles.layout.structure import Place, check_places, place_of, walk_devices
+from tidemark.tsfiles.points.codes import Compression, DataType, Encoding
 from tidemark.untrusted_files import UntrustedFile
 
 _DENSEST = 1 << 16

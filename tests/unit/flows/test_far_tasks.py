@@ -20,7 +20,7 @@ from tidemark.formats.landing import LandedFile
 from tidemark.load.check import Examined, ExamineTask
 from tidemark.load.merge_task import MergeOutcome, MergeTask, TaskSource
 from tidemark.stores.protocol import StoreAddress
-from tidemark.tsfiles.codes import DataType
+from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.reader import TsFile
 
 D1 = ("root.sg", "d1")

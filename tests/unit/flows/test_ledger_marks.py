@@ -15,7 +15,7 @@ from tests.commanded import Commanded
 from tidemark.app import judge
 from tidemark.errors import PermanentError
 from tidemark.ledger.mark_rows import Mark
-from tidemark.tsfiles.receiver_folder import MARK_FILE
+from tidemark.tsfiles.names import MARK_FILE
 
 VERBS = (
     ("status",),

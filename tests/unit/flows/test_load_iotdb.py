@@ -20,7 +20,7 @@ from tidemark.flows.load_result import IotdbResult
 from tidemark.flows.operate import owners_transfer
 from tidemark.flows.prove import status, why
 from tidemark.settings.model import ReceiverSettings
-from tidemark.tsfiles.codes import DataType
+from tidemark.tsfiles.points.codes import DataType
 
 
 class Pair:

@@ -16,7 +16,7 @@ from tidemark.flows import merge_catalog
 from tidemark.flows.engines import Outcome
 from tidemark.flows.merge_result import MergeResult
 from tidemark.ledger.leases import Leases
-from tidemark.tsfiles.codes import DataType
+from tidemark.tsfiles.points.codes import DataType
 
 WEEK = 604_800_000
 

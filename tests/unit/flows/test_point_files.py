@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidemark.flows.point_files import PointFile
-from tidemark.tsfiles import arrow_parts
-from tidemark.tsfiles.arrow_parts import Part
+from tidemark.tsfiles.spark import arrow as arrow_parts
+from tidemark.tsfiles.spark.arrow import Part
 
 
 def test_a_long_device_among_very_many_columns_is_written_piece_by_piece(

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.load.iotdb_points import TypeDiffersError, difference, runs
-from tidemark.tsfiles.codes import DataType
-from tidemark.tsfiles.column import VALUE_DTYPES, Column
+from tidemark.tsfiles.points.codes import DataType
+from tidemark.tsfiles.points.column import VALUE_DTYPES, Column
 
 Points = dict[int, int]
 points = st.dictionaries(st.integers(-20, 20), st.integers(0, 2), max_size=25)

@@ -16,12 +16,14 @@ from tests.unit.load.test_merge_task import Case
 from tidemark.errors import CorruptionError
 from tidemark.load import merge_device, merge_pieces
 from tidemark.load.merge_task import Staged, run_merge_task
-from tidemark.tsfiles import tally, whole_devices, writer_pages
-from tidemark.tsfiles.codes import BINARY_TYPES, DataType
-from tidemark.tsfiles.column import VALUE_DTYPES, Column
+from tidemark.tsfiles.layout.structure import check_structure
+from tidemark.tsfiles.points.codes import BINARY_TYPES, DataType
+from tidemark.tsfiles.points.column import VALUE_DTYPES, Column
 from tidemark.tsfiles.reader import TsFile
-from tidemark.tsfiles.structure import check_structure
-from tidemark.tsfiles.whole_devices import CopiedDevice, WholeDevice
+from tidemark.tsfiles.write import copy_devices as whole_devices
+from tidemark.tsfiles.write import pages as writer_pages
+from tidemark.tsfiles.write import tally
+from tidemark.tsfiles.write.copy_devices import CopiedDevice, WholeDevice
 
 Segments = tuple[str | None, ...]
 D1: Segments = ("root.db.a", "d1")

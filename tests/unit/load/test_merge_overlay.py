@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tidemark.load.overlay import cut, lay
-from tidemark.tsfiles.codes import DataType
-from tidemark.tsfiles.column import Column
+from tidemark.tsfiles.points.codes import DataType
+from tidemark.tsfiles.points.column import Column
 
 
 def column(points: dict[int, int], data_type: DataType = DataType.INT64) -> Column:

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 from hypothesis import example, given
 
 from tidemark.load.merge_pieces import Extent, Piece, pieces_of, windows_of
-from tidemark.tsfiles.stored_chunks import Stretch
+from tidemark.tsfiles.reader import Stretch
 
 
 def extent(start: int, end: int, rows: int = 5000, holder: int = 0, copyable: bool = True) -> Extent:

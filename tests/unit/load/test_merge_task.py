@@ -15,12 +15,13 @@ import pytest
 from tidemark.errors import CorruptionError, RetryableError
 from tidemark.load import merge_device, merge_pieces
 from tidemark.load.merge_task import MergeTask, TaskSource, run_merge_task
-from tidemark.tsfiles import pages, writer_pages
-from tidemark.tsfiles.codes import DataType
-from tidemark.tsfiles.column import VALUE_DTYPES, Column
+from tidemark.tsfiles.decode import pages
 from tidemark.tsfiles.devices import file_device
+from tidemark.tsfiles.points.codes import DataType
+from tidemark.tsfiles.points.column import VALUE_DTYPES, Column
 from tidemark.tsfiles.reader import TsFile
-from tidemark.tsfiles.writer import TsFileWriter, device_order
+from tidemark.tsfiles.write import pages as writer_pages
+from tidemark.tsfiles.write.writer import TsFileWriter, device_order
 
 Segments = tuple[str | None, ...]
 D1: Segments = ("root.db.a", "d1")

@@ -9,7 +9,7 @@ import pytest
 from tests.small_files import column_of, deletion, file_of, tsfile
 from tidemark.load.drops import Survival
 from tidemark.load.surviving_points import HeldFile, SurvivalTask, look_for_points
-from tidemark.tsfiles.codes import DataType
+from tidemark.tsfiles.points.codes import DataType
 
 D1 = ("root", "sg", "d1")
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
 from tidemark.load.view import points, seen_devices
-from tidemark.tsfiles.codes import DataType
-from tidemark.tsfiles.column import Column
+from tidemark.tsfiles.points.codes import DataType
+from tidemark.tsfiles.points.column import Column
 
 FILE = CatalogFile(
     receiver="centre",

@@ -17,8 +17,8 @@ from tidemark.flows.prove import coverage, verify
 from tidemark.flows.read_catalog import Query, read
 from tidemark.proof.points import LIVE, Compared, Origin, compare, newest_wins
 from tidemark.stores.protocol import Store, StoreAddress
-from tidemark.tsfiles.codes import DataType
-from tidemark.tsfiles.column import Column
+from tidemark.tsfiles.points.codes import DataType
+from tidemark.tsfiles.points.column import Column
 
 
 def _flip(file: Path, at: int | None = None) -> None:

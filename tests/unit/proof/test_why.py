@@ -15,7 +15,7 @@ from tidemark.flows.operate import quarantine_drop, quarantine_list
 from tidemark.flows.prove import coverage, verify, why
 from tidemark.flows.sync_link import Options, run_sync
 from tidemark.proof.explanation import Explanation
-from tidemark.tsfiles.codes import DataType
+from tidemark.tsfiles.points.codes import DataType
 
 
 @pytest.fixture

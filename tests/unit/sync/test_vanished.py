@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tidemark.sync.vanished import Gone, Live, covers
+from tidemark.tsfiles.companions.resource import Extent
 from tidemark.tsfiles.names import parse_source_path
-from tidemark.tsfiles.resource import Extent
 
 DATA = ("data/sequence", "data/unsequence")
 D1: Extent = (("root.sg.d1", 0, 10),)

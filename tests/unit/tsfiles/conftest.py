@@ -6,7 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from tidemark.tsfiles import compiled, decode_deltas, decode_runs, decode_xor, decoders
+from tidemark.tsfiles.decode import decoders
+from tidemark.tsfiles.decode import integers as decode_deltas
+from tidemark.tsfiles.decode import integers as decode_runs
+from tidemark.tsfiles.decode import xor as decode_xor
+from tidemark.tsfiles.points import kernels as compiled
 
 USERS = (decode_deltas, decode_runs, decode_xor, decoders)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tidemark.tsfiles.arrow_parts import Part, rows_at_once, together
+from tidemark.tsfiles.spark.arrow import Part, rows_at_once, together
 
 SCHEMA = pa.schema([("time", pa.int64()), ("a", pa.int32()), ("b", pa.string()), ("c", pa.bool_())])
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tidemark.tsfiles.codes import DataType
-from tidemark.tsfiles.column import Column, overlay
+from tidemark.tsfiles.points.codes import DataType
+from tidemark.tsfiles.points.column import Column, overlay
 
 
 def column(points: dict[int, int]) -> Column:

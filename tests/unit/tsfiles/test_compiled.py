@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.tsfiles import compiled
+from tidemark.tsfiles.points import kernels as compiled
 
 HERE = Path(__file__).parent
 KERNELS = Path(compiled.__file__).with_name("kernels.c")
-PROGRAM = "from tidemark.tsfiles.compiled import kernels; print(kernels() is not None)"
+PROGRAM = "from tidemark.tsfiles.points.kernels import kernels; print(kernels() is not None)"
 
 
 def ask(tmp_path: Path, **environment: str) -> str:

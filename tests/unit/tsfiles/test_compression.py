@@ -9,9 +9,9 @@ import random
 import pyarrow as pa
 import pytest
 
-from tidemark.tsfiles import compiled
-from tidemark.tsfiles.codes import Compression
-from tidemark.tsfiles.compression import BadPageError, decompress
+from tidemark.tsfiles.decode.compression import decompress
+from tidemark.tsfiles.points import kernels as compiled
+from tidemark.tsfiles.points.codes import BadPageError, Compression
 
 ARROW = {Compression.SNAPPY: "snappy", Compression.LZ4: "lz4_raw", Compression.ZSTD: "zstd"}
 KINDS = [Compression.GZIP, Compression.LZMA2, *ARROW]

@@ -10,12 +10,11 @@ import pytest
 
 from tests.expected import SITES
 from tidemark.errors import CorruptionError, NotFoundError, UsageError
-from tidemark.tsfiles.codes import DataType
-from tidemark.tsfiles.column import Column
-from tidemark.tsfiles.dataset import find_files
-from tidemark.tsfiles.dataset_commit import StagedFile, abort, check_target, commit, staging
-from tidemark.tsfiles.dataset_paper import PAPER, read_paper
-from tidemark.tsfiles.writer import TsFileWriter
+from tidemark.tsfiles.points.codes import DataType
+from tidemark.tsfiles.points.column import Column
+from tidemark.tsfiles.spark.dataset import PAPER, find_files, read_paper
+from tidemark.tsfiles.spark.sink import StagedFile, abort, check_target, commit, staging
+from tidemark.tsfiles.write.writer import TsFileWriter
 
 
 def write(place: Path, value: int = 1) -> Path:

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from tidemark.errors import CorruptionError
-from tidemark.tsfiles.codes import DataType, Encoding
-from tidemark.tsfiles.compression import BadPageError
-from tidemark.tsfiles.decodable import can_decode
-from tidemark.tsfiles.decoders import decode
+from tidemark.tsfiles.decode.compression import can_decode
+from tidemark.tsfiles.decode.decoders import decode
+from tidemark.tsfiles.points.codes import BadPageError, DataType, Encoding
 
 pytestmark = pytest.mark.usefixtures("decoding")
 NAN32, NAN64 = 0x7FC00000, 0x7FF8000000000000

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.tsfiles.handmade import string
 from tidemark.errors import CorruptionError, UnsupportedError
-from tidemark.tsfiles.mods import Deletion, deleted, parse_mods
+from tidemark.tsfiles.companions.mods import Deletion, deleted, parse_mods
 
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
 TIMES = np.array([-1, 0, 10, 20, 30], np.int64)

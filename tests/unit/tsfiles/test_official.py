@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from tidemark.tsfiles.canonical import text
+from tidemark.tsfiles.companions.mods import Deletion, Deletions
 from tidemark.tsfiles.devices import pad
-from tidemark.tsfiles.mods import Deletion, Deletions
+from tidemark.tsfiles.layout.structure import check_structure
+from tidemark.tsfiles.points.column import text
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.statistics import describe
-from tidemark.tsfiles.structure import check_structure
 
 CHUNKS = 3
 

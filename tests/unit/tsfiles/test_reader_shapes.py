@@ -9,13 +9,13 @@ import pytest
 
 from tests.unit.tsfiles.handmade import PLAIN, TIME, VALUE, Chunk, HandmadeFile
 from tidemark.errors import CorruptionError
-from tidemark.tsfiles.codes import DataType
-from tidemark.tsfiles.column import Column
-from tidemark.tsfiles.mods import Deletion, Deletions
+from tidemark.tsfiles.companions.mods import Deletion, Deletions
+from tidemark.tsfiles.layout.structure import check_structure
+from tidemark.tsfiles.points.codes import DataType
+from tidemark.tsfiles.points.column import Column
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.statistics import describe
-from tidemark.tsfiles.structure import check_structure
-from tidemark.tsfiles.writer import TsFileWriter
+from tidemark.tsfiles.write.writer import TsFileWriter
 
 DEVICE = "root.lab.d1"
 

@@ -9,16 +9,16 @@ import pytest
 
 from tests.expected import SITES, RealSite, Row
 from tidemark.stores.protocol import Entry
-from tidemark.tsfiles import canonical
-from tidemark.tsfiles.column import Column, overlay
+from tidemark.tsfiles.companions.mods import NO_DELETIONS, parse_mods
+from tidemark.tsfiles.companions.resource import read_extent
 from tidemark.tsfiles.devices import pad
-from tidemark.tsfiles.mods import NO_DELETIONS, parse_mods
+from tidemark.tsfiles.layout.structure import check_structure
 from tidemark.tsfiles.names import rank
+from tidemark.tsfiles.points import column as canonical
+from tidemark.tsfiles.points.column import Column, overlay
 from tidemark.tsfiles.reader import TsFile
-from tidemark.tsfiles.resource import read_extent
 from tidemark.tsfiles.sealed import SealedFile, classify
 from tidemark.tsfiles.statistics import describe, inspect
-from tidemark.tsfiles.structure import check_structure
 
 ALL_SITES = pytest.mark.parametrize("site", SITES.values(), ids=SITES.keys())
 

@@ -11,7 +11,7 @@ from tests.centre import d1, inline_centre
 from tests.small_files import deletion, source
 from tidemark.errors import UsageError
 from tidemark.flows.merge_catalog import merge
-from tidemark.tsfiles.dataset import find_files
+from tidemark.tsfiles.spark.dataset import find_files
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_what_waits_in_a_landing_is_no_data_set_either(root: Path) -> None:
 
 
 def test_by_spark(root: Path) -> None:
-    source_of = pytest.importorskip("tidemark.tsfiles.spark_source")
+    source_of = pytest.importorskip("tidemark.tsfiles.spark.source")
     with pytest.raises(UsageError, match=r"wrong rows \(hint: ./tidemark read --out FILE.parquet"):
         source_of.TsFileSource({"path": str(root / "data")}).schema()
 

@@ -16,11 +16,10 @@ import pytest
 
 from tests.printed import same
 from tidemark.errors import UnsupportedError
-from tidemark.tsfiles.canonical import text
-from tidemark.tsfiles.codes import DataType
-from tidemark.tsfiles.column import Column, overlay
-from tidemark.tsfiles.dataset import find_files
+from tidemark.tsfiles.points.codes import DataType
+from tidemark.tsfiles.points.column import Column, overlay, text
 from tidemark.tsfiles.reader import TsFile
+from tidemark.tsfiles.spark.dataset import find_files
 
 FOLDERS = Path(__file__).parents[2] / "data" / "encodings"
 LOSES = {"root.calm.of_float.SPRINTZ", "root.calm.of_double.SPRINTZ"} | {

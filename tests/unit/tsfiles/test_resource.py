@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.tsfiles.handmade import int_string, string
 from tidemark.errors import CorruptionError
-from tidemark.tsfiles.resource import read_extent, read_mods_name
+from tidemark.tsfiles.companions.resource import read_extent, read_mods_name
 
 FIRST, LAST = 1_704_326_799_999, 1_704_351_710_326
 

@@ -18,19 +18,19 @@ import pytest
 
 from tests.expected import FOLDERS, SITES
 from tidemark.errors import CorruptionError, UnsupportedError, UsageError
-from tidemark.tsfiles import scan_read, writer_pages
-from tidemark.tsfiles.arrow_values import arrow_array, instants
-from tidemark.tsfiles.codes import DataType
-from tidemark.tsfiles.column import Column
-from tidemark.tsfiles.dataset import find_files
-from tidemark.tsfiles.filebytes import FileBytes
-from tidemark.tsfiles.footer import read_footer
-from tidemark.tsfiles.limited import TimeLimit
-from tidemark.tsfiles.scan_options import ScanOptions, scan_options
-from tidemark.tsfiles.scan_plan import ScanTask, shape_of, tasks_of
-from tidemark.tsfiles.scan_read import TaskReader
-from tidemark.tsfiles.survey import survey
-from tidemark.tsfiles.writer import TsFileWriter
+from tidemark.tsfiles.layout.bytes import FileBytes
+from tidemark.tsfiles.layout.footer import read_footer
+from tidemark.tsfiles.points.codes import DataType
+from tidemark.tsfiles.points.column import Column
+from tidemark.tsfiles.spark import scan_read
+from tidemark.tsfiles.spark.arrow import arrow_array, instants
+from tidemark.tsfiles.spark.dataset import find_files
+from tidemark.tsfiles.spark.options import ScanOptions, TimeLimit, scan_options
+from tidemark.tsfiles.spark.scan_plan import ScanTask, shape_of, tasks_of
+from tidemark.tsfiles.spark.scan_read import TaskReader
+from tidemark.tsfiles.spark.survey import survey
+from tidemark.tsfiles.write import pages as writer_pages
+from tidemark.tsfiles.write.writer import TsFileWriter
 
 BETA = SITES["2.0.1-beta"]
 
@@ -302,7 +302,8 @@ def test_a_task_that_goes_on_for_ever_is_ended_by_the_kernel(use: str, ends_by: 
     inside = f"seconds = 100\nwith limit:\n{textwrap.indent(use, '    ')}\n"
     cpu, wall = (1, 0) if ends_by == signal.SIGXCPU else (0, 1)
     program = (
-        f"import time\nfrom tidemark.tsfiles.limited import TimeLimit\nlimit = TimeLimit({cpu}, {wall})\nwith limit: pass\n"
+        "import time\nfrom tidemark.tsfiles.spark.options import TimeLimit\n"
+        f"limit = TimeLimit({cpu}, {wall})\nwith limit: pass\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program + outside + inside], check=False, timeout=120, env={"PYTHONPATH": "plugins"}

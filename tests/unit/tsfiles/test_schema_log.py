@@ -10,7 +10,7 @@ import pytest
 from tests.expected import SITES
 from tests.unit.tsfiles.handmade import int_string
 from tidemark.errors import CorruptionError
-from tidemark.tsfiles.schema_log import SchemaRecord, decode_log, form_of
+from tidemark.tsfiles.companions.schema_log import SchemaRecord, decode_log, form_of
 
 TEXT = b"2,root.turbine\n0,root.turbine.d1.s1,3,2,1,,temperature,-1\n1,root.turbine.d1.s1\n"
 

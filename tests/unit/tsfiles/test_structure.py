@@ -9,11 +9,11 @@ import pytest
 
 from tests.expected import SITES
 from tidemark.errors import CorruptionError, NotFoundError, UnsupportedError
-from tidemark.tsfiles.filebytes import FileBytes
-from tidemark.tsfiles.footer import read_footer
+from tidemark.tsfiles.layout.bytes import FileBytes
+from tidemark.tsfiles.layout.footer import read_footer
+from tidemark.tsfiles.layout.structure import check_structure, walk_chunks
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.statistics import describe, inspect
-from tidemark.tsfiles.structure import check_structure, walk_chunks
 
 V3 = sorted(SITES["0.12.0"].root.rglob("*.tsfile"))[0]
 V4 = sorted(SITES["2.0.1-beta"].root.rglob("*.tsfile"))[0]

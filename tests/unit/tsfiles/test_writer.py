@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tidemark.tsfiles import writer_index, writer_pages
-from tidemark.tsfiles.codes import BINARY_TYPES, Compression, DataType
-from tidemark.tsfiles.column import VALUE_DTYPES, Column
 from tidemark.tsfiles.devices import file_device
+from tidemark.tsfiles.layout.structure import check_structure
+from tidemark.tsfiles.points.codes import BINARY_TYPES, Compression, DataType
+from tidemark.tsfiles.points.column import VALUE_DTYPES, Column
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.statistics import describe
-from tidemark.tsfiles.structure import check_structure
-from tidemark.tsfiles.writer import TsFileWriter, device_order
+from tidemark.tsfiles.write import pages as writer_pages
+from tidemark.tsfiles.write import writer as writer_index
+from tidemark.tsfiles.write.writer import TsFileWriter, device_order
 
 I64, F32 = np.iinfo(np.int64), np.finfo(np.float32)
 LARGE = 2**62

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from tidemark.errors import UsageError
-from tidemark.tsfiles.arrow_points import devices_of
-from tidemark.tsfiles.write_options import WriteOptions, write_options
+from tidemark.tsfiles.spark.arrow import devices_of
+from tidemark.tsfiles.spark.options import WriteOptions, write_options
 
 
 def asked(rows: pa.Table, **options: str) -> WriteOptions:

@@ -1,0 +1,222 @@
+"""Deletions that IoTDB keeps beside a TsFile. An entry applies to its own TsFile only (DESIGN §3 "Who wins").
+
+| file | IoTDB | entry |
+|---|---|---|
+| `.mods` | 0.9 … 1.x | a line `DELETION,path,offset,first,last`; without `first` up to 0.11 |
+| `.mods2` | 2.x | 1, first, last, path (tree); 0, first, last, table, rule on tags, columns (table) |
+
+Times are inclusive. The offset of the text form: only chunks that begin before it are meant. A path may hold `*` (one node)
+and `**` (one or more). A torn last entry is what a crash at the site left: not yet a deletion there either.
+Source: `LocalTextModificationAccessor`, `TreeDeletionEntry`, `TableDeletionEntry`, `TagPredicate` of IoTDB; the real data
+folders, where the server's own answers prove them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from tidemark.errors import UnsupportedError
+from tidemark.tsfiles.devices import matches, plain_path, table_segments
+from tidemark.tsfiles.layout.bytes import Cursor, EndsEarlyError, corrupt
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+FIRST_TIME, _LAST_TIME = -(1 << 63), (1 << 63) - 1
+_TABLE, _TREE = 0, 1
+
+Tags = tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TagRule:
+    """Which devices of a table are meant: all those for which every part holds.
+
+    `segments`: (position, value) that must be equal, position 1 is the first tag, None is null. `present`: positions
+    that must not be null. `devices`: one of these (table and tags), empty for any.
+    """
+
+    segments: tuple[tuple[int, str | None], ...] = ()
+    present: tuple[int, ...] = ()
+    devices: tuple[tuple[Tags, ...], ...] = ()
+
+    def holds(self, device: Tags) -> bool:
+        def at(position: int) -> str | None:
+            return device[position] if 0 <= position < len(device) else None
+
+        return (
+            all(at(position) == value for position, value in self.segments)
+            and all(at(position) is not None for position in self.present)
+            and all(_trimmed(device) in choice for choice in self.devices)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """One entry: `start` and `end` inclusive. `path` is a pattern of whole series (tree), else `table` and `rule` count.
+
+    `measurements` empty: all columns of the table. `before`: only chunks whose header begins before this byte; None: all.
+    """
+
+    start: int
+    end: int
+    path: str = ""
+    table: str = ""
+    rule: TagRule = TagRule()
+    measurements: tuple[str, ...] = ()
+    before: int | None = None
+
+    def affects(self, device: str, measurement: str) -> bool:
+        """Whether a series, by its canonical names, is meant at all."""
+        if self.path:
+            return matches(self.path, f"{device}.{measurement}")
+        segments = table_segments(device)
+        named = not self.measurements or measurement in self.measurements
+        return named and segments[0] == self.table and self.rule.holds(segments)
+
+
+class Deletions(tuple[Deletion, ...]):
+    """Those of one file. Among thousands of single series the ones of a series are found by its name."""
+
+    @cached_property
+    def _by_series(self) -> dict[str, list[Deletion]]:
+        found: dict[str, list[Deletion]] = {}
+        for entry in self:
+            found.setdefault(plain_path(entry.path) or "", []).append(entry)
+        return found
+
+    def of(self, device: str, measurement: str) -> list[Deletion]:
+        """Those that affect a series, by its canonical names."""
+        others = [entry for entry in self._by_series.get("", ()) if entry.affects(device, measurement)]
+        return self._by_series.get(f"{device}.{measurement}", []) + others
+
+
+NO_DELETIONS = Deletions()
+
+
+def parse_mods(data: bytes, form: Literal["mods", "mods2"], what: str = "mods") -> Deletions:
+    """The deletions of a `.mods` or `.mods2`, in order.
+
+    CorruptionError for what is neither a whole entry nor a torn last one; UnsupportedError for an entry of a newer IoTDB:
+    its points must not come back by being passed over.
+    """
+    return Deletions(_parse_text(data, what) if form == "mods" else _parse_binary(data, what))
+
+
+def deleted(deletions: Iterable[Deletion], times: NDArray[np.int64], chunk_offset: int = 0) -> NDArray[np.bool_]:
+    """bool[n]: which points at `times` (int64[n], ascending), of a chunk whose header is at `chunk_offset`, are deleted."""
+    import numpy as np  # a load parses deletions without applying them: numpy would be a third of its start
+
+    mask = np.zeros(len(times), np.bool_)
+    for entry in deletions:
+        if entry.before is None or chunk_offset < entry.before:
+            first, after = times.searchsorted([entry.start]), times.searchsorted([entry.end], "right")
+            mask[first[0] : after[0]] = True
+    return mask
+
+
+def _parse_text(data: bytes, what: str) -> tuple[Deletion, ...]:
+    whole, _, _ = data.rpartition(b"\n")  # what follows the last line end is torn
+    entries = []
+    for number, line in enumerate(whole.split(b"\n") if whole else [], 1):
+        fields = line.decode("utf-8", "replace").rstrip("\r").split(",")
+        if fields == [""]:
+            continue
+        entries.append(_text_entry(fields, f"{what} line {number}"))
+    return tuple(entries)
+
+
+def _text_entry(fields: list[str], what: str) -> Deletion:
+    if fields[0] != "DELETION" or len(fields) < 4:
+        raise corrupt(what, "not a deletion")
+    try:
+        before, start, end = (int(field) for field in fields[-3:])
+        path = ",".join(fields[1:-3])
+    except ValueError:
+        try:  # up to 0.11: path, version, last
+            before, end = (int(field) for field in fields[-2:])
+        except ValueError as error:
+            raise corrupt(what, "a deletion without numbers") from error
+        start, path = FIRST_TIME, ",".join(fields[1:-2])
+    if not path:
+        raise corrupt(what, "a deletion without a path")
+    if not FIRST_TIME <= min(start, end) <= max(start, end) <= _LAST_TIME:
+        raise corrupt(what, "a deletion at a time that no point has")
+    return Deletion(start, end, path=path, before=before)
+
+
+def _parse_binary(data: bytes, what: str) -> tuple[Deletion, ...]:
+    cursor = Cursor(data, what)
+    entries = []
+    while cursor.left():
+        at = cursor.position
+        kind = cursor.u8()
+        if kind not in (_TABLE, _TREE):
+            raise cursor.fail(f"no deletion is of type {kind}", at)
+        try:
+            start, end = cursor.i64_pair()
+            entries.append(_tree_entry(cursor, start, end) if kind == _TREE else _table_entry(cursor, start, end))
+        except EndsEarlyError:
+            break  # torn by a crash at the site
+    return tuple(entries)
+
+
+def _tree_entry(cursor: Cursor, start: int, end: int) -> Deletion:
+    return Deletion(start, end, path=cursor.var_name())
+
+
+def _table_entry(cursor: Cursor, start: int, end: int) -> Deletion:
+    table = cursor.var_name()
+    rule = _rule(cursor)
+    measurements = tuple(cursor.var_name() for _ in range(_number(cursor)))
+    return Deletion(start, end, table=table, rule=rule, measurements=measurements)
+
+
+def _rule(cursor: Cursor, depth: int = 0) -> TagRule:
+    kind = cursor.u8()
+    match kind:
+        case 0:
+            return TagRule()
+        case 1:
+            return TagRule(devices=((_device(cursor),),))
+        case 2:
+            value = cursor.var_string()
+            return TagRule(segments=((cursor.varint(), value),))
+        case 3 if depth < 16:
+            rules = [_rule(cursor, depth + 1) for _ in range(_number(cursor))]
+            return TagRule(
+                segments=tuple(item for rule in rules for item in rule.segments),
+                present=tuple(item for rule in rules for item in rule.present),
+                devices=tuple(item for rule in rules for item in rule.devices),
+            )
+        case 4:
+            return TagRule(devices=(tuple(_device(cursor) for _ in range(_number(cursor))),))
+        case 5:
+            return TagRule(present=(cursor.varint(),))
+    raise UnsupportedError(f"{cursor.what}: a deletion with an unknown rule on tags ({kind})", subject=cursor.what)
+
+
+def _device(cursor: Cursor) -> Tags:
+    return _trimmed(tuple(cursor.var_string() for _ in range(cursor.count(1))))
+
+
+def _number(cursor: Cursor) -> int:
+    number = cursor.varint()
+    if number < 0:
+        raise cursor.fail(f"{number} items announced")
+    if number > cursor.left():
+        raise cursor.ends_early(f"{number} items announced where {cursor.left()} bytes are left")
+    return number
+
+
+def _trimmed(device: Tags) -> Tags:
+    """Without null tags at the end: files leave them out."""
+    end = len(device)
+    while end > 1 and device[end - 1] is None:
+        end -= 1
+    return device[:end]

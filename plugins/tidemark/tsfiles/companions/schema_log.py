@@ -1,0 +1,213 @@
+"""The log of a site's schema: which series were created, of what type, and which were deleted. All IoTDB versions.
+
+| file | IoTDB | framing |
+|---|---|---|
+| `mlog.txt` | 0.9 … 0.11 | a line a record, fields separated by commas, the first a number for the kind |
+| `mlog.bin` | 0.12 … 2.x | int32 length, the record (its first byte is the kind), int64 CRC-32 (0.12) or 0 (later) |
+
+A log grows at its end; a torn last record is left for the next look. Kinds that say nothing about series are read over;
+kinds this Tidemark does not know are returned as `unknown`, since the framing lets the next record be found.
+Source: research/iotdb.md §1.8, `PhysicalPlan` (0.12), `SchemaRegionPlanSerializer` (1.x, 2.x), the real data folders.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal
+
+from tidemark.tsfiles.devices import table_device, tree_device
+from tidemark.tsfiles.layout.bytes import Cursor, corrupt
+from tidemark.tsfiles.points.codes import Compression, DataType, Encoding
+
+Form = Literal["text", "binary"]
+Kind = Literal["create", "delete", "create_device", "create_database", "delete_database", "other", "unknown"]
+
+_FRAME = 12  # int32 before and int64 after a record
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaRecord:
+    """One thing a log says. Names are canonical.
+
+    `create`: `series` with `type`, `encoding`, `compression` (names as in IoTDB's SQL), `aligned`. `delete`: `series`, may
+    be a pattern. `create_device`: `series` is a device of the table model. `create_database`, `delete_database`: `series`
+    is the database. `other`: known, says nothing about series. `unknown`: `detail` names it.
+    """
+
+    kind: Kind
+    series: str = ""
+    type: str = ""
+    encoding: str = ""
+    compression: str = ""
+    aligned: bool = False
+    detail: str = ""
+
+
+def form_of(name: str) -> Form | None:
+    """The form of a file of the schema folder by its name; None where it is not a schema log."""
+    base = name.rpartition("/")[2]
+    return "binary" if base == "mlog.bin" else "text" if base == "mlog.txt" else None
+
+
+def decode_log(data: bytes, form: Form, what: str = "schema log") -> tuple[list[SchemaRecord], int]:
+    """The records of `data`, which begins at a record, and where its last whole record ends (bytes from its head).
+
+    CorruptionError where a record is whole but damaged: what comes after it cannot be trusted.
+    """
+    return _decode_text(data, what) if form == "text" else _decode_binary(data, what)
+
+
+def _decode_binary(data: bytes, what: str) -> tuple[list[SchemaRecord], int]:
+    records: list[SchemaRecord] = []
+    at = 0
+    while len(data) - at >= _FRAME:
+        length = int.from_bytes(data[at : at + 4], "big", signed=True)
+        if length <= 0:
+            if any(data[at:]):
+                raise corrupt(what, f"a record of {length} bytes", at)
+            break  # filled up with zeros: nothing is written there yet
+        end = at + _FRAME + length
+        if end > len(data):
+            break
+        record = data[at + 4 : end - 8]
+        checksum = int.from_bytes(data[end - 8 : end], "big")
+        if checksum not in (0, zlib.crc32(record)):
+            raise corrupt(what, "a record differs from its checksum", at)
+        records += _decode_record(Cursor(record, what, at + 4))
+        at = end
+    return records, at
+
+
+def _decode_record(cursor: Cursor) -> list[SchemaRecord]:
+    kind = cursor.u8()
+    decoder = _BINARY.get(kind)
+    if decoder is None:
+        return [SchemaRecord("other" if kind in _BINARY_OTHER else "unknown", detail=f"plan {kind}")]
+    return decoder(cursor)
+
+
+def _create(cursor: Cursor) -> list[SchemaRecord]:
+    path = _path(cursor)
+    coded = cursor.take(3)
+    return [SchemaRecord("create", path, *_names(coded[0], coded[1], coded[2]))]
+
+
+def _create_aligned(cursor: Cursor) -> list[SchemaRecord]:
+    if cursor.i32() != -1:  # an early form that no release wrote
+        return [SchemaRecord("unknown", detail="plan 41 of an early form")]
+    device = _path(cursor)
+    count = _count(cursor, 7)
+    names = [_path(cursor) for _ in range(count)]
+    types, encodings, compressions = (cursor.take(count) for _ in range(3))
+    return [
+        SchemaRecord("create", f"{device}.{name}", *_names(*coded), aligned=True)
+        for name, *coded in zip(names, types, encodings, compressions, strict=True)
+    ]
+
+
+def _delete(cursor: Cursor) -> list[SchemaRecord]:
+    return [SchemaRecord("delete", _path(cursor)) for _ in range(_count(cursor, 4))]
+
+
+def _create_database(cursor: Cursor) -> list[SchemaRecord]:
+    return [SchemaRecord("create_database", _path(cursor))]
+
+
+def _delete_databases(cursor: Cursor) -> list[SchemaRecord]:
+    return [SchemaRecord("delete_database", _path(cursor)) for _ in range(_count(cursor, 4))]
+
+
+def _create_table_devices(cursor: Cursor) -> list[SchemaRecord]:
+    cursor.take(2)  # the plan node's number
+    database, table = (cursor.int_string() or "" for _ in range(2))
+    devices = []
+    for _ in range(_count(cursor, 4)):
+        tags = [_tag(cursor) for _ in range(_count(cursor, 1))]
+        devices.append(SchemaRecord("create_device", table_device(database, [table, *tags])))
+    return devices
+
+
+def _tag(cursor: Cursor) -> str | None:
+    kind = cursor.u8()
+    if kind == 7:
+        return None
+    if kind not in (4, 6):  # bytes or text
+        raise cursor.fail(f"a tag of type {kind}")
+    return cursor.int_string()
+
+
+def _path(cursor: Cursor) -> str:
+    path = cursor.int_string()
+    if not path:
+        raise cursor.fail("a name is missing")
+    return tree_device([path])
+
+
+def _count(cursor: Cursor, least: int) -> int:
+    count = cursor.i32()
+    if count < 0 or count * least > cursor.left():
+        raise cursor.fail(f"{count} items announced where {cursor.left()} bytes are left")
+    return count
+
+
+_BINARY: dict[int, Callable[[Cursor], list[SchemaRecord]]] = {
+    3: _create_database,
+    4: _create,
+    19: _delete_databases,
+    21: _delete,
+    41: _create_aligned,
+    100: _create_table_devices,
+}
+_BINARY_OTHER = frozenset({5, 28, 29, 40, *range(64, 71), *range(101, 109)})
+"""Time to live, tag offsets, alias, device without series, marks before a deletion, views; of the table model attributes,
+node locations and deleted devices."""
+
+
+def _decode_text(data: bytes, what: str) -> tuple[list[SchemaRecord], int]:
+    end = data.rfind(b"\n") + 1
+    records = []
+    for number, line in enumerate(data[:end].split(b"\n")[:-1], 1):
+        try:
+            fields = line.decode("utf-8").rstrip("\r").split(",")
+        except UnicodeDecodeError as error:
+            raise corrupt(f"{what} line {number}", "not UTF-8") from error
+        if fields != [""]:
+            records.append(_text_record(fields, f"{what} line {number}"))
+    return records, end
+
+
+def _text_record(fields: list[str], what: str) -> SchemaRecord:
+    kind = fields[0]
+    named = _TEXT.get(kind)
+    if named is None:
+        return SchemaRecord("other" if kind in _TEXT_OTHER else "unknown", detail=f"record {kind}")
+    if len(fields) < (5 if named == "create" else 2) or not fields[1]:
+        raise corrupt(what, f"a record of kind {kind} with {len(fields)} fields")
+    path = tree_device([fields[1]])
+    if named != "create":
+        return SchemaRecord(named, path)
+    try:
+        codes = [int(field) for field in fields[2:5]]
+    except ValueError as error:
+        raise corrupt(what, "a series without numbers for type, encoding, compression") from error
+    return SchemaRecord("create", path, *_names(*codes))
+
+
+_TEXT: dict[str, Kind] = {"0": "create", "1": "delete", "2": "create_database", "11": "delete_database"}
+_TEXT_OTHER = frozenset({"3", "4", "5", "6", "7", "8", "9", "10", "12", "13"})
+"""Property trees, indexes, devices, time to live, offset of tags, alias."""
+
+
+def _names(data_type: int, encoding: int, compression: int) -> tuple[str, str, str]:
+    return _name(DataType, data_type), _name(Encoding, encoding), _name(Compression, compression)
+
+
+def _name(codes: type[IntEnum], code: int) -> str:
+    """The name of a code; a code of a newer IoTDB is told as a number."""
+    try:
+        return codes(code).name
+    except ValueError:
+        return f"#{code}"

@@ -1,0 +1,132 @@
+"""Decompression of pages, to just the bytes that the page announces; what can be decoded at all.
+
+Arrow's LZ4 and Snappy answer with a buffer of the size they are told, whatever they put into it. Behind the bytes of
+a block that stands for fewer is what the memory held before. So those blocks are asked for their size. Source:
+`IUnCompressor` of the TsFile library.
+
+`can_decode` says which types, encodings and compressions Tidemark reads, apart from the decoders: who only asks
+needs no numpy. Absent, since no server that writes them was there to test with: DIFF, BITMAP, REGULAR, FREQ, CAMEL.
+"""
+
+from __future__ import annotations
+
+import lzma
+import zlib
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+from tidemark.errors import CorruptionError
+from tidemark.tsfiles.layout.bytes import Cursor
+from tidemark.tsfiles.points.codes import BINARY_TYPES, BadPageError, Compression, DataType, Encoding
+
+_LARGEST_RATIO = 1100  # of GZIP; the others stay below it or have a page size of their own making
+_ALWAYS_ALLOWED = 1 << 26
+
+
+def decompress(kind: Compression, data: bytes, size: int) -> bytes:
+    """`data` decompressed to exactly `size` bytes. Raises BadPageError, also where `size` cannot be true."""
+    if size > max(_ALWAYS_ALLOWED, len(data) * _LARGEST_RATIO):
+        raise BadPageError(f"a page of {len(data)} bytes cannot hold {size}")
+    result = _DECOMPRESSORS[kind](data, size)
+    if len(result) != size:
+        raise BadPageError(f"a page of {size} bytes decompresses to {len(result)}")
+    return result
+
+
+def can_decompress(kind: Compression) -> bool:
+    return kind in _DECOMPRESSORS
+
+
+def _none(data: bytes, size: int) -> bytes:
+    return data
+
+
+def _gzip(data: bytes, size: int) -> bytes:
+    try:
+        return zlib.decompressobj(31).decompress(data, size + 1)
+    except zlib.error as error:
+        raise BadPageError(f"GZIP: {error}") from error
+
+
+def _lzma2(data: bytes, size: int) -> bytes:
+    try:
+        return lzma.LZMADecompressor(memlimit=1 << 28).decompress(data, size + 1)
+    except lzma.LZMAError as error:
+        raise BadPageError(f"LZMA2: {error}") from error
+
+
+@cache
+def _codec(name: str) -> Any:
+    import pyarrow as pa
+
+    return pa.Codec(name)
+
+
+def _arrow(codec: str, data: bytes, size: int) -> bytes:
+    try:
+        result: bytes = _codec(codec).decompress(data, size, asbytes=True)
+    except (OSError, ValueError) as error:
+        raise BadPageError(f"{codec}: {error}") from error
+    return result
+
+
+def _lz4(data: bytes, size: int) -> bytes:
+    """A block does not say its size: its lengths are added up, or (without compiled code) one byte less must be too few."""
+    from tidemark.tsfiles.points.kernels import kernels
+
+    result = _arrow("lz4_raw", data, size)
+    if (compiled := kernels()) is not None:
+        compiled.require_lz4(data, size)
+    elif size and _fits("lz4_raw", data, size - 1):
+        raise BadPageError(f"LZ4: a block of less than {size} bytes")
+    return result
+
+
+def _fits(codec: str, data: bytes, size: int) -> bool:
+    try:
+        _arrow(codec, data, size)
+    except BadPageError:
+        return False
+    return True
+
+
+def _snappy(data: bytes, size: int) -> bytes:
+    """A block begins with its size (a varint), which Snappy holds it to."""
+    try:
+        told = Cursor(data, "SNAPPY").uvarint()
+    except CorruptionError as cut:
+        raise BadPageError(cut.message) from cut
+    if told != size:
+        raise BadPageError(f"SNAPPY: a block of {told} bytes, not {size}")
+    return _arrow("snappy", data, size)
+
+
+_DECOMPRESSORS: dict[Compression, Callable[[bytes, int], bytes]] = {
+    Compression.UNCOMPRESSED: _none,
+    Compression.SNAPPY: _snappy,
+    Compression.GZIP: _gzip,
+    Compression.LZ4: _lz4,
+    Compression.ZSTD: partial(_arrow, "zstd"),
+    Compression.LZMA2: _lzma2,
+}
+
+INTEGERS = (DataType.INT32, DataType.DATE, DataType.INT64, DataType.TIMESTAMP)
+FLOATS = (DataType.FLOAT, DataType.DOUBLE)
+_NUMBERS = (
+    *(Encoding.PLAIN, Encoding.RLE, Encoding.TS_2DIFF, Encoding.GORILLA, Encoding.CHIMP),
+    *(Encoding.RLBE, Encoding.SPRINTZ),
+)
+
+DECODABLE = frozenset(
+    [(DataType.BOOLEAN, encoding) for encoding in (Encoding.PLAIN, Encoding.RLE)]
+    + [(kind, encoding) for kind in INTEGERS for encoding in (*_NUMBERS, Encoding.ZIGZAG)]
+    + [(kind, encoding) for kind in FLOATS for encoding in (*_NUMBERS, Encoding.GORILLA_V1)]
+    + [(kind, encoding) for kind in BINARY_TYPES for encoding in (Encoding.PLAIN, Encoding.DICTIONARY)]
+)
+"""For each of these there is a decoder in `decoders`, and for no other."""
+
+
+def can_decode(data_type: DataType, encoding: Encoding, compression: Compression = Compression.UNCOMPRESSED) -> bool:
+    """Whether values of this type, encoding and compression can be read exactly."""
+    return (data_type, encoding) in DECODABLE and can_decompress(compression)

@@ -1,0 +1,221 @@
+"""Reading a TsFile's bytes with every bound checked: garbage becomes a CorruptionError that says what and where.
+
+`Cursor` reads numbers and strings out of bytes; `FileBytes` reads a file's bytes by position, every range checked
+against its length. Integers are big-endian. `uvarint` is LEB128 of 32 bits, `varint` its zigzag form. Strings carry
+their length in bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from pathlib import Path
+from types import TracebackType
+
+from tidemark.errors import CorruptionError, NotFoundError
+from tidemark.untrusted_files import UntrustedFile
+
+_I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
+_PAIR = struct.Struct(">qq")
+
+
+class EndsEarlyError(CorruptionError):
+    """The bytes end where more of them are announced: garbage, or the end of something that was cut off."""
+
+
+class Cursor:
+    """A position in `data`. `base` is where `data` begins in its file, `what` names the thing in errors."""
+
+    __slots__ = ("base", "data", "end", "position", "what")
+
+    def __init__(self, data: bytes, what: str, base: int = 0) -> None:
+        self.data = data
+        self.end = len(data)
+        self.position = 0
+        self.base = base
+        self.what = what
+
+    def fail(self, problem: str, at: int | None = None) -> CorruptionError:
+        """The error to raise: what, what is wrong with it, where (byte of the file)."""
+        return corrupt(self.what, problem, self.base + (self.position if at is None else at))
+
+    def ends_early(self, problem: str) -> EndsEarlyError:
+        """The same where what is missing lies behind the last byte."""
+        told = self.fail(problem)
+        return EndsEarlyError(told.message, hint=told.hint, subject=told.subject)
+
+    def left(self) -> int:
+        return self.end - self.position
+
+    def take(self, length: int) -> bytes:
+        start = self.position
+        self.skip(length)
+        return self.data[start : self.position]
+
+    def skip(self, length: int) -> None:
+        if length > self.end - self.position:
+            raise self.ends_early(f"{length} bytes announced where {self.left()} are left")
+        if length < 0:
+            raise self.fail(f"{length} bytes announced")
+        self.position += length
+
+    def u8(self) -> int:
+        at = self.position
+        if at >= self.end:
+            raise self.ends_early("ends in the middle of a field")
+        self.position = at + 1
+        return self.data[at]
+
+    def i32(self) -> int:
+        value: int = _I32.unpack(self.take(4))[0]
+        return value
+
+    def i64(self) -> int:
+        start = self.position
+        self.skip(8)
+        value: int = _I64.unpack_from(self.data, start)[0]
+        return value
+
+    def i64_pair(self) -> tuple[int, int]:
+        first, second = _PAIR.unpack(self.take(16))
+        return first, second
+
+    def uvarint(self) -> int:
+        data, at, end = self.data, self.position, self.end
+        result = shift = 0
+        while at < end and shift < 35:
+            byte = data[at]
+            at += 1
+            result |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                self.position = at
+                return result
+            shift += 7
+        raise (
+            self.ends_early("a variable-length integer does not end")
+            if at == end
+            else self.fail("no variable-length integer")
+        )
+
+    def varint(self) -> int:
+        value = self.uvarint()
+        return (value >> 1) ^ -(value & 1)
+
+    def count(self, least: int) -> int:
+        """A number of items of at least `least` bytes each: never more than what is left can hold."""
+        value = self.uvarint()
+        if value * least > self.left():
+            raise self.ends_early(f"{value} items announced where {self.left()} bytes are left")
+        return value
+
+    def var_string(self) -> str | None:
+        """A string with its length as varint, -1 for null."""
+        start = self.position + 1
+        if start <= self.end and not (twice := self.data[start - 1]) & 0x81:  # a short one, as most are
+            end = start + (twice >> 1)
+            if end <= self.end and (text := self.data[start:end]).isascii():
+                self.position = end
+                return text.decode("ascii")
+        length = self.varint()
+        return None if length == -1 else self._text(length)
+
+    def var_name(self) -> str:
+        """A `var_string` that may not be null."""
+        value = self.var_string()
+        if value is None:
+            raise self.fail("a name is missing")
+        return value
+
+    def int_string(self) -> str | None:
+        """A string with its length as int32, -1 for null."""
+        length = self.i32()
+        return None if length == -1 else self._text(length)
+
+    def _text(self, length: int) -> str:
+        at = self.position
+        try:
+            return self.take(length).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise self.fail("a name is not UTF-8", at) from error
+
+
+def corrupt(what: str, problem: str, at: int | None = None) -> CorruptionError:
+    """A CorruptionError of a file: `what` is its path (and the part concerned)."""
+    where = "" if at is None else f" (byte {at})"
+    return CorruptionError(
+        f"{what}: {problem}{where}",
+        hint="compare the digest with the site's; ./tidemark verify --repair fetches it again",
+        subject=what,
+    )
+
+
+_WHOLE = 4 << 20  # bytes that are cheaper read at once than in the many small pieces of an index
+_TAIL = 1 << 20  # of an index that stays in memory while its file is open: a merge has many open at once
+
+
+class FileBytes:
+    """A local file opened for reading at any position; a context manager. `size` is its length when it was opened.
+
+    A `path` is one that the user named, links and all; what others may have put there comes as an UntrustedFile.
+    `all_of_it`: the caller will look at every part, so a file that is not large is read at once.
+    """
+
+    def __init__(self, path: Path | str | UntrustedFile, all_of_it: bool = False) -> None:
+        self.path = str(path)
+        try:
+            self._descriptor = path.handle() if isinstance(path, UntrustedFile) else _opened(self.path)
+        except FileNotFoundError as error:
+            raise NotFoundError(f"{self.path}: no such file", subject=self.path) from error
+        self.size = os.fstat(self._descriptor).st_size
+        self._kept, self._kept_from = b"", self.size
+        if all_of_it:
+            self.keep(0, _WHOLE)
+
+    def keep(self, start: int, most: int = _TAIL) -> None:
+        """Read all from byte `start` on at once, where that is not more than `most`: many small pieces will be asked for."""
+        if 0 < self.size - start <= most:
+            kept = os.pread(self._descriptor, self.size - start, start)
+            if len(kept) == self.size - start:  # else piece by piece, which says what is wrong
+                self._kept, self._kept_from = kept, start
+
+    def read(self, offset: int, length: int) -> bytes:
+        """`length` bytes from `offset`; CorruptionError where the file does not have them."""
+        if offset < 0 or length < 0 or offset + length > self.size:
+            raise corrupt(self.path, f"{length} bytes wanted from byte {offset} of a file of {self.size} bytes")
+        if offset >= self._kept_from:
+            return self._kept[offset - self._kept_from : offset - self._kept_from + length]
+        pieces = []
+        while length > 0:
+            piece = os.pread(self._descriptor, length, offset)
+            if not piece:
+                raise corrupt(self.path, "the file became shorter while it was read", offset)
+            pieces.append(piece)
+            offset += len(piece)
+            length -= len(piece)
+        return b"".join(pieces) if len(pieces) != 1 else pieces[0]
+
+    def read_up_to(self, offset: int, length: int, end: int) -> bytes:
+        """At most `length` bytes from `offset`, none at or after `end`."""
+        return self.read(offset, max(0, min(length, end - offset)))
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> FileBytes:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _opened(path: str) -> int:
+    """NONBLOCK: a FIFO must not hang us."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise corrupt(path, "it is no regular file")

@@ -1,0 +1,147 @@
+"""Head and tail of a TsFile, and the file metadata its tail points to.
+
+| part | V3 (0.12 … 1.x) | V4 (2.x) |
+|---|---|---|
+| head | `TsFile` 0x03 | `TsFile` 0x04 |
+| file metadata | index root node | tables: name → index root node; tables: name → schema |
+| | offset of the 0x02 that ends the chunks | the same |
+| | bloom filter of the paths | bloom filter; properties (encryption) |
+| tail | int32 length of the file metadata, `TsFile` | the same |
+
+Source: research/iotdb.md §5, `TsFileMetadata` and `TableSchema` of the TsFile library, seen in the real data folders.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemark.errors import CorruptionError, UnsupportedError
+from tidemark.tsfiles.layout.bytes import Cursor, FileBytes, corrupt
+from tidemark.tsfiles.layout.index import Node, parse_node
+
+MAGIC = b"TsFile"
+HEAD_LENGTH = 7
+TAIL_LENGTH = 10
+SEPARATOR = 2
+_OLD = {b"TsFile000001": "V1 (IoTDB 0.9)", b"TsFile000002": "V2 (IoTDB 0.10, 0.11)", b"TsFilev0.8.0": "of IoTDB 0.8"}
+_TAG = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FileMetadata:
+    """`roots`: index root node a table (V3 and tree model: whatever name); `tables`: table → names of its tag columns."""
+
+    version: int
+    roots: tuple[Node, ...]
+    tables: dict[str, tuple[str, ...]]
+    chunks_end: int  # first byte after the chunks
+    start: int  # where the file metadata begins: the index lies before it
+    properties: dict[str, str | None]
+
+
+def read_footer(file: FileBytes) -> FileMetadata:
+    """The file metadata of a sealed TsFile.
+
+    CorruptionError where head, tail or metadata are not whole; UnsupportedError for a sound file of a version before V3,
+    after V4, or an encrypted one.
+    """
+    if file.size < HEAD_LENGTH + TAIL_LENGTH + 1:
+        raise corrupt(file.path, f"{file.size} bytes are too few for a TsFile")
+    head = file.read(0, 12)
+    if not head.startswith(MAGIC):
+        raise corrupt(file.path, "the first 6 bytes are not `TsFile`", 0)
+    version = head[6]
+    tail = Cursor(file.read(file.size - TAIL_LENGTH, TAIL_LENGTH), file.path, file.size - TAIL_LENGTH)
+    length = tail.i32()
+    if tail.take(6) != MAGIC:
+        raise corrupt(file.path, "the last 6 bytes are not `TsFile`: not sealed or cut off", file.size - 6)
+    if head in _OLD or version not in (3, 4):
+        raise _unsupported(file.path, f"TsFile {_OLD.get(head, f'V{version}')} is not read; V3 and V4 are")
+    start = file.size - TAIL_LENGTH - length
+    if length <= 0 or start < HEAD_LENGTH + 1:
+        raise corrupt(file.path, f"a file metadata of {length} bytes does not fit", file.size - TAIL_LENGTH)
+    cursor = Cursor(file.read(start, length), file.path, start)
+    metadata = _parse_v3(cursor) if version == 3 else _parse_v4(cursor)
+    if file.read(metadata.chunks_end, 1)[0] != SEPARATOR:
+        raise corrupt(file.path, "no end mark after the chunks", metadata.chunks_end)
+    _refuse_encryption(file.path, metadata)
+    return metadata
+
+
+def _parse_v3(cursor: Cursor) -> FileMetadata:
+    root = parse_node(cursor, 3, of_devices=True)
+    chunks_end = _chunks_end(cursor)
+    _skip_bloom_filter(cursor)
+    return FileMetadata(3, (root,), {}, chunks_end, cursor.base, {})
+
+
+def _parse_v4(cursor: Cursor) -> FileMetadata:
+    roots = []
+    for _ in range(cursor.count(10)):
+        cursor.var_string()
+        roots.append(parse_node(cursor, 4, of_devices=True))
+    tables = {}
+    for _ in range(cursor.count(2)):
+        name = cursor.var_name()
+        tables[name] = _tag_columns(cursor)
+    chunks_end = _chunks_end(cursor)
+    _skip_bloom_filter(cursor)
+    return FileMetadata(4, tuple(roots), tables, chunks_end, cursor.base, _properties(cursor))
+
+
+def _chunks_end(cursor: Cursor) -> int:
+    at = cursor.position
+    offset = cursor.i64()
+    if not HEAD_LENGTH <= offset < cursor.base:
+        raise cursor.fail(f"the chunks cannot end at byte {offset}", at)
+    return offset
+
+
+def _tag_columns(cursor: Cursor) -> tuple[str, ...]:
+    """The names of a table's tag columns, in order; the other columns and their encodings are read over."""
+    tags = []
+    for _ in range(cursor.count(15)):
+        name = cursor.int_string()
+        cursor.take(3)  # type, encoding, compression
+        for _ in range(cursor.i32()):
+            cursor.int_string()
+            cursor.int_string()
+        if cursor.i32() == _TAG:
+            tags.append(name or "")
+    return tuple(tags)
+
+
+def _skip_bloom_filter(cursor: Cursor) -> None:
+    if cursor.left() and (length := cursor.uvarint()):
+        cursor.take(length)
+        cursor.uvarint()
+        cursor.uvarint()
+
+
+def _properties(cursor: Cursor) -> dict[str, str | None]:
+    """Name → value up to the end. Their number is written as varint by some releases and as uvarint by others."""
+    found: dict[str, str | None] = {}
+    if not cursor.left():
+        return found
+    announced = cursor.uvarint()
+    pairs = 0
+    while cursor.left():
+        key = cursor.var_name()
+        found[key] = cursor.var_string()
+        pairs += 1
+    if announced not in (pairs, 2 * pairs):
+        raise cursor.fail(f"{announced} properties announced, {pairs} there")
+    return found
+
+
+def _refuse_encryption(path: str, metadata: FileMetadata) -> None:
+    level = metadata.properties.get("encryptLevel") or "0"
+    if level != "0":
+        kind = metadata.properties.get("encryptType") or "unknown"
+        raise _unsupported(path, f"the file is encrypted (level {level}, {kind}); its key stays at the site")
+
+
+def _unsupported(path: str, problem: str) -> CorruptionError:
+    return UnsupportedError(
+        f"{path}: {problem}", hint="the file is kept as it came; load it where it was made", subject=path
+    )

@@ -1,0 +1,180 @@
+"""What a scan reads, and how it is cut into tasks: pure, from a survey.
+
+A task is a range of whole devices of about `rows` rows at most, fewer where they have very many columns; a device with more
+is cut by time, where its chunks begin.
+No two tasks hold the same row, so each lays its files over each other by itself and nothing is shuffled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tidemark.errors import NotFoundError, UsageError
+from tidemark.tsfiles.devices import matches
+from tidemark.tsfiles.points.codes import BINARY_TYPES, DataType
+from tidemark.tsfiles.spark.dataset import DataFile
+from tidemark.tsfiles.spark.survey import Holding, Survey
+
+TALL = ("device", "measurement", "time", "type", "value")
+ROWS_OF_A_TASK = 2_000_000
+_FEWEST_TASKS = 8  # so that small scans keep several cores busy, too
+_SMALLEST_TASK = 100_000
+_CELLS_OF_A_TASK = 1 << 26  # its rows are in memory with all their columns
+
+_WIDER = {
+    frozenset({DataType.TEXT, DataType.STRING}): DataType.STRING,
+    frozenset({DataType.INT32, DataType.INT64}): DataType.INT64,
+    frozenset({DataType.INT32, DataType.FLOAT}): DataType.DOUBLE,
+    frozenset({DataType.INT32, DataType.DOUBLE}): DataType.DOUBLE,
+    frozenset({DataType.FLOAT, DataType.DOUBLE}): DataType.DOUBLE,
+    frozenset({DataType.INT32, DataType.FLOAT, DataType.DOUBLE}): DataType.DOUBLE,
+}
+"""Types that hold every value of several others exactly."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Which rows and columns: empty `columns` all, `devices` patterns of which one must match, start <= time < end."""
+
+    columns: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    start: int | None = None
+    end: int | None = None
+    tall: bool = False
+    rows: int = ROWS_OF_A_TASK
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The columns of a result, in order. `tags`: tag column → its place in the device's name (1 is the first tag).
+
+    `fields`: column → (measurement, type); type None: the types of its files have nothing exact in common, so its values
+    are canonical text. Columns that are neither are `time`, `device` or a word of `TALL`.
+    """
+
+    columns: tuple[str, ...]
+    tags: Mapping[str, int] = field(default_factory=dict)
+    fields: Mapping[str, tuple[str, DataType | None]] = field(default_factory=dict)
+    table: str = ""
+    tall: bool = False
+
+    @property
+    def measurements(self) -> frozenset[str] | None:
+        """The measurements that must be read; None: all of them, since no field is asked for by name."""
+        named = frozenset(self.fields[name][0] for name in self.columns if name in self.fields)
+        return named or None
+
+
+@dataclass(frozen=True)
+class ScanTask:
+    """`files` in rank order; `devices`: canonical name → the files (places in `files`) that hold it."""
+
+    files: tuple[DataFile, ...]
+    devices: Mapping[str, tuple[int, ...]]
+    start: int | None
+    end: int | None
+    rows: int
+
+
+def shape_of(survey: Survey, cut: Cut) -> Shape:
+    """The columns: `time`, `device` or the tags, then the fields by name; UsageError for one that is not there."""
+    if cut.tall:
+        return Shape(TALL, table=survey.table, tall=True)
+    tags = {name: place for place, name in enumerate(survey.tags, 1)} if survey.table else {}
+    first = ["time", *tags] if survey.table else ["time", "device"]
+    types = survey.types()
+    taken = {name.lower() for name in first}
+    fields = {_free(name, taken): (name, common_type(types[name])) for name in sorted(types)}
+    everything = (*first, *fields)
+    unknown = [name for name in cut.columns if name not in everything]
+    if unknown:
+        message = f"no column {', '.join(unknown)}; there are {', '.join(everything[:40])}"
+        raise UsageError(message, hint="names are canonical, as ./tidemark read shows them", subject=unknown[0])
+    if not types and not survey.devices:
+        raise NotFoundError("the files hold no points of what is asked for", subject=survey.table or "tree")
+    chosen = cut.columns or everything
+    return Shape(chosen, tags, fields, survey.table)
+
+
+def common_type(types: set[DataType]) -> DataType | None:
+    """The one type that holds all values exactly, None where there is none."""
+    if len(types) == 1:
+        return next(iter(types))
+    return _WIDER.get(frozenset(types))
+
+
+def is_text(kind: DataType | None) -> bool:
+    """Whether a column of this type is a column of strings."""
+    return kind is None or (kind in BINARY_TYPES and kind != DataType.BLOB)
+
+
+def tasks_of(survey: Survey, cut: Cut, shape: Shape) -> list[ScanTask]:
+    """The tasks of a scan, devices by name; none where nothing is meant. Files without the wanted columns are left out."""
+    measurements = shape.measurements
+    everything = sum(held.rows for holdings in survey.devices.values() for held in holdings)
+    fits = max(1, _CELLS_OF_A_TASK // len(shape.columns))
+    cut = replace(cut, rows=min(cut.rows, fits, max(_SMALLEST_TASK, everything // _FEWEST_TASKS)))
+    tasks: list[ScanTask] = []
+    waiting: dict[str, list[Holding]] = {}
+    rows = 0
+    for device in sorted(survey.devices):
+        if cut.devices and not any(matches(pattern, device) for pattern in cut.devices):
+            continue
+        holdings = [
+            held
+            for held in survey.devices[device]
+            if _touches(held, cut.start, cut.end)
+            and (measurements is None or any(name in measurements for name, _ in held.columns))
+        ]
+        if not holdings:
+            continue
+        mine = sum(held.rows for held in holdings)
+        if mine > 2 * cut.rows:
+            tasks += [_task(survey, {device: part}, *span) for part, span in _by_time(holdings, cut)]
+            continue
+        if rows and rows + mine > cut.rows:
+            tasks.append(_task(survey, waiting, cut.start, cut.end))
+            waiting, rows = {}, 0
+        waiting[device] = holdings
+        rows += mine
+    if waiting:
+        tasks.append(_task(survey, waiting, cut.start, cut.end))
+    return tasks
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    return f"measurement.{name}" if name.lower() in taken else name  # Spark tells names apart without their case
+
+
+def _touches(held: Holding, start: int | None, end: int | None) -> bool:
+    return (end is None or held.start < end) and (start is None or held.end >= start)
+
+
+def _task(survey: Survey, holdings: Mapping[str, Sequence[Holding]], start: int | None, end: int | None) -> ScanTask:
+    numbers = sorted({held.file for of_device in holdings.values() for held in of_device})
+    places = {number: place for place, number in enumerate(numbers)}
+    return ScanTask(
+        tuple(survey.files[number] for number in numbers),
+        {device: tuple(dict.fromkeys(places[held.file] for held in of_device)) for device, of_device in holdings.items()},
+        start,
+        end,
+        sum(held.rows for of_device in holdings.values() for held in of_device),
+    )
+
+
+def _by_time(holdings: Sequence[Holding], cut: Cut) -> Iterator[tuple[list[Holding], tuple[int | None, int | None]]]:
+    """A long device in ranges of time, each with the files that touch it, cut where chunks begin."""
+    begins = sorted(chunk for held in holdings for chunk in (held.chunks or ((held.start, held.rows),)))
+    bounds: list[int] = []
+    gathered = 0
+    for start, rows in begins:
+        inside = (cut.start is None or start > cut.start) and (cut.end is None or start < cut.end)
+        if inside and gathered >= cut.rows and (not bounds or start > bounds[-1]):
+            bounds.append(start)
+            gathered = 0
+        gathered += rows
+    for low, high in zip([cut.start, *bounds], [*bounds, cut.end], strict=True):
+        touched = [held for held in holdings if _touches(held, low, high)]
+        if touched:
+            yield touched, (low, high)

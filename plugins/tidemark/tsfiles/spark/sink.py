@@ -1,0 +1,238 @@
+"""The writing half of the format `tsfile`: each task stages whole files, the driver commits them all or none.
+
+A folder of TsFiles changes all at once. It is written aside, named by one replaced file, and left again after a
+grace:
+
+    <folder>/_staging-<job>/…      what tasks write; nobody reads it
+    <folder>/<created>-<version>-0-0.tsfile
+    <folder>/_tidemark.json        the files that exist (`dataset`), replaced by rename
+
+Files get their names at the commit, with versions that grow. What was appended later wins at equal times, here and
+after a LOAD into IoTDB. Commits of one folder take turns by a lock on it. A job that is aborted leaves nothing that
+readers see.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from tidemark.errors import CorruptionError, UsageError
+from tidemark.tsfiles.names import SUFFIX
+from tidemark.tsfiles.spark.arrow import devices_of
+from tidemark.tsfiles.spark.dataset import PAPER, DatasetPaper, read_paper
+from tidemark.tsfiles.spark.options import WriteOptions
+from tidemark.tsfiles.statistics import describe
+from tidemark.tsfiles.write.writer import TsFileWriter
+
+
+@dataclass
+class Staged(WriterCommitMessage):  # type: ignore[misc]  # pyspark is untyped here
+    """What a task wrote."""
+
+    files: list[StagedFile]
+
+
+class TsFileSink(DataSourceArrowWriter):  # type: ignore[misc]
+    """Rows in any order. Memory of a task: `options.rows` rows, which become one file each time they are gathered."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        check_target(options.folder)
+        self._options = options
+        self._job = uuid.uuid4().hex[:16]
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        context = TaskContext.get()
+        task = f"{context.partitionId() if context else 0:06d}-{uuid.uuid4().hex[:12]}"  # no two attempts share a name
+        files: list[StagedFile] = []
+        waiting: list[pa.RecordBatch] = []
+        rows = 0
+        for batch in iterator:
+            waiting.append(batch)
+            rows += batch.num_rows
+            if rows >= self._options.rows:
+                files += self._stage(waiting, f"{task}-{len(files)}")
+                waiting, rows = [], 0
+        if rows:
+            files += self._stage(waiting, f"{task}-{len(files)}")
+        return Staged(files)
+
+    def commit(self, messages: Sequence[Staged | None]) -> None:
+        staged = [file for message in messages if message is not None for file in message.files]
+        options = self._options
+        commit(options.folder, self._job, staged, options.overwrite, options.grace)
+
+    def abort(self, messages: Sequence[Staged | None]) -> None:
+        abort(self._options.folder, self._job)
+
+    def _stage(self, batches: Sequence[pa.RecordBatch], number: str) -> list[StagedFile]:
+        """One file of these rows, checked against its own statistics; none where no row has a value."""
+        options = self._options
+        place = staging(options.folder, self._job) / f"{number}.tsfile"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        points = 0
+        writer = TsFileWriter(place, {options.table: options.tags} if options.table else {}, options.compression)
+        try:
+            for segments, columns in devices_of(pa.Table.from_batches(batches), options):
+                writer.write(segments, columns, options.aligned)
+                points += sum(len(column) for column in columns.values())
+            if not points:
+                writer.abandon()
+                return []
+            writer.close()
+        except BaseException:
+            writer.abandon()
+            raise
+        return [_staged(place, writer, points)]
+
+
+def _staged(place: Path, writer: TsFileWriter, points: int) -> StagedFile:
+    facts = describe(place)
+    if facts.points != points:
+        raise RuntimeError(f"{place} says it holds {facts.points} points, {points} were written")
+    told = {
+        "sha256": writer.sha256,
+        "points": points,
+        "devices": len(facts.devices),
+        "start": min(device.start for device in facts.devices),
+        "end": max(device.end for device in facts.devices),
+    }
+    return StagedFile(place.name, writer.size, told)
+
+
+LOCK = "_lock"
+_STAGING = "_staging-"
+_FORGOTTEN = 7 * 86_400  # seconds after which the staging folder of a driver that died is removed
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """A whole, durable file in the staging folder; `facts` go into the paper."""
+
+    name: str
+    size: int
+    facts: Mapping[str, Any]
+
+
+def staging(folder: Path, job: str) -> Path:
+    """The folder where the tasks of a job write."""
+    return folder / f"{_STAGING}{job}"
+
+
+def check_target(folder: Path) -> None:
+    """UsageError where TsFiles lie that no paper names: a first commit would hide them from readers."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is no folder", subject=str(folder))
+    if folder.is_dir() and not (folder / PAPER).exists() and next(folder.rglob(f"[!_.]*{SUFFIX}"), None) is not None:
+        unlisted = [path for path in folder.rglob(f"[!_.]*{SUFFIX}") if _STAGING not in str(path.relative_to(folder))]
+        if unlisted:
+            message = f"{folder} holds TsFiles that Tidemark did not write, such as {unlisted[0].name}"
+            raise UsageError(message, hint="write into a folder of its own", subject=str(folder))
+
+
+def commit(folder: Path, job: str, staged: Sequence[StagedFile], overwrite: bool, grace: float) -> DatasetPaper:
+    """Make the staged files the folder's, beside those it has or in their place; the new paper.
+
+    Nothing changes for readers before the paper is replaced. Files that leave keep their bytes for `grace` seconds, for
+    readers that have planned with them. CorruptionError where a staged file is not what its task wrote.
+    """
+    for file in staged:
+        place = staging(folder, job) / file.name
+        if not place.is_file() or place.stat().st_size != file.size:
+            raise CorruptionError(f"{place} is not the {file.size} bytes that its task wrote", subject=str(place))
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder):
+        before = read_paper(folder)
+        _sweep(folder, before)
+        after, renames = _renumbered(before, staged, overwrite, time.time())
+        # CRASH WINDOW: files with final names that no paper names; readers do not see them, the next commit sweeps them.
+        for old, new in renames:
+            (staging(folder, job) / old).rename(folder / new)
+        _sync(folder)
+        _replace_paper(folder, after)
+        after = _without_expired(folder, after, grace)
+    shutil.rmtree(staging(folder, job), ignore_errors=True)
+    return after
+
+
+def abort(folder: Path, job: str) -> None:
+    """Forget what the tasks of a job wrote."""
+    shutil.rmtree(staging(folder, job), ignore_errors=True)
+
+
+def _renumbered(
+    before: DatasetPaper, staged: Sequence[StagedFile], overwrite: bool, now: float
+) -> tuple[DatasetPaper, list[tuple[str, str]]]:
+    created = max(before.created + 1, int(now * 1000))
+    files: dict[str, Mapping[str, Any]] = {} if overwrite else dict(before.files)
+    retired = {**before.retired, **(dict.fromkeys(before.files, now) if overwrite else {})}
+    renames = []
+    version = before.version
+    for file in staged:
+        version += 1
+        name = f"{created}-{version}-0-0{SUFFIX}"
+        files[name] = {"size": file.size, **file.facts}
+        renames.append((file.name, name))
+    return DatasetPaper(files, retired, version, created), renames
+
+
+def _sweep(folder: Path, paper: DatasetPaper) -> None:
+    """Remove what commits that died left behind. Only under the lock: a living commit has unlisted files, too."""
+    for path in folder.glob(f"[!_.]*{SUFFIX}"):
+        if path.name not in paper.files and path.name not in paper.retired:
+            path.unlink()
+    for path in folder.glob(f"{_STAGING}*"):
+        if path.stat().st_mtime < time.time() - _FORGOTTEN:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _without_expired(folder: Path, paper: DatasetPaper, grace: float) -> DatasetPaper:
+    """Delete what left longer than `grace` ago. A file that is gone already is only forgotten."""
+    limit = time.time() - grace
+    expired = [name for name, since in paper.retired.items() if since <= limit]
+    if not expired:
+        return paper
+    for name in expired:
+        (folder / name).unlink(missing_ok=True)
+    kept = {name: since for name, since in paper.retired.items() if since > limit}
+    after = DatasetPaper(paper.files, kept, paper.version, paper.created)
+    _replace_paper(folder, after)
+    return after
+
+
+def _replace_paper(folder: Path, paper: DatasetPaper) -> None:
+    temporary = folder / f"{PAPER}.tmp"
+    with temporary.open("wb") as file:
+        file.write(paper.encode())
+        file.flush()
+        os.fsync(file.fileno())
+    # CRASH WINDOW: the old paper is still there: the commit did not happen, its files are swept by the next one.
+    temporary.replace(folder / PAPER)
+    _sync(folder)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    with (folder / LOCK).open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,134 @@
+"""`spark.read.format("tsfile")` and `df.write.format("tsfile")`: TsFiles as a Spark data source (docs/spark.md).
+
+Registered by itself where `plugins/` is on the PYTHONPATH of the driver (`pyspark_tsfile`), else by `register(spark)`.
+Planning reads statistics alone; a task reads its own devices, so nothing is shuffled.
+
+There is no filter push-down on purpose: in Spark 4.3.0 the filters of one query stay with the data frame and cut the
+rows of the next (research/spark-tsfile.md, finding 1). What need not be read is said by options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from tidemark.errors import TidemarkError, UsageError
+from tidemark.tsfiles.spark.dataset import find_files
+from tidemark.tsfiles.spark.options import ScanOptions, scan_options
+from tidemark.tsfiles.spark.scan_plan import ScanTask, Shape, shape_of, tasks_of
+from tidemark.tsfiles.spark.scan_read import TaskReader
+from tidemark.tsfiles.spark.survey import Survey, survey
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tidemark.tsfiles.spark.sink import TsFileSink
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format `tsfile` known to a session. Executors must be able to import `tidemark` (docs/spark.md)."""
+    spark.dataSource.register(TsFileSource)
+
+
+def _with_hints(method: Callable[P, T]) -> Callable[P, T]:
+    """Spark shows an error's text alone: what to do about it belongs there."""
+
+    @wraps(method)
+    def telling(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(*args, **kwargs)
+        except TidemarkError as error:
+            if not error.hint:
+                raise
+            raise type(error)(f"{error.message} (hint: {error.hint})", hint=error.hint, subject=error.subject) from error
+
+    return telling
+
+
+@dataclass
+class Partition(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
+    """What one task reads; None: nothing."""
+
+    task: ScanTask | None
+
+
+class TsFileSource(DataSource):  # type: ignore[misc]
+    """The format `tsfile`. What planning found is kept: Spark carries this object from one planning step to the next."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._survey: Survey | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        return "tsfile"
+
+    @_with_hints
+    def schema(self) -> StructType:
+        asked = scan_options(self.options)
+        return from_arrow_schema(TaskReader(shape_of(self._surveyed(asked), asked.cut), asked.unit).schema)
+
+    @_with_hints
+    def reader(self, schema: StructType) -> DataSourceReader:
+        asked = scan_options(self.options)
+        found, self._survey = self._surveyed(asked), None  # or it would go to every task with the function that reads
+        return TsFileReader(asked, found, schema)
+
+    @_with_hints
+    def writer(self, schema: StructType, overwrite: bool) -> TsFileSink:
+        from tidemark.tsfiles.spark.options import write_options
+        from tidemark.tsfiles.spark.sink import TsFileSink
+
+        return TsFileSink(write_options(self.options, to_arrow_schema(schema, timezone="UTC"), overwrite))
+
+    def _surveyed(self, asked: ScanOptions) -> Survey:
+        if self._survey is None:
+            self._survey = survey(find_files(asked.paths), asked.wanted)
+        return self._survey
+
+
+class TsFileReader(DataSourceReader):  # type: ignore[misc]
+    """Plans on the driver, reads in the workers; what is pickled to the workers is the shape alone."""
+
+    def __init__(self, asked: ScanOptions, found: Survey, schema: StructType) -> None:
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        shape = shape_of(found, asked.cut)
+        self._tasks: list[ScanTask] | None = tasks_of(found, asked.cut, _narrowed(shape, self._schema, asked.unit))
+        self._reader = TaskReader(_narrowed(shape, self._schema, asked.unit), asked.unit, asked.lenient, asked.limit)
+
+    def partitions(self) -> list[Partition]:
+        tasks, self._tasks = self._tasks or [], None
+        return [Partition(task) for task in tasks] or [Partition(None)]
+
+    def read(self, partition: Partition) -> Iterator[pa.RecordBatch]:
+        if partition.task is not None:
+            for batch in self._reader.read(partition.task):
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_tasks": None}
+
+
+def _narrowed(shape: Shape, schema: pa.Schema, unit: str) -> Shape:
+    """The shape with the columns of a schema that the user gave. UsageError where it says what the files do not hold."""
+    ours = TaskReader(shape, unit).schema
+    for field in schema:
+        place = ours.get_field_index(field.name)
+        if place < 0:
+            message = f"no column {field.name!r}; there are {', '.join(ours.names[:40])}"
+            raise UsageError(message, hint="leave .schema(…) out to see what there is", subject=field.name)
+        if ours.field(place).type != field.type:
+            message = f"column {field.name!r} is {ours.field(place).type}, not {field.type}"
+            raise UsageError(message, hint="read it as it is and cast", subject=field.name)
+    return Shape(tuple(schema.names), shape.tags, shape.fields, shape.table, shape.tall)

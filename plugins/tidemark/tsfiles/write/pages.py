@@ -1,0 +1,210 @@
+"""How the writer cuts a device into chunks and pages, and the bytes of one chunk.
+
+A device with many rows or large values becomes several chunk groups, so that a reader never needs more than one chunk in
+memory. In an aligned device time and values are cut at the same rows; a page or chunk of a column without any value
+there is only its mark. Source: `ChunkWriterImpl`, `TimeChunkWriter`, `ValueChunkWriter` of the TsFile library.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidemark.tsfiles.layout.series import PLAIN_SERIES, TIME_COLUMN, VALUE_COLUMN, Statistics
+from tidemark.tsfiles.points.codes import BINARY_TYPES, Compression, DataType
+from tidemark.tsfiles.points.column import Column
+from tidemark.tsfiles.points.kernels import kernels
+from tidemark.tsfiles.points.overlay import same_times, weave
+from tidemark.tsfiles.write.statistics import page_statistics, serialised, together
+from tidemark.tsfiles.write.values import ENCODINGS, encode_times, encode_values, uvarint, var_string
+
+PAGE_ROWS = 10_000
+PAGE_BYTES = 1 << 20  # of values before encoding; a page has one row at least
+CHUNK_PAGES = 100
+CHUNK_BYTES = 64 << 20
+
+_SEVERAL_PAGES, _ONE_PAGE = 1, 5
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A chunk as it goes into the file, coded here or copied. `column`: TIME_COLUMN, VALUE_COLUMN or PLAIN_SERIES."""
+
+    name: str
+    type: DataType
+    column: int
+    data: bytes
+    statistics: Statistics
+
+
+Compressor = Callable[[bytes], bytes]
+_Page = tuple[bytes, Statistics]  # no bytes: a page without values
+
+
+def compressor(kind: Compression) -> Compressor:
+    """The function that compresses a page; UNCOMPRESSED, SNAPPY, LZ4 and ZSTD are written."""
+    if kind == Compression.UNCOMPRESSED:
+        return bytes
+    import pyarrow as pa
+
+    codec = pa.Codec({Compression.SNAPPY: "snappy", Compression.LZ4: "lz4_raw", Compression.ZSTD: "zstd"}[kind])
+    return lambda data: codec.compress(data, asbytes=True)
+
+
+def page_cuts(rows: int, sizes: NDArray[np.int64] | None) -> list[int]:
+    """Where pages begin, and at the end `rows`. `sizes` (bytes of each row) only where rows differ: texts and blobs."""
+    if sizes is None:
+        return [*range(0, rows, PAGE_ROWS), rows]
+    ends = np.cumsum(sizes)
+    cuts = [0]
+    while cuts[-1] < rows:
+        begin = cuts[-1]
+        before = int(ends[begin - 1]) if begin else 0
+        by_bytes = int(np.searchsorted(ends, before + PAGE_BYTES, "right"))
+        cuts.append(min(max(by_bytes, begin + 1), begin + PAGE_ROWS, rows))
+    return cuts
+
+
+def chunk_cuts(cuts: Sequence[int], sizes: NDArray[np.int64] | None) -> list[list[int]]:
+    """The pages of each chunk as their cuts: at most CHUNK_PAGES and about CHUNK_BYTES a chunk."""
+    chunks: list[list[int]] = []
+    current = [cuts[0]]
+    weight = 0
+    for begin, end in itertools.pairwise(cuts):
+        current.append(end)
+        weight += 0 if sizes is None else int(sizes[begin:end].sum())
+        if len(current) > CHUNK_PAGES or weight >= CHUNK_BYTES:
+            chunks.append(current)
+            current, weight = [end], 0
+    if len(current) > 1:
+        chunks.append(current)
+    return chunks
+
+
+def series_chunks(name: str, column: Column, kind: Compression) -> Iterator[Chunk]:
+    """The chunks of a series of its own (not aligned)."""
+    sizes = _value_sizes(column) if column.type in BINARY_TYPES else None
+    for cuts in chunk_cuts(page_cuts(len(column), sizes), sizes):
+        yield _series_chunk(name, column, cuts, kind)
+
+
+def row_times(columns: Mapping[str, Column]) -> NDArray[np.int64]:
+    """The rows of an aligned device: every time at which a column has a value, ascending."""
+    runs: list[NDArray[np.int64]] = []
+    for times in sorted((column.times for column in columns.values()), key=len, reverse=True):
+        if not any(same_times(times, run) for run in runs):
+            runs.append(times)
+    rows, *others = runs
+    for times in others:
+        if not _all_rows(rows, times):
+            rows = weave([rows, times]).times
+    return rows
+
+
+def aligned_chunks(times: NDArray[np.int64], columns: Mapping[str, Column], kind: Compression) -> Iterator[list[Chunk]]:
+    """The chunk groups of an aligned device with rows at `times`: the time chunk, then one of every column.
+
+    A column without points gets the mark of a chunk without values in each.
+    """
+    sizes = _row_sizes(times, columns)
+    for cuts in chunk_cuts(page_cuts(len(times), sizes), sizes):
+        yield [
+            _time_chunk(times, cuts, kind),
+            *(_value_chunk(name, column, times, cuts, kind) for name, column in columns.items()),
+        ]
+
+
+def mark_chunk(name: str, data_type: DataType, kind: Compression) -> Chunk:
+    """The chunk of a column of an aligned device that has no value in a chunk group: only its header."""
+    return _chunk(name, data_type, VALUE_COLUMN, [], kind)
+
+
+def _series_chunk(name: str, column: Column, cuts: Sequence[int], kind: Compression) -> Chunk:
+    pages: list[_Page] = []
+    for begin, end in itertools.pairwise(cuts):
+        own, values = column.times[begin:end], column.values[begin:end]
+        times = encode_times(own)
+        data = uvarint(len(times)) + times + encode_values(column.type, values)
+        pages.append((data, page_statistics(column.type, own, values)))
+    return _chunk(name, column.type, PLAIN_SERIES, pages, kind)
+
+
+def _time_chunk(times: NDArray[np.int64], cuts: Sequence[int], kind: Compression) -> Chunk:
+    parts = [times[begin:end] for begin, end in itertools.pairwise(cuts)]
+    pages = [(encode_times(part), page_statistics(DataType.VECTOR, part, part)) for part in parts]
+    return _chunk("", DataType.VECTOR, TIME_COLUMN, pages, kind)
+
+
+def _value_chunk(name: str, column: Column, rows: NDArray[np.int64], cuts: Sequence[int], kind: Compression) -> Chunk:
+    """`rows`: the times of the device, which hold those of the column."""
+    pages: list[_Page] = []
+    first = int(np.searchsorted(column.times, rows[cuts[0]]))
+    if first == len(column) or column.times[first] > rows[cuts[-1] - 1]:
+        return mark_chunk(name, column.type, kind)
+    for begin, end in itertools.pairwise(cuts):
+        there = _present(rows[begin:end], column.times[first:])
+        count = int(np.count_nonzero(there))
+        mine = slice(first, first + count)
+        first += count
+        if not count:
+            pages.append((b"", Statistics(0, 0, 0)))
+            continue
+        head = struct.pack(">i", end - begin) + np.packbits(there).tobytes()
+        marks = page_statistics(column.type, column.times[mine], column.values[mine])
+        pages.append((head + encode_values(column.type, column.values[mine]), marks))
+    return _chunk(name, column.type, VALUE_COLUMN, pages, kind)
+
+
+def _present(rows: NDArray[np.int64], times: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Which of `rows` are among `times`, which begin with those of these rows: 0 or 1 each."""
+    mine = times[: len(rows)]
+    if same_times(rows, mine):
+        return np.ones(len(rows), np.uint8)
+    if (compiled := kernels()) is not None:
+        return compiled.present(rows, mine)
+    there = np.zeros(len(rows), np.uint8)
+    there[np.searchsorted(rows, mine[: int(np.searchsorted(mine, rows[-1], "right"))])] = 1
+    return there
+
+
+def _all_rows(rows: NDArray[np.int64], times: NDArray[np.int64]) -> bool:
+    """Whether every one of `times` is one of `rows`."""
+    if (compiled := kernels()) is not None:
+        return int(np.count_nonzero(compiled.present(rows, times))) == len(times)
+    return bool(np.isin(times, rows, assume_unique=True).all())
+
+
+def _chunk(name: str, data_type: DataType, column: int, pages: Sequence[_Page], kind: Compression) -> Chunk:
+    several = len(pages) > 1
+    compress = compressor(kind)
+    body = b"".join(_page(data, own, several, compress) for data, own in pages)
+    mark = (_SEVERAL_PAGES if several else _ONE_PAGE) | column
+    codes = bytes((data_type, kind, ENCODINGS[data_type]))
+    head = bytes((mark,)) + var_string(name) + uvarint(len(body)) + codes
+    return Chunk(name, data_type, column, head + body, together(data_type, [own for _, own in pages]))
+
+
+def _page(data: bytes, marks: Statistics, several: bool, compress: Compressor) -> bytes:
+    if not data:
+        return uvarint(0)
+    packed = compress(data)
+    return b"".join((uvarint(len(data)), uvarint(len(packed)), serialised(marks) if several else b"", packed))
+
+
+def _row_sizes(times: NDArray[np.int64], columns: Mapping[str, Column]) -> NDArray[np.int64] | None:
+    texts = [column for column in columns.values() if column.type in BINARY_TYPES]
+    if not texts:
+        return None
+    total = np.zeros(len(times), np.int64)
+    for column in texts:
+        total[np.searchsorted(times, column.times)] += _value_sizes(column)
+    return total
+
+
+def _value_sizes(column: Column) -> NDArray[np.int64]:
+    return np.fromiter((len(value) for value in column.values), np.int64, len(column))

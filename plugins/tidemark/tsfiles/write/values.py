@@ -1,0 +1,136 @@
+"""How the writer lays out times and values: the encodings of one page.
+
+TS_2DIFF for times and whole numbers (blocks of 128 differences, each with its smallest difference and bit width), PLAIN
+for everything else: exact for NaN, -0.0, infinities and any bytes, and every reader there is decodes both
+(research/spark-tsfile.md §1.3). Numbers are big-endian. Source: `DeltaBinaryEncoder`, `PlainEncoder` of the TsFile
+library, seen in the real data folders.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidemark.tsfiles.points.codes import DataType, Encoding
+from tidemark.tsfiles.points.kernels import kernels
+
+_BLOCK = 128  # differences a block, IoTDB's own
+
+ENCODINGS: dict[DataType, Encoding] = {
+    DataType.BOOLEAN: Encoding.PLAIN,
+    DataType.INT32: Encoding.TS_2DIFF,
+    DataType.INT64: Encoding.TS_2DIFF,
+    DataType.FLOAT: Encoding.PLAIN,
+    DataType.DOUBLE: Encoding.PLAIN,
+    DataType.TEXT: Encoding.PLAIN,
+    DataType.VECTOR: Encoding.TS_2DIFF,  # the time column of an aligned device
+    DataType.TIMESTAMP: Encoding.TS_2DIFF,
+    DataType.DATE: Encoding.TS_2DIFF,
+    DataType.BLOB: Encoding.PLAIN,
+    DataType.STRING: Encoding.PLAIN,
+}
+"""The encoding this writer gives each type."""
+
+_INT, _LONG = np.dtype(np.int32), np.dtype(np.int64)
+
+
+def encode_times(times: NDArray[np.int64]) -> bytes:
+    return _two_diff(times, _LONG)
+
+
+def encode_values(data_type: DataType, values: NDArray[Any]) -> bytes:
+    """The values of one page, without nulls, in the encoding of `ENCODINGS`."""
+    match data_type:
+        case DataType.INT32 | DataType.DATE:
+            return _two_diff(values, _INT)
+        case DataType.INT64 | DataType.TIMESTAMP:
+            return _two_diff(values, _LONG)
+        case DataType.FLOAT:
+            return values.astype(">f4").tobytes()
+        case DataType.DOUBLE:
+            return values.astype(">f8").tobytes()
+        case DataType.BOOLEAN:
+            return values.astype(np.uint8).tobytes()
+    return b"".join(part for value in values for part in (varint(len(value)), value))
+
+
+def uvarint(value: int) -> bytes:
+    """LEB128: seven bits a byte, lowest first."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def varint(value: int) -> bytes:
+    """Zigzag, then LEB128."""
+    return uvarint(value * 2 if value >= 0 else -value * 2 - 1)
+
+
+def var_string(text: str | None) -> bytes:
+    """A name with its length in bytes as varint; -1 for null."""
+    if text is None:
+        return varint(-1)
+    data = text.encode()
+    return varint(len(data)) + data
+
+
+def _two_diff(values: NDArray[Any], of: np.dtype[Any]) -> bytes:
+    """Blocks of: differences (int32), bit width (int32), smallest difference, first value, packed differences above it.
+
+    A block holds one value and up to 128 differences to the value before. Differences wrap around, and so does decoding.
+    """
+    if (compiled := kernels()) is not None:
+        return compiled.encode_deltas(np.ascontiguousarray(values, of), _BLOCK)
+    unsigned = np.dtype(f"u{of.itemsize}")
+    out = []
+    bare = np.ascontiguousarray(values, of).view(unsigned)
+    full = len(bare) // (_BLOCK + 1)
+    if full:
+        out += _blocks(bare[: full * (_BLOCK + 1)].reshape(full, _BLOCK + 1), of)
+    rest = bare[full * (_BLOCK + 1) :]
+    if len(rest):
+        out += _blocks(rest.reshape(1, len(rest)), of)
+    return b"".join(out)
+
+
+def _blocks(rows: NDArray[Any], of: np.dtype[Any]) -> list[bytes]:
+    """One block a row of `rows` (unsigned, all rows full)."""
+    differences = rows[:, 1:] - rows[:, :-1]
+    count = differences.shape[1]
+    if count:
+        smallest = differences.view(of).min(axis=1)
+        above = differences - smallest.view(differences.dtype)[:, None]
+        widths = _bit_widths(above.max(axis=1))
+    else:
+        smallest, above = np.zeros(len(rows), of), differences
+        widths = np.zeros(len(rows), np.int64)
+    packed = _pack_rows(above, widths, of.itemsize * 8)
+    head = struct.Struct(">ii" + ("ii" if of.itemsize == 4 else "qq"))
+    first = rows[:, 0].copy().view(of)
+    return [
+        head.pack(count, width, low, start) + bits
+        for width, low, start, bits in zip(widths.tolist(), smallest.tolist(), first.tolist(), packed, strict=True)
+    ]
+
+
+def _pack_rows(above: NDArray[Any], widths: NDArray[np.int64], bits: int) -> list[bytes]:
+    """The lowest `widths[i]` bits of each number of row i, one after another, highest bit first."""
+    packed = [b""] * len(above)
+    for width in set(widths.tolist()) - {0}:
+        rows = np.flatnonzero(widths == width)
+        wide = above[rows].astype(above.dtype.newbyteorder(">"))
+        spread = np.unpackbits(wide.view(np.uint8).reshape(len(rows), above.shape[1], bits // 8), axis=2)
+        bytes_of_rows = np.packbits(spread[:, :, bits - width :].reshape(len(rows), -1), axis=1)
+        for row, data in zip(rows.tolist(), bytes_of_rows, strict=True):
+            packed[row] = data.tobytes()
+    return packed
+
+
+def _bit_widths(values: NDArray[Any]) -> NDArray[np.int64]:
+    return np.array([value.bit_length() for value in values.tolist()], np.int64)

@@ -1,0 +1,359 @@
+"""Writes TsFiles (V4): tree model, aligned or not, and table model; and the index behind the chunks.
+
+Devices are written one after another. Durable when closed: everything goes to `<name>.tmp`, is synced, renamed, and
+the folder is synced. A writer that is not closed leaves nothing under the final name. Memory holds one device and
+the index. What a file looks like stands in `tsfiles.layout`, which reads it.
+
+The index is metadata of the series, nodes of measurements, nodes of devices. A node has at most 256 children, which
+lie one behind the other right before it is written. The root node of each table (in the tree model: of each first
+segment) goes into the file metadata.
+
+Source: `TsFileIOWriter`, `MetadataIndexConstructor` of the TsFile library, seen in the real data folders;
+`tsfiles.layout.index` reads it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from tidemark.tsfiles.devices import is_table, split_nodes
+from tidemark.tsfiles.layout.footer import MAGIC, SEPARATOR
+from tidemark.tsfiles.layout.index import INTERNAL_DEVICE, INTERNAL_MEASUREMENT, LEAF_DEVICE, LEAF_MEASUREMENT, Segments
+from tidemark.tsfiles.layout.series import TIME_COLUMN, Statistics
+from tidemark.tsfiles.points.codes import Compression, DataType
+from tidemark.tsfiles.points.column import Column
+from tidemark.tsfiles.write.copy_devices import CopiedDevice, moved
+from tidemark.tsfiles.write.pages import Chunk, aligned_chunks, row_times, series_chunks
+from tidemark.tsfiles.write.statistics import serialised, together
+from tidemark.tsfiles.write.values import ENCODINGS, uvarint, var_string, varint
+
+_GROUP = 0
+_TAG, _FIELD = 0, 1
+_BUFFER = 1 << 20
+_PROPERTIES = (("encryptLevel", "0"), ("encryptKey", None), ("encryptType", "org.apache.tsfile.encrypt.UNENCRYPTED"))
+_OPEN_FILTER = uvarint(32) + b"\xff" * 32 + uvarint(256) + uvarint(5)  # a bloom filter that says "maybe" to every path
+
+
+class TsFileWriter:
+    """A new TsFile at `path`. `tables`: names of the tag columns of each table whose devices will come.
+
+    `write` devices in ascending order of `device_order`; then `close`. As a context manager it closes when the block
+    ends and abandons the file when it raises.
+    """
+
+    def __init__(
+        self, path: Path, tables: Mapping[str, Sequence[str]] | None = None, compression: Compression = Compression.LZ4
+    ) -> None:
+        self.path = path
+        self.tables = {name: tuple(tags) for name, tags in (tables or {}).items()}
+        self.compression = compression
+        self.points = 0
+        self._fields: dict[str, dict[str, DataType]] = {name: {} for name in self.tables}
+        self._devices: list[DeviceEntry] = []
+        self._open: DeviceEntry | None = None
+        self._digest = hashlib.sha256()
+        self._position = 0
+        self._temporary = path.with_name(path.name + ".tmp")
+        self._file = self._temporary.open("wb", buffering=_BUFFER)
+        self._put(MAGIC + b"\x04")
+
+    def write(self, segments: Segments, columns: Mapping[str, Column], aligned: bool) -> None:
+        """One device with its series. Series without points are left out; a device without any is not written.
+
+        Tree model: segments as `tree_segments` gives them. Table model: the table and its tags, always aligned. Times of a
+        column ascend strictly. ValueError: devices out of order, an unknown table, one column with two types.
+        """
+        filled = {name: column for name, column in sorted(columns.items(), key=_by_name) if len(column)}
+        if not filled:
+            return
+        self.begin(segments)
+        if aligned or is_table(segments):
+            for group in aligned_chunks(row_times(filled), filled, self.compression):
+                self.put(group)
+        else:
+            for name, column in filled.items():
+                self.put(series_chunks(name, column, self.compression), same_group=True)
+        self.end()
+
+    def copy(self, segments: Segments, copied: CopiedDevice) -> None:
+        """One device as another file has it. Errors as of `write`."""
+        self.begin(segments)
+        head = bytes((_GROUP,)) + device_id(segments)
+        data, starts = memoryview(copied.data), []
+        for begin, end, heads in copied.pieces:
+            if heads:
+                self._put(head)
+            starts.append(self._position)
+            self._put(data[begin:end])
+        for name, of_type in copied.device.types:
+            self._declare(segments, name, of_type)
+        self.points += copied.device.points
+        first = "" if copied.device.aligned else copied.device.types[0][0]
+        self._devices.append(DeviceEntry(segments, copied=moved(copied, starts), first=first))
+        self._open = None
+
+    def begin(self, segments: Segments) -> None:
+        """Begin a device whose chunks, coded by `pages` or copied, `put` brings until `end`. Errors as of `write`."""
+        if self._devices and device_order(segments) <= device_order(self._devices[-1].segments):
+            raise ValueError(f"device {segments} comes after {self._devices[-1].segments}")
+        if is_table(segments):
+            self._require_declared(segments)
+        self._open = DeviceEntry(segments)
+
+    def put(self, chunks: Iterable[Chunk], same_group: bool = False) -> None:
+        """Chunks of the device that was begun, later ones of a series behind earlier ones in time.
+
+        Each call is a chunk group: of an aligned device the chunk of times, then one of every column, since readers
+        count. `same_group`: one chunk group for all calls, as series of their own have it. ValueError: a column with two
+        types.
+        """
+        device = self._open
+        if device is None:
+            raise ValueError(f"{self.path}: no device was begun")
+        if not (same_group and device.series):
+            self._put(bytes((_GROUP,)) + device_id(device.segments))
+        for chunk in chunks:
+            entry = device.series.setdefault(chunk.name, SeriesEntry(chunk.name, chunk.type, chunk.column))
+            entry.chunks.append((self._position, chunk.statistics))
+            self._put(chunk.data)
+            if chunk.column != TIME_COLUMN and chunk.statistics.count:
+                self._declare(device.segments, chunk.name, chunk.type)
+                self.points += chunk.statistics.count
+
+    def end(self) -> None:
+        """The device that was begun is whole. Columns that never had a value are not in the index."""
+        device, self._open = self._open, None
+        if device is None:
+            raise ValueError(f"{self.path}: no device was begun")
+        filled = [entry for _, entry in sorted(device.series.items(), key=_by_name) if entry.finish().count]
+        device.series = {entry.name: entry for entry in filled}
+        if any(entry.column != TIME_COLUMN for entry in filled):
+            self._devices.append(device)
+
+    def close(self) -> None:
+        """Write the index and the footer, make the file durable under its name. ValueError when no device was written."""
+        if not self._devices:
+            self.abandon()
+            raise ValueError(f"{self.path}: a TsFile needs a device with points")
+        self._put_metadata()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        # CRASH WINDOW: a `.tmp` that is whole but not renamed is no file to anybody; the next batch removes it.
+        self._temporary.replace(self.path)
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def abandon(self) -> None:
+        """Forget what was written; nothing stays on disk."""
+        self._file.close()
+        self._temporary.unlink(missing_ok=True)
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far; of the whole file once closed."""
+        return self._position
+
+    @property
+    def sha256(self) -> str:
+        """Hex digest of all bytes written so far; of the whole file once closed."""
+        return self._digest.hexdigest()
+
+    def __enter__(self) -> TsFileWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
+    def _put(self, data: bytes | memoryview) -> None:
+        self._file.write(data)
+        self._digest.update(data)
+        self._position += len(data)
+
+    def _require_declared(self, segments: Segments) -> None:
+        table = segments[0] or ""
+        if table not in self.tables:
+            raise ValueError(f"table {table!r} is not declared")
+        if len(segments) - 1 > len(self.tables[table]):
+            raise ValueError(f"device {segments} has more tags than table {table!r}: {self.tables[table]}")
+
+    def _declare(self, segments: Segments, name: str, of_type: DataType) -> None:
+        if is_table(segments):
+            table = segments[0] or ""
+            known = self._fields[table].setdefault(name, of_type)
+            if known != of_type:
+                raise ValueError(f"column {name!r} of table {table!r} is {known.name} and {of_type.name}")
+
+    def _put_metadata(self) -> None:
+        chunks_end = self._position
+        self._put(bytes((SEPARATOR,)))
+        index, roots = encode_index(self._devices, self._position)
+        self._put(index)
+        begin = self._position
+        self._put(uvarint(len(roots)) + b"".join(var_string(table) + node for table, node in roots))
+        schemas = [(table, fields) for table, fields in sorted(self._fields.items()) if fields]
+        self._put(uvarint(len(schemas)) + b"".join(self._schema(table, fields) for table, fields in schemas))
+        self._put(struct.pack(">q", chunks_end) + _OPEN_FILTER)
+        self._put(varint(len(_PROPERTIES)))
+        self._put(b"".join(var_string(name) + var_string(value) for name, value in _PROPERTIES))
+        self._put(struct.pack(">i", self._position - begin) + MAGIC)
+
+    def _schema(self, table: str, fields: Mapping[str, DataType]) -> bytes:
+        tags = [(name, DataType.STRING, _TAG) for name in self.tables[table]]
+        columns = tags + [(name, of_type, _FIELD) for name, of_type in sorted(fields.items(), key=_by_name)]
+        parts = [var_string(table), uvarint(len(columns))]
+        for name, of_type, category in columns:
+            data = name.encode()
+            codes = bytes((of_type, ENCODINGS[of_type], self.compression))
+            parts += [struct.pack(">i", len(data)), data, codes, struct.pack(">ii", 0, category)]
+        return b"".join(parts)
+
+
+def tree_segments(device: str) -> Segments:
+    """A device of the tree model, by its canonical name, as TsFiles of V4 write it.
+
+    The first three nodes are one segment (all but the last of a device with less than four), then each node is one.
+    Source: `StringArrayDeviceID` of the TsFile library.
+    """
+    nodes = split_nodes(device)
+    head = min(3, len(nodes) - 1) or 1
+    return (".".join(nodes[:head]), *nodes[head:])
+
+
+@lru_cache(maxsize=4096)
+def device_order(segments: Segments) -> tuple[tuple[bool, bytes], ...]:
+    """The order of devices in the index: segment by segment, null first, as Java compares strings (UTF-16)."""
+    return tuple((segment is not None, _utf16(segment or "")) for segment in segments)
+
+
+def _by_name(item: tuple[str, object]) -> bytes:
+    return _utf16(item[0])
+
+
+def _utf16(text: str) -> bytes:
+    return text.encode("utf-16-be", "surrogatepass")
+
+
+FAN_OUT = 256
+
+T = TypeVar("T")
+
+
+@dataclass
+class SeriesEntry:
+    """A series as the index knows it. `chunks`: (offset, statistics) of each, in file order; `statistics` of all of them."""
+
+    name: str
+    type: DataType
+    column: int
+    chunks: list[tuple[int, Statistics]] = field(default_factory=list)
+    statistics: bytes = b""
+
+    def finish(self) -> Statistics:
+        """All its chunks are there: what they hold together."""
+        whole = together(self.type, [own for _, own in self.chunks])
+        self.statistics = serialised(whole)
+        return whole
+
+    def encode(self) -> bytes:
+        several = len(self.chunks) > 1
+        places = b"".join(struct.pack(">q", offset) + (serialised(own) if several else b"") for offset, own in self.chunks)
+        head = bytes((self.column | several,)) + var_string(self.name) + bytes((self.type,)) + uvarint(len(places))
+        return head + self.statistics + places
+
+
+@dataclass
+class DeviceEntry:
+    """A device as the index knows it; its series in the order they are found by (the time column first).
+
+    `copied`: the entries of all of them (of FAN_OUT at most), as they are to stand there; `first`: the name of the first.
+    """
+
+    segments: Segments
+    series: dict[str, SeriesEntry] = field(default_factory=dict)
+    copied: bytes = b""
+    first: str = ""
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A node that is not in the file yet, and the (encoded) name its parent will know it by."""
+
+    name: bytes
+    data: bytes
+
+
+def encode_index(devices: Sequence[DeviceEntry], start: int) -> tuple[bytes, list[tuple[str, bytes]]]:
+    """(bytes of the index, which begins at byte `start` of the file; table → root node), devices in index order."""
+    out = bytearray()
+    of_measurements = [_measurement_root(device, out, start) for device in devices]
+    roots = []
+    for table in dict.fromkeys(device.segments[0] or "" for device in devices):
+        mine = [node for node, d in zip(of_measurements, devices, strict=True) if (d.segments[0] or "") == table]
+        leaves = [_join(group, out, start, LEAF_DEVICE) for group in _groups(mine)]
+        roots.append((table, _root(leaves, out, start, INTERNAL_DEVICE).data))
+    return bytes(out), roots
+
+
+def device_id(segments: Segments) -> bytes:
+    """A device as chunk groups and index nodes write it: its segments, each a string or null."""
+    return uvarint(len(segments)) + b"".join(var_string(segment) for segment in segments)
+
+
+def _measurement_root(device: DeviceEntry, out: bytearray, start: int) -> _Node:
+    """The series of a device and all nodes above them but the last, which the device's node will point to."""
+    if device.copied:
+        begin = start + len(out)
+        out += device.copied
+        return _Node(
+            device_id(device.segments), _node([(var_string(device.first), begin)], start + len(out), LEAF_MEASUREMENT)
+        )
+    series = list(device.series.values())
+    leaves = []
+    for group in _groups(series, FAN_OUT * FAN_OUT):
+        places = []
+        for some in _groups(group):
+            places.append((var_string(some[0].name), start + len(out)))
+            for one in some:
+                out += one.encode()
+        leaves.append(_Node(places[0][0], _node(places, start + len(out), LEAF_MEASUREMENT)))
+    return _Node(device_id(device.segments), _root(leaves, out, start, INTERNAL_MEASUREMENT).data)
+
+
+def _root(nodes: list[_Node], out: bytearray, start: int, kind: int) -> _Node:
+    while len(nodes) > 1:
+        nodes = [_join(group, out, start, kind) for group in _groups(nodes)]
+    return nodes[0]
+
+
+def _join(children: Sequence[_Node], out: bytearray, start: int, kind: int) -> _Node:
+    """Put the children into the index; the node above them."""
+    places = []
+    for child in children:
+        places.append((child.name, start + len(out)))
+        out += child.data
+    return _Node(children[0].name, _node(places, start + len(out), kind))
+
+
+def _node(places: Sequence[tuple[bytes, int]], end: int, kind: int) -> bytes:
+    children = b"".join(name + struct.pack(">q", offset) for name, offset in places)
+    return uvarint(len(places)) + children + struct.pack(">qB", end, kind)
+
+
+def _groups(items: Sequence[T], size: int = 0) -> list[Sequence[T]]:
+    size = size or FAN_OUT
+    return [items[at : at + size] for at in range(0, len(items), size)]
