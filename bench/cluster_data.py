@@ -18,9 +18,10 @@ from tidemark.app import App, open_app
 from tidemark.cluster.partition_table import PartitionTable
 from tidemark.flows.cluster_change import init
 from tidemark.flows.cluster_nodes import Cluster
-from tidemark.ledger import catalog_rows, copy_rows
-from tidemark.ledger.catalog_rows import CatalogFile, FileWithDevices
-from tidemark.ledger.copy_rows import CopyRow
+from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.cluster.copies import CopyRow
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver.catalog import CatalogFile, FileWithDevices
 from tidemark.settings.load import load
 
 SIZES = ((200_000_000, 4), (10_000_000, 70), (100_000, 4_000), (20_000, 5_000))  # bytes, files: 2 GB

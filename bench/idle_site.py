@@ -13,11 +13,13 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from tidemark.ledger import events, link_rows, run_rows
+from tidemark.ledger import journal as events
 from tidemark.ledger.database import Ledger
-from tidemark.ledger.link_rows import Acked
 from tidemark.ledger.migrations import migrate
-from tidemark.ledger.run_rows import SentLanding
+from tidemark.ledger.sender import links as link_rows
+from tidemark.ledger.sender import runs as run_rows
+from tidemark.ledger.sender.links import Acked
+from tidemark.ledger.sender.runs import SentLanding
 from tidemark.stores.local import LocalStore
 
 SITE_ID = "00000000-0000-4000-8000-00000000be7c"

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
+from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
 from tidemark.load import merge_device
 from tidemark.load.merge_plan import Unit, plan_merge, tasks_of
 from tidemark.load.merge_task import MergeOutcome, MergeTask, run_merge_task

@@ -24,8 +24,11 @@ from tidemark.cluster.ring import identifier_of
 from tidemark.cluster.routing import home_slot, members_of
 from tidemark.cluster.schema_paper import paper_of
 from tidemark.cluster.slot_hash import SlotHash
-from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, move_rows
-from tidemark.ledger.catalog_rows import CatalogFile
+from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.cluster import moves as move_rows
+from tidemark.ledger.cluster import tables as cluster_rows
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.settings.load import load
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.local import LocalStore

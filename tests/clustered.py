@@ -18,8 +18,9 @@ from tidemark.cluster.partition_table import PartitionTable
 from tidemark.cluster.slot_hash import SlotHash
 from tidemark.errors import UnreachableError
 from tidemark.flows.cluster_nodes import Cluster, opened
-from tidemark.ledger import catalog_rows, cluster_rows
-from tidemark.ledger.cluster_rows import NodeRow, TableRow
+from tidemark.ledger.cluster import tables as cluster_rows
+from tidemark.ledger.cluster.tables import NodeRow, TableRow
+from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.proof.bytes_check import sha256_of
 from tidemark.settings.model import ClusterSettings
 from tidemark.stores.local import LocalStore

@@ -24,10 +24,13 @@ from tidemark.flows.cluster_check import check
 from tidemark.flows.cluster_forward import make_visible
 from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.cluster_verify import verify_nodes
-from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, move_rows
-from tidemark.ledger.catalog_rows import CatalogFile
+from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.cluster import moves as move_rows
+from tidemark.ledger.cluster import tables as cluster_rows
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.migrations import migrate
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.progress import silent
 from tidemark.settings.model import ClusterSettings, LedgerSettings, NodeSettings, ReceiverSettings, Settings
 from tidemark.stores.protocol import Store, StoreAddress

@@ -25,10 +25,10 @@ from typing import TypeVar
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import CorruptionError, NotFoundError, PermanentError
-from tidemark.ledger import mark_rows
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import Identity
-from tidemark.ledger.mark_rows import Mark
+from tidemark.ledger.receiver import rebuild as rebuild_rows
+from tidemark.ledger.receiver.rebuild import Mark
 from tidemark.settings.model import LinkSettings, ReceiverSettings, Settings, SiteSettings
 from tidemark.stores.open import open_store
 from tidemark.stores.protocol import Store, StoreAddress
@@ -125,8 +125,8 @@ def require_current(ledger: Ledger, receivers: Iterable[ReceiverSettings]) -> No
         if _is_here(receiver):
             told = read_mark(_root_of(receiver))  # first: a load may be at work, and the ledger is never behind the file
             with ledger.read() as connection:
-                ours = mark_rows.mark_of(connection, receiver.name)
-                known = ours is not None or mark_rows.knows(connection, receiver.name)
+                ours = rebuild_rows.mark_of(connection, receiver.name)
+                known = ours is not None or rebuild_rows.knows(connection, receiver.name)
             _require(receiver, told, ours, known)
 
 
@@ -183,7 +183,7 @@ def read_mark(root: Path) -> Mark | None:
 def write_mark(ledger: Ledger, receiver: str, store: Store) -> None:
     """Tell the receiver's folder how far the ledger is. `store`: the receiver's."""
     with ledger.read() as connection:
-        mark = mark_rows.mark_of(connection, receiver)
+        mark = rebuild_rows.mark_of(connection, receiver)
     if mark is not None:
         paper = {"format": _FORMAT, "receiver": receiver, "mark": mark.mark, "changes": mark.changes}
         store.publish(MARK_FILE, json.dumps(paper, ensure_ascii=False).encode())
@@ -194,7 +194,7 @@ def catch_up_mark(app: App, receiver: ReceiverSettings, store: Store) -> None:
     root = app.receiver_root(receiver)
     told = None if root is None else read_mark(root)
     with app.ledger.read() as connection:
-        ours, known = mark_rows.mark_of(connection, receiver.name), mark_rows.knows(connection, receiver.name)
+        ours, known = rebuild_rows.mark_of(connection, receiver.name), rebuild_rows.knows(connection, receiver.name)
     if ours is None and known:
         with changing(app, receiver.name, store):
             pass
@@ -207,7 +207,7 @@ def changing(app: App, receiver: str, store: Store) -> Iterator[Connection]:
     """A write transaction that changes what the receiver holds or what was decided there. `store`: the receiver's."""
     with app.ledger.write() as connection:
         yield connection
-        mark_rows.count_change(connection, receiver)
+        rebuild_rows.count_change(connection, receiver)
     # CRASH WINDOW: recorded, the folder's mark is one behind: that is no trouble, and the next load writes it.
     write_mark(app.ledger, receiver, store)
 
@@ -218,7 +218,7 @@ def adopt_mark(connection: Connection, receiver: str, root: Path) -> None:
         told = read_mark(root)
     except CorruptionError:
         told = None  # it is written anew
-    mark_rows.put_mark(connection, receiver, Mark(told.mark, told.changes + 1) if told else Mark(str(uuid.uuid4()), 1))
+    rebuild_rows.put_mark(connection, receiver, Mark(told.mark, told.changes + 1) if told else Mark(str(uuid.uuid4()), 1))
 
 
 def _holds(root: Path) -> bool:

@@ -18,7 +18,7 @@ from tidemark.errors import NotFoundError
 from tidemark.flows import merge_catalog
 from tidemark.flows.operate import approve
 from tidemark.formats.landing import decode_receipt
-from tidemark.ledger import merge_rows
+from tidemark.ledger.receiver import merges as merge_rows
 
 BEFORE = {1: 10, 2: 21, 3: 30}
 DELETED = deletion("root.sg.d1.s", 1, 1)

@@ -11,7 +11,7 @@ import pytest
 from tests.crash.edge import path_of
 from tests.crash.explorer import Effects, explore, explore_double
 from tests.crash.sync_world import LINK, SMALL_PARTS, SyncWorld
-from tidemark.ledger import link_rows
+from tidemark.ledger.sender import links as link_rows
 
 LOG = "system/schema/mlog.bin"
 

@@ -16,7 +16,7 @@ from tests.cluster_world import ClusterWorld, last_json
 from tidemark.cluster.slot_hash import data_slot
 from tidemark.cluster.table_paper import decode
 from tidemark.flows.housekeep import housekeep
-from tidemark.ledger import cluster_rows
+from tidemark.ledger.cluster import tables as cluster_rows
 
 REAL = Path(__file__).resolve().parents[1] / "data" / "iotdb" / "2.0.1-beta" / "data" / "datanode" / "data"
 DAY = 86_400_000  # ms: so short that the server's files span some

@@ -18,7 +18,7 @@ from tidemark.cluster.partition_table import PartitionTable
 from tidemark.flows.cluster_change import Wanted, change, init
 from tidemark.flows.cluster_check import check
 from tidemark.flows.cluster_nodes import Cluster
-from tidemark.ledger import copy_rows
+from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.settings.load import load
 
 pytestmark = pytest.mark.full  # hundreds of files made durable, one by one

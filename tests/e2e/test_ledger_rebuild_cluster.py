@@ -21,8 +21,9 @@ from tidemark.flows.cluster_migrate import migrate
 from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.rebuild_nodes import named_digest
 from tidemark.flows.rebuild_result import RebuildResult
-from tidemark.ledger import cluster_rows, schema_rows
-from tidemark.ledger.schema_rows import SeriesRow
+from tidemark.ledger.cluster import tables as cluster_rows
+from tidemark.ledger.receiver import schemas as schema_rows
+from tidemark.ledger.receiver.schemas import SeriesRow
 from tidemark.settings.model import ClusterSettings, NodeSettings
 from tidemark.stores.local import LocalStore
 

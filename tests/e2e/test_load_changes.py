@@ -15,8 +15,9 @@ from tidemark.flows.merge_catalog import merge
 from tidemark.flows.operate import approve, owners_transfer, quarantine_list, quarantine_release
 from tidemark.flows.prove import why
 from tidemark.formats.landing import InventoryEntry
-from tidemark.ledger import landing_rows, merge_rows
-from tidemark.ledger.landing_rows import DropRow
+from tidemark.ledger.receiver import landings as landing_rows
+from tidemark.ledger.receiver import merges as merge_rows
+from tidemark.ledger.receiver.landings import DropRow
 
 
 def states(centre: Centre) -> dict[str, list[str]]:

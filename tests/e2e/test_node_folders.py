@@ -21,8 +21,8 @@ from tidemark.cluster.ring import Node, identifier_of
 from tidemark.cluster.table_paper import encode
 from tidemark.errors import HostKeyError, UnreachableError
 from tidemark.flows.cluster_nodes import NodeStores, node_row, opened
-from tidemark.ledger import cluster_rows
-from tidemark.ledger.cluster_rows import TableRow
+from tidemark.ledger.cluster import tables as cluster_rows
+from tidemark.ledger.cluster.tables import TableRow
 from tidemark.settings.model import ClusterSettings, NodeSettings, ReceiverSettings, Settings
 from tidemark.stores.open_sftp import login_of, open_on
 from tidemark.stores.protocol import Store, StoreAddress, Tier

@@ -23,7 +23,8 @@ from tests.services.wire import Wire
 from tidemark.app import open_app
 from tidemark.flows.cluster_change import init
 from tidemark.flows.prove import status
-from tidemark.ledger import copy_rows, run_rows
+from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.sender import runs as run_rows
 from tidemark.settings.load import load
 
 pytestmark = pytest.mark.real("sshd")

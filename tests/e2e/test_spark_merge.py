@@ -18,7 +18,8 @@ from tidemark.flows.engines import PoolEngine
 from tidemark.flows.java import java_home
 from tidemark.flows.merge_catalog import merge
 from tidemark.flows.spark_engine import SparkEngine
-from tidemark.ledger import catalog_rows, merge_rows
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver import merges as merge_rows
 from tidemark.load.merge_plan import Unit, plan_merge, tasks_of
 from tidemark.load.merge_task import MergeTask
 from tidemark.settings.model import Settings, SparkSettings

@@ -24,7 +24,7 @@ from tidemark.flows.cluster_change import ChangeResult, Wanted, change, init
 from tidemark.flows.cluster_check import check
 from tidemark.flows.java import java_home
 from tidemark.flows.spark_session import close_sessions, session_at
-from tidemark.ledger import copy_rows
+from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.settings.load import load
 
 pytestmark = [pytest.mark.full, pytest.mark.real("sshd"), pytest.mark.real("spark"), pytest.mark.timeout(400)]

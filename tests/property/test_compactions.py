@@ -32,7 +32,7 @@ from tidemark.flows.merge_catalog import merge
 from tidemark.flows.operate import approve
 from tidemark.flows.read_catalog import Query, read
 from tidemark.flows.sync_link import Options, run_sync
-from tidemark.ledger import link_rows
+from tidemark.ledger.sender import links as link_rows
 from tidemark.settings.model import LinkSettings, ReceiverSettings, Settings, SiteSettings
 from tidemark.stores.local import LocalStore
 from tidemark.stores.open import open_store

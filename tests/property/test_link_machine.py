@@ -19,7 +19,7 @@ from tests.crash.explorer import Died, Effects
 from tests.crash.sync_world import LINK, SMALL_PARTS, SyncWorld
 from tests.memory_store import MemoryStore
 from tidemark.flows.sync_link import Options
-from tidemark.ledger import link_rows
+from tidemark.ledger.sender import links as link_rows
 from tidemark.sync.parts import PartLimits
 
 sites = st.integers(0, 1)

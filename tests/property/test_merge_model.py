@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
+from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
 from tidemark.load import merge_pieces
 from tidemark.load.merge_plan import Group, Unit, overlapping_groups, tasks_of
 from tidemark.load.merge_task import MergeOutcome, run_merge_task

@@ -13,10 +13,10 @@ from typing import Any
 
 from tidemark.cluster.partition_table import PartitionTable
 from tidemark.cluster.routing import RoutedFile, home_slot, routes_of
-from tidemark.ledger.cluster_rows import ChangeRow, NodeRow
-from tidemark.ledger.copy_rows import CopyRow
-from tidemark.ledger.group_rows import OperationRow
-from tidemark.ledger.move_rows import MoveRow
+from tidemark.ledger.cluster.copies import CopyRow
+from tidemark.ledger.cluster.moves import MoveRow
+from tidemark.ledger.cluster.operations import OperationRow
+from tidemark.ledger.cluster.tables import ChangeRow, NodeRow
 
 LONG_SECONDS = 3600.0
 """An operation that is proposed, a schema that is to be told, or bytes that are going, for longer than this past their time

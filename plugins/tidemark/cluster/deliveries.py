@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from tidemark.cluster.partition_table import PartitionTable
 from tidemark.cluster.routing import home_slot, slots_of
-from tidemark.ledger.catalog_rows import CatalogFile
-from tidemark.ledger.copy_rows import CopyRow
-from tidemark.ledger.group_rows import OperationRow
+from tidemark.ledger.cluster.copies import CopyRow
+from tidemark.ledger.cluster.operations import OperationRow
+from tidemark.ledger.receiver.catalog import CatalogFile
 
 
 class Piece(NamedTuple):

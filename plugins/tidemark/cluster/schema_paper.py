@@ -14,8 +14,8 @@ from sqlalchemy.engine import Connection
 
 from tidemark.errors import CorruptionError, SchemaTooNewError
 from tidemark.formats.json_stream import parse_json
-from tidemark.ledger import schema_rows
-from tidemark.ledger.schema_rows import SeriesRow
+from tidemark.ledger.receiver import schemas as schema_rows
+from tidemark.ledger.receiver.schemas import SeriesRow
 
 FORM = 1
 _KEPT = ("site_id", "series", "type", "encoding", "compression", "aligned", "state")

@@ -12,9 +12,9 @@ from tidemark.flows.cluster_cache import places_of, recall
 from tidemark.flows.cluster_nodes import Cluster
 from tidemark.flows.engines import Engine, Limits, PoolEngine, choose_engine
 from tidemark.formats.landing import LandedFile
-from tidemark.ledger import landing_rows
-from tidemark.ledger.catalog_rows import CatalogFile
-from tidemark.ledger.landing_rows import DropRow
+from tidemark.ledger.receiver import landings as landing_rows
+from tidemark.ledger.receiver.catalog import CatalogFile
+from tidemark.ledger.receiver.landings import DropRow
 from tidemark.load.admit import Admission, Load, Origin, admit
 from tidemark.load.check import Examined, ExamineTask
 from tidemark.load.commit import known_before

@@ -25,8 +25,10 @@ from tidemark.app import App
 from tidemark.errors import NotFoundError, UsageError
 from tidemark.flows.sync_link import Options, run_sync
 from tidemark.formats.records import ADOPTED, DecidedPaper, decided_place, encode_decided
-from tidemark.ledger import audit, link_rows, owner_rows
-from tidemark.ledger.owner_rows import OwnerRow
+from tidemark.ledger import journal
+from tidemark.ledger.receiver import refusals as refusal_rows
+from tidemark.ledger.receiver.refusals import OwnerRow
+from tidemark.ledger.sender import links as link_rows
 from tidemark.progress import Progress, silent
 from tidemark.settings.model import LinkSettings
 from tidemark.stores.listing import classify_files
@@ -159,17 +161,17 @@ def _claim(app: App, link: LinkSettings, owners: Mapping[str, str]) -> int:
     wanted = {device: site for device, owner in owners.items() if (site := site_of(owner)) in known and site}
     at = app.clock()
     with app.ledger.read() as connection:
-        taken = owner_rows.owners_of(connection, link.receiver, wanted)
+        taken = refusal_rows.owners_of(connection, link.receiver, wanted)
     rows = [OwnerRow(d, site, at, "adopted") for d, site in sorted(wanted.items()) if d not in taken]
     if not rows:
         return 0
-    paper = DecidedPaper(at, audit.who(), ADOPTED, link.name, {"owners": {row.device: row.site_id for row in rows}})
+    paper = DecidedPaper(at, journal.who(), ADOPTED, link.name, {"owners": {row.device: row.site_id for row in rows}})
     with app.receiver_store(app.receiver(link.receiver)) as store:
         store.publish(decided_place(paper), encode_decided(paper))
     # CRASH WINDOW: on paper, not recorded: adopting again, or a rebuilt ledger, claims them.
     with app.ledger.write() as connection:
-        taken = owner_rows.owners_of(connection, link.receiver, wanted)
-        owner_rows.put_owners(connection, link.receiver, [row for row in rows if row.device not in taken])
+        taken = refusal_rows.owners_of(connection, link.receiver, wanted)
+        refusal_rows.put_owners(connection, link.receiver, [row for row in rows if row.device not in taken])
     return len(rows)
 
 

@@ -24,9 +24,11 @@ from tidemark.formats.answered import (
 )
 from tidemark.formats.landing import Receipt, decode_receipt, encode
 from tidemark.formats.layout import MANIFEST, data_location, folder_name, landing_folder
-from tidemark.ledger import catalog_rows, landing_rows, owner_rows
-from tidemark.ledger.landing_rows import LandingRow
 from tidemark.ledger.leases import Lease, check_in
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver import landings as landing_rows
+from tidemark.ledger.receiver import refusals as refusal_rows
+from tidemark.ledger.receiver.landings import LandingRow
 from tidemark.load.manifests import Folder, landing_folders, read_paper
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.protocol import Store
@@ -98,7 +100,7 @@ def _told(connection: Connection, row: LandingRow) -> str:
         receipt = decode_receipt(text.encode())
     if receipt.claimed is not None:
         return text
-    claimed = owner_rows.claimed_with(connection, row.receiver, row.site_id, row.landing)
+    claimed = refusal_rows.claimed_with(connection, row.receiver, row.site_id, row.landing)
     return encode(replace(receipt, claimed=tuple(claimed))).decode()
 
 

@@ -15,9 +15,10 @@ from tidemark.cluster import deliveries
 from tidemark.cluster.deliveries import Cached
 from tidemark.errors import DiskFullError, NotFoundError, RetryableError, TidemarkError
 from tidemark.flows.cluster_nodes import Cluster
-from tidemark.ledger import cache_rows, catalog_rows, copy_rows
-from tidemark.ledger.catalog_rows import CatalogFile
-from tidemark.ledger.copy_rows import CopyRow
+from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.cluster.copies import CopyRow
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.stores.protocol import Store
 from tidemark.transfer import engine
 from tidemark.transfer.engine import SendItem, SendOptions, Sent
@@ -44,7 +45,7 @@ def recall(
     if root is None or not wanted:
         return ()
     with cluster.app.ledger.write() as connection:  # before anybody looks, so that a housekeeping in between leaves them
-        cache_rows.put_uses(connection, cluster.receiver.name, wanted, cluster.app.clock() if at is None else at)
+        copy_rows.put_uses(connection, cluster.receiver.name, wanted, cluster.app.clock() if at is None else at)
     missing = [location for location in sorted(wanted) if not (root / location).is_file()]
     if missing:
         _fetch(cluster, {location: wanted[location] for location in missing}, if_any)
@@ -76,7 +77,7 @@ def give_back(cluster: Cluster, store: Store, fetched: dict[str, float]) -> None
     `store`: the receiver's. What somebody asked for since stays, and what no node holds any more.
     """
     with cluster.app.ledger.read() as connection:
-        uses = cache_rows.uses(connection, cluster.receiver.name, fetched)
+        uses = copy_rows.uses(connection, cluster.receiver.name, fetched)
         copies = copy_rows.copies_of(connection, cluster.receiver.name, fetched)
     held = {at for at, rows in copies.items() if any(row.state == "held" for row in rows)}
     # CRASH WINDOW: some are gone: whoever needs them fetches them, housekeeping gives up the rest after the grace.
@@ -104,7 +105,7 @@ def evict(cluster: Cluster | None, store: Store, keep_bytes: int) -> tuple[int, 
     receiver = cluster.receiver.name
     with cluster.app.ledger.read() as connection:
         files = catalog_rows.live_files(connection, receiver)
-        uses = cache_rows.uses(connection, receiver)
+        uses = copy_rows.uses(connection, receiver)
         pieces = deliveries.pieces_of(cluster.table, files)
         held = deliveries.held_of(copy_rows.copies_of(connection, receiver, [piece.location for piece in pieces]))
     came = {location: file.created for file in files for location, _ in places_of(file)}
@@ -115,7 +116,7 @@ def evict(cluster: Cluster | None, store: Store, keep_bytes: int) -> tuple[int, 
     # CRASH WINDOW: some are gone: whoever needs them fetches them, the next housekeeping gives up the rest.
     store.remove([one.location for one in gone])
     with cluster.app.ledger.write() as connection:
-        cache_rows.forget_uses(connection, receiver, (uses.keys() - here.keys()) | {one.location for one in gone})
+        copy_rows.forget_uses(connection, receiver, (uses.keys() - here.keys()) | {one.location for one in gone})
     return len(gone), sum(one.size for one in gone)
 
 

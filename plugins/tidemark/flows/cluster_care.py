@@ -17,7 +17,10 @@ from tidemark.flows import cluster_cache
 from tidemark.flows.cluster_catch_up import catch_up, drop_databases, remove_everywhere
 from tidemark.flows.cluster_nodes import Cluster
 from tidemark.formats.layout import MERGED
-from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, group_rows
+from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.cluster import operations as operation_rows
+from tidemark.ledger.cluster import tables as table_rows
+from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.progress import Progress, Tick
 from tidemark.stores.protocol import Store
 
@@ -54,7 +57,7 @@ def _drop_strays(cluster: Cluster) -> None:
     receiver = cluster.receiver.name
     with cluster.app.ledger.write() as connection:  # so that no forward proposes between the two looks
         held = copy_rows.held_somewhere(connection, receiver)
-        coming = {row.subject for row in group_rows.proposed(connection, receiver)}
+        coming = {row.subject for row in operation_rows.proposed(connection, receiver)}
         strays = held - catalog_rows.known_places(connection, receiver, held) - coming
     remove_everywhere(cluster, strays)
 
@@ -75,16 +78,16 @@ def _remove_left_over(cluster: Cluster) -> dict[str, str]:
             folder = cluster.folder(node)
             with cluster.app.ledger.read() as connection:
                 rows = copy_rows.copies_at(connection, receiver, node)
-                coming = {row.subject for row in group_rows.proposed(connection, receiver)}
+                coming = {row.subject for row in operation_rows.proposed(connection, receiver)}
                 given_up = _given_up(connection, receiver)
             known = {row.location for row in rows} | coming
             left = set(folder.left_over(known, before))
             left |= {path for path in folder.left_over(known) if whole_name(path) in given_up}
             with cluster.app.ledger.read() as connection:  # looked again: it takes a while to list a node
-                if cluster_rows.open_change(connection, receiver) is not None:
+                if table_rows.open_change(connection, receiver) is not None:
                     return away  # what a migration brought and proved has no row before it is written down
                 left -= copy_rows.copies_of(connection, receiver, left).keys()
-                left -= {row.subject for row in group_rows.proposed(connection, receiver)}
+                left -= {row.subject for row in operation_rows.proposed(connection, receiver)}
             folder.remove(left)
         except TidemarkError as error:
             away[node] = error.message
@@ -93,7 +96,7 @@ def _remove_left_over(cluster: Cluster) -> dict[str, str]:
 
 def _given_up(connection: Connection, receiver: str) -> set[str]:
     """Outputs of merges that died: each has a name of its own, so nobody will ever bring them again."""
-    withdrawn = {location for location in group_rows.withdrawn_puts(connection, receiver) if MERGED in location}
+    withdrawn = {location for location in operation_rows.withdrawn_puts(connection, receiver) if MERGED in location}
     return withdrawn - catalog_rows.known_places(connection, receiver, withdrawn)
 
 
@@ -101,11 +104,11 @@ def _forget_operations(cluster: Cluster) -> None:
     """Below what every member of a group has applied nobody looks."""
     receiver = cluster.receiver.name
     with cluster.app.ledger.write() as connection:
-        applied = group_rows.applied(connection, receiver)
+        applied = operation_rows.applied(connection, receiver)
         for header, members in cluster.table.groups().items():
             were = {
                 node for of, node in applied if of == header and node in cluster.table.ring
             }  # some may have missed what the group has no more
             upto = min(applied.get((header, node), 0) for node in {*members, *were})
             if upto:
-                group_rows.forget_operations(connection, receiver, header, upto)
+                operation_rows.forget_operations(connection, receiver, header, upto)

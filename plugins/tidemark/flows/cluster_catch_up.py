@@ -19,8 +19,20 @@ from tidemark.flows.cluster_deliver import Parcel, advance, bring, logs_of
 from tidemark.flows.cluster_forward import withdraw_left
 from tidemark.flows.cluster_nodes import Cluster
 from tidemark.formats.layout import MERGED
-from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, group_rows, move_rows
-from tidemark.ledger.group_rows import OperationRow
+from tidemark.ledger.cluster import (
+    copies as copy_rows,
+)
+from tidemark.ledger.cluster import (
+    moves as move_rows,
+)
+from tidemark.ledger.cluster import (
+    operations as operation_rows,
+)
+from tidemark.ledger.cluster import (
+    tables as table_rows,
+)
+from tidemark.ledger.cluster.operations import OperationRow
+from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.stores.protocol import Store
 
 
@@ -84,7 +96,7 @@ def remove_everywhere(cluster: Cluster | None, locations: Iterable[str]) -> None
             copy_rows.mark_going(connection, receiver, name, mine, at)
         slots = {location: rows[0].slot for location, rows in copies.items()}
         rows_ = [_removal(cluster, location, slot, at) for location, slot in slots.items()]
-        group_rows.set_operation_state(connection, group_rows.propose(connection, rows_), "committed", at)
+        operation_rows.set_operation_state(connection, operation_rows.propose(connection, rows_), "committed", at)
     # CRASH WINDOW: to go, and still there: every catch-up removes what is to go and not in the catalog.
     for name in sorted(by_node):
         late = _Late(name, (), {}, (), (), {}, tuple(by_node[name]))
@@ -101,14 +113,14 @@ def drop_databases(cluster: Cluster | None, databases: Iterable[str]) -> None:
         return
     receiver, at, rows = cluster.receiver.name, cluster.app.clock(), []
     with cluster.app.ledger.write() as connection:
-        if cluster_rows.current_epoch(connection, receiver) != cluster.epoch:
+        if table_rows.current_epoch(connection, receiver) != cluster.epoch:
             return  # the next round routes it
         for database in sorted(set(databases) - catalog_rows.known_databases(connection, receiver, databases)):
             route = cluster.table.route_schema(database)
-            last = group_rows.last_of_database(connection, receiver, route.header, database)
+            last = operation_rows.last_of_database(connection, receiver, route.header, database)
             if last is not None and last.kind == "create_database":
                 rows.append(OperationRow(receiver, route.header, route.epoch, route.slot, "drop_database", database, at=at))
-        group_rows.set_operation_state(connection, group_rows.propose(connection, rows), "committed", at)
+        operation_rows.set_operation_state(connection, operation_rows.propose(connection, rows), "committed", at)
 
 
 def _removal(cluster: Cluster, location: str, slot: int, at: float) -> OperationRow:
@@ -120,8 +132,8 @@ def _who_is_late(cluster: Cluster, only: str, most: int | None) -> list[_Late]:
     receiver, table = cluster.receiver.name, cluster.table
     found = []
     with cluster.app.ledger.read() as connection:
-        newest = group_rows.committed_versions(connection, receiver)
-        applied = group_rows.applied(connection, receiver)
+        newest = operation_rows.committed_versions(connection, receiver)
+        applied = operation_rows.applied(connection, receiver)
         going = _to_go(connection, receiver)
         behind = {
             node: late
@@ -133,7 +145,7 @@ def _who_is_late(cluster: Cluster, only: str, most: int | None) -> list[_Late]:
             operations = [
                 operation
                 for header in behind.get(node, ())
-                for operation in due(group_rows.operations(connection, receiver, header, applied.get((header, node), 0)))
+                for operation in due(operation_rows.operations(connection, receiver, header, applied.get((header, node), 0)))
                 if node in table.group_of(operation.slot) and (node, operation.slot) not in states
             ]
             found.append(_late(connection, cluster, node, operations, tuple(going.get(node, ())), most))

@@ -34,8 +34,11 @@ from tidemark.flows.cluster_wanted import (
     require_settings,
     words_of,
 )
-from tidemark.ledger import audit, cluster_rows, copy_rows, move_rows
-from tidemark.ledger.cluster_rows import ChangeRow
+from tidemark.ledger import journal
+from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.cluster import moves as move_rows
+from tidemark.ledger.cluster import tables as table_rows
+from tidemark.ledger.cluster.tables import ChangeRow
 from tidemark.ledger.database import now
 from tidemark.ledger.leases import Leases, check_in
 from tidemark.progress import Progress, silent
@@ -161,12 +164,12 @@ def roll_back(app: App, receiver: ReceiverSettings) -> ChangeResult:
     require_settings(app, receiver)
     with alone(app, receiver, "roll back") as lease:
         with app.ledger.read() as connection:
-            change = cluster_rows.open_change(connection, receiver.name)
-            rows = cluster_rows.nodes(connection, receiver.name)
-            identity = cluster_rows.cluster_identity(connection, receiver.name)
+            change = table_rows.open_change(connection, receiver.name)
+            rows = table_rows.nodes(connection, receiver.name)
+            identity = table_rows.cluster_identity(connection, receiver.name)
             joining = {row.node for row in rows if row.state == "joining"}
             back = {name for name in joining if copy_rows.copies_at(connection, receiver.name, name)}  # left a while ago
-            newest = cluster_rows.changes(connection, receiver.name, 1)
+            newest = table_rows.changes(connection, receiver.name, 1)
         if change is None and newest and newest[0].state == "rolled_back":
             return ChangeResult(newest[0].from_epoch, 0, 0, "rolled_back")
         if change is None:
@@ -183,23 +186,25 @@ def roll_back(app: App, receiver: ReceiverSettings) -> ChangeResult:
         # CRASH WINDOW: nodes forgot the table, the ledger still plans it: rolled back again, or gone on with.
         with app.ledger.write() as connection:
             check_in(connection, lease)
-            cluster_rows.set_change_state(connection, change.change_id, "rolled_back", now(connection))
+            table_rows.set_change_state(connection, change.change_id, "rolled_back", now(connection))
             for name in joining - back:
-                cluster_rows.forget_node(connection, receiver.name, name)
+                table_rows.forget_node(connection, receiver.name, name)
             for name in back:
-                cluster_rows.set_node_state(connection, receiver.name, name, "left", now(connection))
-                cluster_rows.note_node(connection, receiver.name, name, 1)  # it has a table of before: to be let go later
-            audit.record(connection, "cluster.rolled_back", change.change_id, change=change.kind, node=change.node)
+                table_rows.set_node_state(connection, receiver.name, name, "left", now(connection))
+                table_rows.note_node(connection, receiver.name, name, 1)  # it has a table of before: to be let go later
+            journal.record_decision(
+                connection, "cluster.rolled_back", change.change_id, change=change.kind, node=change.node
+            )
     return ChangeResult(change.from_epoch, 0, 0, "rolled_back")
 
 
 def _open_change(app: App, receiver: ReceiverSettings, wanted: Wanted, epoch: int) -> ChangeRow:
     """The change as it stands, or a new one that is not written down yet."""
     with app.ledger.read() as connection:
-        found = cluster_rows.open_change(connection, receiver.name)
+        found = table_rows.open_change(connection, receiver.name)
     if found is None:
         change_id = wanted.request or f"{wanted.kind}-{uuid.uuid4().hex[:12]}"
-        return ChangeRow(change_id, receiver.name, wanted.kind, wanted.node, epoch, audit.who(), app.clock())
+        return ChangeRow(change_id, receiver.name, wanted.kind, wanted.node, epoch, journal.who(), app.clock())
     if (found.kind, found.node) == (wanted.kind, wanted.node):
         return found
     if wanted.kind == "remove" and found.kind == "add" and found.node == wanted.node:
@@ -225,7 +230,7 @@ def _state(app: App, receiver: ReceiverSettings, change_id: str) -> str:
 
 
 def _change_of(connection: Connection, receiver: str, change_id: str) -> ChangeRow | None:
-    known = cluster_rows.changes(connection, receiver, _MANY)
+    known = table_rows.changes(connection, receiver, _MANY)
     return next((row for row in known if row.change_id == change_id), None)
 
 
@@ -233,7 +238,7 @@ def _result(app: App, receiver: ReceiverSettings, change_id: str) -> ChangeResul
     with app.ledger.read() as connection:
         change = _change_of(connection, receiver.name, change_id)
         if change is None:
-            return ChangeResult(cluster_rows.current_epoch(connection, receiver.name), 0, 0, "done")
+            return ChangeResult(table_rows.current_epoch(connection, receiver.name), 0, 0, "done")
         epoch = change.from_epoch + (change.state != "rolled_back")
         moves = move_rows.moves(connection, receiver.name, epoch) if change.state != "rolled_back" else []
         roads = roads_of(connection, receiver.name, epoch)

@@ -25,10 +25,22 @@ from tidemark.errors import DIFFERENCES_FOUND, CorruptionError, NotFoundError, T
 from tidemark.flows.cluster_late import as_now, late_members
 from tidemark.flows.cluster_lost_table import find_lost
 from tidemark.flows.cluster_nodes import NodeStores, cluster_settings
-from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, group_rows, move_rows
-from tidemark.ledger.cluster_rows import NodeRow
-from tidemark.ledger.copy_rows import CopyRow
+from tidemark.ledger.cluster import (
+    copies as copy_rows,
+)
+from tidemark.ledger.cluster import (
+    moves as move_rows,
+)
+from tidemark.ledger.cluster import (
+    operations as operation_rows,
+)
+from tidemark.ledger.cluster import (
+    tables as table_rows,
+)
+from tidemark.ledger.cluster.copies import CopyRow
+from tidemark.ledger.cluster.tables import NodeRow
 from tidemark.ledger.database import now
+from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.progress import Progress, Tick, silent
 from tidemark.settings.model import ReceiverSettings
 
@@ -83,8 +95,8 @@ def check(app: App, receiver: ReceiverSettings, progress: Progress = silent) -> 
 def node_stores(app: App, receiver: ReceiverSettings) -> NodeStores:
     """The stores of every node, whatever the table says. NotFoundError before `cluster init`."""
     with app.ledger.read() as connection:
-        rows = cluster_rows.nodes(connection, receiver.name)
-        if cluster_rows.current_epoch(connection, receiver.name) == 0:
+        rows = table_rows.nodes(connection, receiver.name)
+        if table_rows.current_epoch(connection, receiver.name) == 0:
             raise NotFoundError(
                 f"{receiver.name} has no partition table: its data lies at the receiver alone",
                 hint="./tidemark cluster init, with [cluster] and [nodes.NAME] in the settings",
@@ -119,24 +131,24 @@ def read_recorded(app: App, receiver: ReceiverSettings) -> Recorded:
     name = receiver.name
     settings = cluster_settings(app, receiver)
     with app.ledger.read() as connection:
-        row = cluster_rows.current_table(connection, name)
+        row = table_rows.current_table(connection, name)
         if row is None:
             raise NotFoundError(f"{name} has no partition table", hint="./tidemark cluster init", subject=name)
         moves = {move.slot: move for move in move_rows.moves(connection, name, row.epoch, open_only=True)}
         table = replace(decode(row.paper), moving={slot: move.old for slot, move in moves.items()})
         acknowledged = move_rows.acknowledged(connection, name, row.epoch)
-        nodes = {node.node: node for node in cluster_rows.nodes(connection, name)}
+        nodes = {node.node: node for node in table_rows.nodes(connection, name)}
         return Recorded(
             table=table,
             paper=row.paper,
-            change=cluster_rows.open_change(connection, name),
+            change=table_rows.open_change(connection, name),
             nodes=nodes,
             files={one.location: one for one in _expected(connection, name, table, acknowledged)},
             copies={node: _by_location(copy_rows.copies_at(connection, name, node)) for node in nodes},
             moves=moves,
             states=move_rows.slot_states(connection, name),
-            proposed=group_rows.proposed(connection, name),
-            withdrawn=group_rows.withdrawn_puts(connection, name),
+            proposed=operation_rows.proposed(connection, name),
+            withdrawn=operation_rows.withdrawn_puts(connection, name),
             late=as_now(connection, late_members(connection, name, table)),
             databases={one: schema_slot(one, table.slots, table.hash) for one in _databases(connection, name)},
             at=now(connection),
@@ -183,7 +195,7 @@ def _asked(
 ) -> Iterator[Found]:
     """Every node's answer, several asked at once."""
     with app.ledger.read() as connection:
-        identity = cluster_rows.cluster_identity(connection, receiver.name)
+        identity = table_rows.cluster_identity(connection, receiver.name)
     rows = [row for row in recorded.nodes.values() if row.state != "left"]
     total = sum(copy.size for row in rows for copy in recorded.copies[row.node].values() if copy.state == "held")
     beats = _Beats(progress, sum(len(recorded.copies[row.node]) for row in rows), total)

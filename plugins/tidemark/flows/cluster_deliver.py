@@ -18,9 +18,12 @@ from tidemark.cluster.partition_table import PartitionTable
 from tidemark.cluster.ring import Group
 from tidemark.errors import NotFoundError, SourceVanishedError, TidemarkError, UnreachableError
 from tidemark.flows.cluster_nodes import Cluster
-from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, group_rows
-from tidemark.ledger.copy_rows import CopyRow
-from tidemark.ledger.group_rows import OperationRow
+from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.cluster import operations as operation_rows
+from tidemark.ledger.cluster import tables as table_rows
+from tidemark.ledger.cluster.copies import CopyRow
+from tidemark.ledger.cluster.operations import OperationRow
+from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.stores.protocol import Entry, Range, Store
 from tidemark.transfer import engine
 from tidemark.transfer.engine import SendItem, SendOptions, Sent
@@ -183,19 +186,19 @@ def advance(connection: Connection, cluster: Cluster, node: str, done: Collectio
     is of no longer is forgotten once nothing of it is wanted here.
     """
     receiver, table = cluster.receiver.name, cluster.table
-    if cluster_rows.current_epoch(connection, receiver) != table.epoch:
+    if table_rows.current_epoch(connection, receiver) != table.epoch:
         return
-    applied = group_rows.applied(connection, receiver)
+    applied = operation_rows.applied(connection, receiver)
     finished = {(operation.header, operation.version) for operation in done}
     for header in logs_of(table, applied).get(node, ()):
         before = applied.get((header, node), 0)
-        operations = group_rows.operations(connection, receiver, header, before)
+        operations = operation_rows.operations(connection, receiver, header, before)
         settled = _settled(connection, cluster, node, operations, finished)
         upto = applied_upto(operations, before, settled)
         if upto > before:
-            group_rows.put_applied(connection, receiver, header, node, upto, cluster.app.clock())
+            operation_rows.put_applied(connection, receiver, header, node, upto, cluster.app.clock())
         if (not operations or upto == operations[-1].version) and node not in members(table, header):
-            group_rows.forget_member(connection, receiver, header, node)
+            operation_rows.forget_member(connection, receiver, header, node)
 
 
 def logs_of(table: PartitionTable, applied: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from tidemark.flows.cluster_cache import fetch_aside, new_place, places_of, recall
 from tidemark.flows.cluster_nodes import Cluster
-from tidemark.ledger.catalog_rows import CatalogFile
+from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.stores.protocol import Store
 
 AHEAD = 64 << 20  # bytes brought at a time: below it a transfer is mostly its start

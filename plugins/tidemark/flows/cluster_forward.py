@@ -23,10 +23,22 @@ from tidemark.errors import NoQuorumError, StaleEpochError, TidemarkError
 from tidemark.flows.cluster_cache import recall
 from tidemark.flows.cluster_deliver import Delivered, Parcel, deliver_all, write_down
 from tidemark.flows.cluster_nodes import Cluster
-from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, group_rows, move_rows
-from tidemark.ledger.catalog_rows import CatalogFile
+from tidemark.ledger.cluster import (
+    copies as copy_rows,
+)
+from tidemark.ledger.cluster import (
+    moves as move_rows,
+)
+from tidemark.ledger.cluster import (
+    operations as operation_rows,
+)
+from tidemark.ledger.cluster import (
+    tables as table_rows,
+)
+from tidemark.ledger.cluster.operations import OperationRow
 from tidemark.ledger.database import now
-from tidemark.ledger.group_rows import OperationRow
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.protocol import Store
 
@@ -65,7 +77,7 @@ def make_visible(
     if cluster is None or not (files or logs):
         with changing(app, receiver.name, store) as connection:
             if files and app.settings.cluster is not None:  # a first table since this was begun: nobody forwarded it
-                cluster_rows.require_epoch(connection, files[0].receiver, 0 if cluster is None else cluster.epoch)
+                table_rows.require_epoch(connection, files[0].receiver, 0 if cluster is None else cluster.epoch)
             return act(connection)
     for left in reversed(range(_ROUNDS)):
         forwarded: Forwarded | None = None
@@ -95,7 +107,7 @@ def withdraw_left(cluster: Cluster | None, mine: Callable[[OperationRow], bool])
     """Withdraw what is proposed and `mine`: the caller's lease says that nobody is at work on it any more."""
     if cluster is not None:
         with cluster.app.ledger.read() as connection:
-            left = [row for row in group_rows.proposed(connection, cluster.receiver.name) if mine(row)]
+            left = [row for row in operation_rows.proposed(connection, cluster.receiver.name) if mine(row)]
         withdraw(cluster, left)
 
 
@@ -124,8 +136,8 @@ def forward(cluster: Cluster, files: Sequence[CatalogFile], store: Store) -> For
 
 def commit(connection: Connection, cluster: Cluster, forwarded: Forwarded) -> None:
     """In the transaction that makes the files visible. StaleEpochError where another table is in force now."""
-    cluster_rows.require_epoch(connection, cluster.receiver.name, forwarded.epoch)
-    group_rows.set_operation_state(connection, forwarded.operations, "committed", cluster.app.clock())
+    table_rows.require_epoch(connection, cluster.receiver.name, forwarded.epoch)
+    operation_rows.set_operation_state(connection, forwarded.operations, "committed", cluster.app.clock())
     for node, locations in forwarded.strangers.items():
         copy_rows.mark_going(connection, cluster.receiver.name, node, locations, now(connection))
 
@@ -134,25 +146,25 @@ def _tell_schemas(connection: Connection, cluster: Cluster, databases: Collectio
     """Series may have come with these files: an operation says that the schema is to be told again, as it is when a member
     applies it. One that no member has applied yet says so already."""
     receiver, at = cluster.receiver.name, cluster.app.clock()
-    applied = group_rows.applied(connection, receiver)
+    applied = operation_rows.applied(connection, receiver)
     if logs:
         databases = catalog_rows.known_databases(connection, receiver, catalog_rows.databases(connection, receiver))
     rows = []
     for database in sorted(databases):
         route = cluster.table.route_schema(database)
-        last = group_rows.last_of_database(connection, receiver, route.header, database)
+        last = operation_rows.last_of_database(connection, receiver, route.header, database)
         newest = max(applied.get((route.header, node), 0) for node in route.members)
         if last is None or last.kind != "create_database" or last.version <= newest:
             kind = "create_database"
             rows.append(OperationRow(receiver, route.header, route.epoch, route.slot, kind, database, at=at))
-    group_rows.set_operation_state(connection, group_rows.propose(connection, rows), "committed", at)
+    operation_rows.set_operation_state(connection, operation_rows.propose(connection, rows), "committed", at)
 
 
 def withdraw(cluster: Cluster, operations: Collection[OperationRow]) -> None:
     """These will not be committed. What of them lies at nodes is used by whoever needs it next, or swept."""
     if operations:
         with cluster.app.ledger.write() as connection:
-            group_rows.set_operation_state(connection, operations, "withdrawn", cluster.app.clock())
+            operation_rows.set_operation_state(connection, operations, "withdrawn", cluster.app.clock())
 
 
 @dataclass
@@ -208,7 +220,7 @@ def _propose(cluster: Cluster, pieces: tuple[Piece, ...], files: Sequence[Catalo
     receiver, table, at = cluster.receiver.name, cluster.table, cluster.app.clock()
     databases = sorted({file.database for file in files})
     with cluster.app.ledger.write() as connection:
-        cluster_rows.require_epoch(connection, receiver, table.epoch)
+        table_rows.require_epoch(connection, receiver, table.epoch)
         held = deliveries.held_of(copy_rows.copies_of(connection, receiver, [piece.location for piece in pieces]))
         states = move_rows.slot_states(connection, receiver)
         pulling = frozenset(key for key, (state, _) in states.items() if state == "pulling")
@@ -218,7 +230,7 @@ def _propose(cluster: Cluster, pieces: tuple[Piece, ...], files: Sequence[Catalo
         papers = {database: paper_of(connection, receiver, database) for database in sorted(new | late)}
         rows = [_creation(cluster, database, papers[database], at) for database in sorted(new)]
         rows += deliveries.puts(table, receiver, pieces, held, at)
-        operations = group_rows.propose(connection, rows)
+        operations = operation_rows.propose(connection, rows)
     return _Plan(tuple(operations), pieces, held, papers, new, pulling, {database: set() for database in new})
 
 

@@ -16,11 +16,14 @@ from sqlalchemy.engine import Connection
 from tidemark.cluster.routing import members_of
 from tidemark.errors import CorruptionError, PermanentError, UnreachableError
 from tidemark.flows.cluster_nodes import Cluster
-from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, group_rows
-from tidemark.ledger.cluster_rows import NodeRow
-from tidemark.ledger.copy_rows import CopyRow
+from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.cluster import operations as operation_rows
+from tidemark.ledger.cluster import tables as table_rows
+from tidemark.ledger.cluster.copies import CopyRow
+from tidemark.ledger.cluster.tables import NodeRow
 from tidemark.ledger.database import now
 from tidemark.ledger.leases import Lease, check_in
+from tidemark.ledger.receiver import catalog as catalog_rows
 
 _HOUR = 3600.0
 _WAITED_FOR = 7 * 86_400.0  # seconds that a node which left may be away before what lies there is nobody's
@@ -141,7 +144,7 @@ def _release(cluster: Cluster, lease: Lease, row: NodeRow) -> None:
     # CRASH WINDOW: released, the ledger does not know: found to be nobody's, and noted.
     with cluster.app.ledger.write() as connection:
         check_in(connection, lease)
-        cluster_rows.put_node(connection, replace(row, epoch=0))
+        table_rows.put_node(connection, replace(row, epoch=0))
 
 
 def _still_going(cluster: Cluster, lease: Lease, rows: Sequence[CopyRow]) -> list[CopyRow]:
@@ -150,8 +153,8 @@ def _still_going(cluster: Cluster, lease: Lease, rows: Sequence[CopyRow]) -> lis
     receiver = cluster.receiver.name
     with cluster.app.ledger.write() as connection:
         check_in(connection, lease)
-        cluster_rows.require_epoch(connection, receiver, cluster.epoch)
-        coming = {row.subject for row in group_rows.proposed(connection, receiver)}
+        table_rows.require_epoch(connection, receiver, cluster.epoch)
+        coming = {row.subject for row in operation_rows.proposed(connection, receiver)}
         known = copy_rows.copies_of(connection, receiver, [row.location for row in rows])
     return [row for row in rows if row.location not in coming and row in known.get(row.location, ())]
 

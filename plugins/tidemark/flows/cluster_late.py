@@ -17,8 +17,11 @@ from tidemark.cluster.node_folder import NodeFolder
 from tidemark.cluster.partition_table import PartitionTable
 from tidemark.cluster.schema_paper import paper_of
 from tidemark.errors import CorruptionError
-from tidemark.ledger import catalog_rows, copy_rows, group_rows, move_rows
-from tidemark.ledger.group_rows import OperationRow
+from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.cluster import moves as move_rows
+from tidemark.ledger.cluster import operations as operation_rows
+from tidemark.ledger.cluster.operations import OperationRow
+from tidemark.ledger.receiver import catalog as catalog_rows
 
 
 def late_members(connection: Connection, receiver: str, table: PartitionTable) -> dict[str, list[OperationRow]]:
@@ -27,7 +30,7 @@ def late_members(connection: Connection, receiver: str, table: PartitionTable) -
     What a slot's move still brings is not late. Of a database only the node's folder says for sure: whoever asks there
     compares (`as_now`, `schema_digest`).
     """
-    newest, applied = group_rows.committed_versions(connection, receiver), group_rows.applied(connection, receiver)
+    newest, applied = operation_rows.committed_versions(connection, receiver), operation_rows.applied(connection, receiver)
     states = None
     found: dict[str, list[OperationRow]] = defaultdict(list)
     for header, members in table.groups().items():
@@ -36,7 +39,7 @@ def late_members(connection: Connection, receiver: str, table: PartitionTable) -
             if before >= newest.get(header, 0):
                 continue
             states = move_rows.slot_states(connection, receiver) if states is None else states
-            waiting = due(group_rows.operations(connection, receiver, header, before))
+            waiting = due(operation_rows.operations(connection, receiver, header, before))
             here = [o for o in waiting if table.owners[o.slot] == header and (node, o.slot) not in states]
             found[node] += _missing(connection, receiver, node, here)
     return {node: rows for node, rows in found.items() if rows}

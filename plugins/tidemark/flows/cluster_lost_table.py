@@ -13,7 +13,8 @@ from tidemark.app import App
 from tidemark.cluster.table_paper import decode
 from tidemark.errors import CorruptionError, TidemarkError
 from tidemark.flows.cluster_nodes import NodeStores
-from tidemark.ledger import audit, cluster_rows
+from tidemark.ledger import journal
+from tidemark.ledger.cluster import tables as table_rows
 from tidemark.settings.model import ReceiverSettings
 
 
@@ -31,9 +32,9 @@ class LostTable:
 def find_lost(app: App, receiver: ReceiverSettings, stores: NodeStores) -> LostTable:
     """Ask every node for the table of the epoch in force."""
     with app.ledger.read() as connection:
-        epoch = cluster_rows.current_epoch(connection, receiver.name)
+        epoch = table_rows.current_epoch(connection, receiver.name)
         sha256 = _recorded_digest(connection, receiver.name, epoch)
-        nodes = [row.node for row in cluster_rows.nodes(connection, receiver.name) if row.state != "left"]
+        nodes = [row.node for row in table_rows.nodes(connection, receiver.name) if row.state != "left"]
     found: dict[str, bytes] = {}
     others: dict[str, str] = {}
     for node in nodes:
@@ -63,10 +64,10 @@ def restore(app: App, receiver: ReceiverSettings, stores: NodeStores) -> str:
         "sha256": hashlib.sha256(paper).hexdigest(),
     }
     with app.ledger.write() as connection:
-        cluster_rows.require_epoch(connection, receiver.name, lost.epoch)
+        table_rows.require_epoch(connection, receiver.name, lost.epoch)
         sql = "UPDATE cluster_table SET paper = :paper, sha256 = :sha256 WHERE receiver = :r AND epoch = :e"
         connection.execute(sa.text(sql), values)
-        audit.record(connection, "cluster restore-table", receiver.name, epoch=lost.epoch, node=node)
+        journal.record_decision(connection, "cluster restore-table", receiver.name, epoch=lost.epoch, node=node)
     return node
 
 

@@ -25,12 +25,23 @@ from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.cluster_schemas import drop_schemas, put_schemas, tell_databases
 from tidemark.flows.cluster_stock import Stock, read_stock
 from tidemark.flows.cluster_wanted import alone
-from tidemark.ledger import cluster_rows, copy_rows, group_rows, move_rows
+from tidemark.ledger.bandwidth import SharedLine, place_on
+from tidemark.ledger.cluster import (
+    copies as copy_rows,
+)
+from tidemark.ledger.cluster import (
+    moves as move_rows,
+)
+from tidemark.ledger.cluster import (
+    operations as operation_rows,
+)
+from tidemark.ledger.cluster import (
+    tables as table_rows,
+)
+from tidemark.ledger.cluster.moves import MoveRow
 from tidemark.ledger.database import now
-from tidemark.ledger.events import record
+from tidemark.ledger.journal import record
 from tidemark.ledger.leases import Lease, check_in
-from tidemark.ledger.line_places import SharedLine, place_on
-from tidemark.ledger.move_rows import MoveRow
 from tidemark.progress import Progress, silent
 from tidemark.proof.cluster_view import RoadView
 from tidemark.settings.model import ReceiverSettings
@@ -68,7 +79,7 @@ def migrate(
         if cluster is None:
             return MigrateResult(0, 0, 0, 0, "")
         with app.ledger.read() as connection:
-            change = cluster_rows.open_change(connection, receiver.name)
+            change = table_rows.open_change(connection, receiver.name)
         _tell(cluster, lease)
         if change is None or change.state == "planned":
             sweep(cluster, lease)
@@ -105,8 +116,8 @@ def _begin(app: App, cluster: Cluster, lease: Lease, store: Any, progress: Progr
     receiver = cluster.receiver.name
     with app.ledger.write() as connection:
         check_in(connection, lease)
-        cluster_rows.require_epoch(connection, receiver, cluster.epoch)
-        cluster_rows.set_change_state(connection, change_id, "migrating")
+        table_rows.require_epoch(connection, receiver, cluster.epoch)
+        table_rows.set_change_state(connection, change_id, "migrating")
     with app.ledger.read() as connection:
         stock = read_stock(connection, receiver, cluster.table)
         rows = move_rows.moves(connection, receiver, cluster.epoch)
@@ -131,7 +142,7 @@ def _tell(cluster: Cluster, lease: Lease) -> None:
         with cluster.app.ledger.write() as connection:
             check_in(connection, lease)
             for name in taken:
-                cluster_rows.note_node(connection, cluster.receiver.name, name, cluster.epoch)
+                table_rows.note_node(connection, cluster.receiver.name, name, cluster.epoch)
 
 
 def _rows(connection: Connection, cluster: Cluster) -> list[MoveRow]:
@@ -186,7 +197,7 @@ def _acknowledge(work: Moving, batch: Batch, member: str) -> None:
     """The member has all of it, by name and at this epoch, and with it what operations of its group brought before."""
     with work.app.ledger.write() as connection:
         check_in(connection, work.lease)
-        cluster_rows.require_epoch(connection, work.receiver, batch.epoch)
+        table_rows.require_epoch(connection, work.receiver, batch.epoch)
         move_rows.acknowledge(connection, work.receiver, batch.epoch, batch.slots, member, now(connection))
         if member in batch.gaining:
             _step(connection, work, batch, [member], SlotEvent.FILES_LOADED)
@@ -197,7 +208,7 @@ def _let_go(work: Moving, batch: Batch) -> None:
     """Every member of the new group has said so: nobody counts on the old copies any more, in the same transaction."""
     with work.app.ledger.write() as connection:
         check_in(connection, work.lease)
-        cluster_rows.require_epoch(connection, work.receiver, batch.epoch)
+        table_rows.require_epoch(connection, work.receiver, batch.epoch)
         told = move_rows.acknowledged(connection, work.receiver, batch.epoch)
         late = [slot for slot in batch.slots if not told.get(slot, frozenset()) >= set(batch.new)]
         if late:
@@ -240,7 +251,7 @@ def _end(work: Moving, change_id: str) -> tuple[str, int]:
     cluster, receiver = work.cluster, work.receiver
     with work.app.ledger.write() as connection:
         check_in(connection, work.lease)
-        cluster_rows.require_epoch(connection, receiver, cluster.epoch)
+        table_rows.require_epoch(connection, receiver, cluster.epoch)
         left = len(_rows(connection, cluster))
         if left:
             return "migrating", left
@@ -252,15 +263,15 @@ def _end(work: Moving, change_id: str) -> tuple[str, int]:
         }
         move_rows.put_slot_states(connection, receiver, sent, cluster.epoch)
         move_rows.set_move_state(connection, receiver, cluster.epoch, [row.slot for row in rows], "done", at)
-        for node in cluster_rows.nodes(connection, receiver, ["leaving"]):
+        for node in table_rows.nodes(connection, receiver, ["leaving"]):
             held = [row.location for row in copy_rows.copies_at(connection, receiver, node.node) if row.state == "held"]
             copy_rows.mark_going(connection, receiver, node.node, held, at)
-            cluster_rows.set_node_state(connection, receiver, node.node, "left", at)
+            table_rows.set_node_state(connection, receiver, node.node, "left", at)
             record(connection, "cluster.left", node=node.node, epoch=cluster.epoch)
-        for header, name in group_rows.applied(connection, receiver):
+        for header, name in operation_rows.applied(connection, receiver):
             if header not in cluster.table.ring or name not in cluster.table.ring.group(header, cluster.table.replicas):
-                group_rows.forget_member(connection, receiver, header, name)
-        cluster_rows.set_change_state(connection, change_id, "done", at)
+                operation_rows.forget_member(connection, receiver, header, name)
+        table_rows.set_change_state(connection, change_id, "done", at)
         moved = sum(row.bytes_done for row in rows)
         record(connection, "cluster.moved", epoch=cluster.epoch, slots=len(rows), bytes=moved)
     return "done", 0

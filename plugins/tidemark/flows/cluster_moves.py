@@ -29,11 +29,14 @@ from tidemark.errors import (
 from tidemark.flows.cluster_carry import CarrierLostError, Way, carry
 from tidemark.flows.cluster_nodes import Cluster
 from tidemark.flows.cluster_stock import Stock, Stored
-from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, move_rows
-from tidemark.ledger.copy_rows import CopyRow
+from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.cluster import moves as move_rows
+from tidemark.ledger.cluster import tables as table_rows
+from tidemark.ledger.cluster.copies import CopyRow
 from tidemark.ledger.database import now
-from tidemark.ledger.events import record
+from tidemark.ledger.journal import record
 from tidemark.ledger.leases import Lease, check_in
+from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.progress import Progress, Tick
 from tidemark.stores.protocol import Store
 from tidemark.transfer.engine import SendItem, Sent
@@ -247,7 +250,7 @@ def _record(work: Moving, batch: Batch, rows: Sequence[CopyRow]) -> set[str]:
         by_slot[slot] = by_slot.get(slot, 0) + row.size
     with work.app.ledger.write() as connection:
         check_in(connection, work.lease)
-        cluster_rows.require_epoch(connection, work.receiver, batch.epoch)
+        table_rows.require_epoch(connection, work.receiver, batch.epoch)
         at = now(connection)
         copy_rows.put_copies(connection, [replace(row, at=at) for row in rows])
         move_rows.add_bytes(connection, work.receiver, batch.epoch, by_slot)

@@ -19,8 +19,9 @@ from tidemark.cluster.partition_table import PartitionTable
 from tidemark.cluster.table_paper import decode
 from tidemark.errors import CorruptionError, NotFoundError, UnreachableError
 from tidemark.flows.node_stores import NodeStores, node_address, node_row
-from tidemark.ledger import cluster_rows, move_rows
-from tidemark.ledger.cluster_rows import NodeRow
+from tidemark.ledger.cluster import moves as move_rows
+from tidemark.ledger.cluster import tables as table_rows
+from tidemark.ledger.cluster.tables import NodeRow
 from tidemark.settings.model import ClusterSettings, ReceiverSettings
 from tidemark.stores.protocol import Store
 
@@ -138,7 +139,7 @@ class _InForce:
 def _in_force(app: App, receiver: str) -> _InForce | None:
     """One read transaction. What has moved already does not move any more: the paper is of the moment of the swap."""
     with app.ledger.read() as connection:
-        row = cluster_rows.current_table(connection, receiver)
+        row = table_rows.current_table(connection, receiver)
         if row is None:
             return None
         table = decode(row.paper)
@@ -151,8 +152,8 @@ def _in_force(app: App, receiver: str) -> _InForce | None:
         if table.moving:
             left = {move.slot for move in move_rows.moves(connection, receiver, row.epoch, open_only=True)}
             table = table.moved(set(table.moving) - left)
-        rows = cluster_rows.nodes(connection, receiver)
-        identity = cluster_rows.cluster_identity(connection, receiver)
+        rows = table_rows.nodes(connection, receiver)
+        identity = table_rows.cluster_identity(connection, receiver)
     return _InForce(identity, table, row.paper, {node.node: node for node in rows})
 
 

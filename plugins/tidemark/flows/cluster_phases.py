@@ -30,12 +30,13 @@ from tidemark.errors import (
 )
 from tidemark.flows.cluster_nodes import NodeStores
 from tidemark.flows.cluster_stock import Stock, Stored
-from tidemark.ledger import cluster_rows, move_rows
-from tidemark.ledger.cluster_rows import ChangeRow, NodeRow, TableRow
+from tidemark.ledger.cluster import moves as move_rows
+from tidemark.ledger.cluster import tables as table_rows
+from tidemark.ledger.cluster.moves import MoveRow
+from tidemark.ledger.cluster.tables import ChangeRow, NodeRow, TableRow
 from tidemark.ledger.database import now
-from tidemark.ledger.events import record
+from tidemark.ledger.journal import record
 from tidemark.ledger.leases import Lease, check_in
-from tidemark.ledger.move_rows import MoveRow
 from tidemark.progress import Progress, Tick
 
 
@@ -161,10 +162,10 @@ def _write_down(phase: PhaseOne) -> None:
     """The change is planned. Said again, it changes nothing."""
     with phase.app.ledger.write() as connection:
         check_in(connection, phase.lease)
-        cluster_rows.require_epoch(connection, phase.receiver, phase.change.from_epoch)
-        cluster_rows.put_change(connection, phase.change)
+        table_rows.require_epoch(connection, phase.receiver, phase.change.from_epoch)
+        table_rows.put_change(connection, phase.change)
         for row in phase.joining:
-            cluster_rows.put_node(connection, replace(row, state="joining", epoch=0, at=now(connection)))
+            table_rows.put_node(connection, replace(row, state="joining", epoch=0, at=now(connection)))
 
 
 def _publish(phase: PhaseOne) -> tuple[set[str], dict[str, TidemarkError]]:
@@ -199,12 +200,12 @@ def _swap(phase: PhaseOne, taken: Collection[str]) -> None:
     with phase.app.ledger.write() as connection:
         check_in(connection, phase.lease)
         at = now(connection)
-        open_now = cluster_rows.open_change(connection, receiver)
+        open_now = table_rows.open_change(connection, receiver)
         if open_now is None or open_now.change_id != phase.change.change_id or open_now.state != "planned":
             raise StaleEpochError(
                 f"the change {phase.change.change_id} was ended by somebody else", hint="./tidemark cluster show"
             )
-        cluster_rows.swap_table(connection, TableRow(receiver, plan.new.epoch, encode(plan.new), phase.change.change_id, at))
+        table_rows.swap_table(connection, TableRow(receiver, plan.new.epoch, encode(plan.new), phase.change.change_id, at))
         move_rows.add_moves(
             connection,
             [
@@ -216,12 +217,12 @@ def _swap(phase: PhaseOne, taken: Collection[str]) -> None:
         states = plan.swap_states(_states(connection, receiver))
         move_rows.put_slot_states(connection, receiver, states, plan.new.epoch)
         for name in taken:
-            cluster_rows.note_node(connection, receiver, name, plan.new.epoch)
+            table_rows.note_node(connection, receiver, name, plan.new.epoch)
         for row in phase.joining:
-            cluster_rows.set_node_state(connection, receiver, row.node, "serving", at)
+            table_rows.set_node_state(connection, receiver, row.node, "serving", at)
         if phase.change.kind == "remove":
-            cluster_rows.set_node_state(connection, receiver, phase.change.node, "leaving", at)
-        cluster_rows.set_change_state(connection, phase.change.change_id, "swapped")
+            table_rows.set_node_state(connection, receiver, phase.change.node, "leaving", at)
+        table_rows.set_change_state(connection, phase.change.change_id, "swapped")
         record(
             connection,
             "cluster.swapped",

@@ -15,7 +15,8 @@ from tidemark.errors import UsageError
 from tidemark.flows.cluster_nodes import Cluster
 from tidemark.flows.cluster_stock import Stock, read_stock
 from tidemark.flows.cluster_wanted import Wanted, joining_row, require_cluster, require_settings
-from tidemark.ledger import cluster_rows, move_rows
+from tidemark.ledger.cluster import moves as move_rows
+from tidemark.ledger.cluster import tables as table_rows
 from tidemark.settings.model import ClusterSettings, ReceiverSettings
 
 _MANY = 10_000  # changes that are looked at
@@ -74,7 +75,7 @@ def planned(app: App, cluster: Cluster, wanted: Wanted) -> tuple[ChangePlan, Sto
     """The plan of a change on the table in force, and what there is to move. Errors as `change_plan.plan_change`."""
     with app.ledger.read() as connection:
         stock = read_stock(connection, cluster.receiver.name, cluster.table)
-        gone = {row.node for row in cluster_rows.nodes(connection, cluster.receiver.name) if row.state == "left"}
+        gone = {row.node for row in table_rows.nodes(connection, cluster.receiver.name) if row.state == "left"}
     if wanted.kind == "remove" and wanted.node in gone:
         raise UsageError(f"{wanted.node} has left the cluster", hint="./tidemark cluster show", subject=wanted.node)
     sizes, by = stock.sizes(), cluster.settings.balance
@@ -105,7 +106,7 @@ def _rate(app: App, receiver: ReceiverSettings, settings: ClusterSettings) -> fl
     if caps:
         return min(caps)
     with app.ledger.read() as connection:
-        for row in cluster_rows.changes(connection, receiver.name, _MANY):
+        for row in table_rows.changes(connection, receiver.name, _MANY):
             if row.state == "done" and row.ended is not None and row.ended > row.begun:
                 moved = sum(move.bytes_done for move in move_rows.moves(connection, receiver.name, row.from_epoch + 1))
                 if moved:

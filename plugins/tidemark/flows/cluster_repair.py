@@ -26,10 +26,13 @@ from tidemark.flows.cluster_deliver import Parcel, deliver_all, write_down
 from tidemark.flows.cluster_lost_table import restore
 from tidemark.flows.cluster_nodes import HELD, Cluster, opened
 from tidemark.flows.cluster_wanted import alone
-from tidemark.ledger import audit, catalog_rows, cluster_rows, copy_rows
-from tidemark.ledger.catalog_rows import CatalogFile
+from tidemark.ledger import journal
+from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.cluster import tables as table_rows
 from tidemark.ledger.database import now
 from tidemark.ledger.leases import Lease, Leases, check_in
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.progress import Progress, silent
 from tidemark.settings.model import ReceiverSettings
 from tidemark.untrusted_files import MOST_MODS
@@ -100,7 +103,7 @@ def _begin_anew(app: App, receiver: ReceiverSettings, node: str, lease: Lease) -
             check_in(connection, lease)
             gone = [copy.location for copy in copy_rows.copies_at(connection, receiver.name, node)]
             copy_rows.forget_copies(connection, receiver.name, node, gone)
-            audit.record(connection, "cluster.lost", node, copies=len(gone))
+            journal.record_decision(connection, "cluster.lost", node, copies=len(gone))
             known = catalog_rows.known_databases(
                 connection, receiver.name, catalog_rows.databases(connection, receiver.name)
             )
@@ -120,7 +123,7 @@ def _mend(work: _Work, problems: Sequence[Problem]) -> None:
         by_kind[problem.kind].append(problem)
     with work.app.ledger.write() as connection:
         counts = {kind: len(found) for kind, found in by_kind.items()}
-        audit.record(connection, "cluster.repair", work.receiver.name, **counts)
+        journal.record_decision(connection, "cluster.repair", work.receiver.name, **counts)
     _tables(work, {one.node for one in by_kind["table"]})
     _schemas(work, by_kind["schema"])
     _copies(work, by_kind["copy"])
@@ -138,7 +141,7 @@ def _tables(work: _Work, nodes: Iterable[str]) -> None:
             work.failed[node, ""] = error
             continue
         with work.app.ledger.write() as connection:
-            cluster_rows.note_node(connection, work.receiver.name, node, cluster.epoch)
+            table_rows.note_node(connection, work.receiver.name, node, cluster.epoch)
 
 
 def _schemas(work: _Work, problems: Sequence[Problem]) -> None:
@@ -208,7 +211,7 @@ def _recalled(work: _Work, files: Sequence[CatalogFile]) -> set[str]:
 def _strangers(work: _Work, problems: Sequence[Problem]) -> None:
     """Nobody counts on them any more; their bytes go after the grace, by whoever sweeps next."""
     with work.app.ledger.write() as connection:
-        cluster_rows.require_epoch(connection, work.receiver.name, work.cluster.epoch)
+        table_rows.require_epoch(connection, work.receiver.name, work.cluster.epoch)
         for problem in problems:
             at = now(connection)
             copy_rows.mark_going(connection, work.receiver.name, problem.node, [problem.location], at)

@@ -15,8 +15,9 @@ from tidemark.errors import TidemarkError
 from tidemark.flows.cluster_deliver import advance
 from tidemark.flows.cluster_late import late_members
 from tidemark.flows.cluster_moves import Moving
-from tidemark.ledger import cluster_rows, move_rows
-from tidemark.ledger.group_rows import OperationRow
+from tidemark.ledger.cluster import moves as move_rows
+from tidemark.ledger.cluster import tables as table_rows
+from tidemark.ledger.cluster.operations import OperationRow
 from tidemark.ledger.leases import check_in
 
 
@@ -31,7 +32,7 @@ def put_schemas(work: Moving, batch: Batch, member: str) -> None:
     # CRASH WINDOW: the papers lie there, the slots are `pulling` still: put again, to the same bytes.
     with work.app.ledger.write() as connection:
         check_in(connection, work.lease)
-        cluster_rows.require_epoch(connection, work.receiver, batch.epoch)
+        table_rows.require_epoch(connection, work.receiver, batch.epoch)
         known = move_rows.slot_states(connection, work.receiver, member)
         pulling = {
             (member, slot): after(SlotState.PULLING, SlotEvent.SCHEMA_LOADED).value

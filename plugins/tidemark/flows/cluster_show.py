@@ -17,9 +17,11 @@ from tidemark.cluster.table_paper import decode
 from tidemark.errors import CorruptionError, NotFoundError
 from tidemark.flows.cluster_late import late_members
 from tidemark.formats.layout import catalog_partition
-from tidemark.ledger import cluster_rows, copy_rows, move_rows
-from tidemark.ledger.cluster_rows import ChangeRow, NodeRow
-from tidemark.ledger.move_rows import MoveRow
+from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.cluster import moves as move_rows
+from tidemark.ledger.cluster import tables as table_rows
+from tidemark.ledger.cluster.moves import MoveRow
+from tidemark.ledger.cluster.tables import ChangeRow, NodeRow
 from tidemark.proof.cluster_view import (
     ChangeView,
     ClusterView,
@@ -46,8 +48,8 @@ def view_of(connection: Connection, receiver: str, at: float, with_left: bool = 
     """As `show`, in a transaction of the caller's; `with_left`: nodes that left and hold nothing, too."""
     table = table_of(connection, receiver)
     moves = move_rows.moves(connection, receiver, table.epoch, open_only=True)
-    change = cluster_rows.open_change(connection, receiver)
-    nodes = _nodes(table, cluster_rows.nodes(connection, receiver), copy_rows.bytes_by_node(connection, receiver))
+    change = table_rows.open_change(connection, receiver)
+    nodes = _nodes(table, table_rows.nodes(connection, receiver), copy_rows.bytes_by_node(connection, receiver))
     return ClusterView(
         receiver=receiver,
         epoch=table.epoch,
@@ -64,7 +66,7 @@ def view_of(connection: Connection, receiver: str, at: float, with_left: bool = 
 
 def status_of(connection: Connection, receiver: str) -> ClusterStatus | None:
     """For `status`: None before `cluster init`, or where the table is damaged (`cluster check` tells of that)."""
-    if not cluster_rows.current_epoch(connection, receiver):
+    if not table_rows.current_epoch(connection, receiver):
         return None
     try:
         view = view_of(connection, receiver, 0.0)
@@ -107,7 +109,7 @@ def route(app: App, receiver: ReceiverSettings, database: str, time: str = "") -
 
 def table_of(connection: Connection, receiver: str) -> PartitionTable:
     """The table in force. NotFoundError before `cluster init`, CorruptionError for a damaged one."""
-    row = cluster_rows.current_table(connection, receiver)
+    row = table_rows.current_table(connection, receiver)
     if row is None:
         raise NotFoundError(
             f"{receiver} has no partition table: its data lies at the receiver alone",

@@ -16,8 +16,8 @@ from sqlalchemy.engine import Connection
 from tidemark.cluster.partition_table import PartitionTable
 from tidemark.cluster.routing import slots_of
 from tidemark.cluster.slot_hash import data_slot, schema_slot
-from tidemark.ledger import catalog_rows
 from tidemark.ledger.database import now
+from tidemark.ledger.receiver import catalog as catalog_rows
 
 _LATELY = 7 * 86_400.0  # seconds; what came since says how a slot is written to
 

@@ -16,8 +16,11 @@ from tidemark.errors import TidemarkError
 from tidemark.flows.cluster_catch_up import catch_up
 from tidemark.flows.cluster_deliver import Parcel, bring
 from tidemark.flows.cluster_nodes import Cluster
-from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, move_rows
-from tidemark.ledger.catalog_rows import CatalogFile
+from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.cluster import moves as move_rows
+from tidemark.ledger.cluster import tables as table_rows
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.progress import Progress, Tick
 from tidemark.proof.differences import DAMAGED, MISSING, Difference
 from tidemark.stores.protocol import Store
@@ -81,7 +84,7 @@ def _look(cluster: Cluster, sites: Collection[str]) -> _Look:
         files = [file for file in catalog_rows.live_files(connection, receiver) if file.site_id in sites]
         pieces = {piece.location: piece for piece in deliveries.pieces_of(cluster.table, files)}
         copies = copy_rows.copies_of(connection, receiver, pieces)
-        epoch = cluster_rows.current_epoch(connection, receiver)
+        epoch = table_rows.current_epoch(connection, receiver)
         moves = move_rows.moves(connection, receiver, epoch, open_only=True)  # of the first table no paper says what moves
     held = {at: tuple(row.node for row in copies.get(at, ()) if row.state == "held") for at in pieces}
     sizes = {at: max((row.size for row in copies.get(at, ()) if row.state == "held"), default=0) for at in pieces}

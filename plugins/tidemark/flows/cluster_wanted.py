@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from tidemark.app import App
 from tidemark.errors import LeaseHeldError, NotFoundError, UsageError
 from tidemark.flows.cluster_nodes import Cluster, cluster_settings, node_row
-from tidemark.ledger import cluster_rows
-from tidemark.ledger.cluster_rows import ChangeRow, NodeRow
+from tidemark.ledger.cluster import tables as table_rows
+from tidemark.ledger.cluster.tables import ChangeRow, NodeRow
 from tidemark.ledger.leases import Lease, Leases
 from tidemark.settings.model import ClusterSettings, ReceiverSettings
 from tidemark.stores.protocol import without_password
@@ -66,7 +66,7 @@ def alone(app: App, receiver: ReceiverSettings, what: str) -> Iterator[Lease]:
             lease = held.enter_context(Leases(app.ledger, app.identity).hold(f"cluster:{receiver.name}", holder))
         except LeaseHeldError as busy:
             with app.ledger.read() as connection:
-                change = cluster_rows.open_change(connection, receiver.name)
+                change = table_rows.open_change(connection, receiver.name)
             going_on = f"{words_of(change)}: " if change is not None else ""
             raise LeaseHeldError(
                 f"{going_on}{busy.message}",
@@ -83,10 +83,10 @@ def done_before(app: App, receiver: ReceiverSettings, wanted: Wanted) -> str | N
     UsageError for a node of that name elsewhere, and for `init` where there are other nodes than those of the settings.
     """
     with app.ledger.read() as connection:
-        if cluster_rows.open_change(connection, receiver.name) or not cluster_rows.current_epoch(connection, receiver.name):
+        if table_rows.open_change(connection, receiver.name) or not table_rows.current_epoch(connection, receiver.name):
             return None
-        nodes = {row.node: row for row in cluster_rows.nodes(connection, receiver.name)}
-        changes = [row for row in cluster_rows.changes(connection, receiver.name, _MANY) if row.state == "done"]
+        nodes = {row.node: row for row in table_rows.nodes(connection, receiver.name)}
+        changes = [row for row in table_rows.changes(connection, receiver.name, _MANY) if row.state == "done"]
     node = nodes.get(wanted.node)
     if wanted.kind == "init":
         other = sorted(name for name in app.settings.nodes if name not in nodes or nodes[name].state == "left")
@@ -121,7 +121,7 @@ def joining_row(app: App, receiver: ReceiverSettings, wanted: Wanted) -> NodeRow
     UsageError where nothing says where it is, or it is the folder of the receiver or of another node.
     """
     with app.ledger.read() as connection:
-        known = {row.node: row for row in cluster_rows.nodes(connection, receiver.name)}
+        known = {row.node: row for row in table_rows.nodes(connection, receiver.name)}
     rows = {name: row for name, row in known.items() if row.state != "left"}
     noted = rows.get(wanted.node)
     if noted is not None and not wanted.url and wanted.node not in app.settings.nodes:

@@ -11,9 +11,11 @@ from tidemark.errors import NotFoundError, TidemarkError
 from tidemark.flows.cluster_late import as_now, late_members, schema_digest
 from tidemark.flows.cluster_nodes import NodeStores, cluster_settings
 from tidemark.flows.cluster_show import table_of, view_of
-from tidemark.ledger import cluster_rows, copy_rows, move_rows
-from tidemark.ledger.cluster_rows import NodeRow
-from tidemark.ledger.group_rows import OperationRow
+from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.cluster import moves as move_rows
+from tidemark.ledger.cluster import tables as table_rows
+from tidemark.ledger.cluster.operations import OperationRow
+from tidemark.ledger.cluster.tables import NodeRow
 from tidemark.proof.explanation import Explanation
 from tidemark.proof.why_cluster import NodeFacts, SlotFacts, explain_node, explain_slot
 from tidemark.settings.model import ReceiverSettings
@@ -39,7 +41,7 @@ def _node(app: App, receiver: ReceiverSettings, name: str) -> Explanation:
         going = [row for row in copy_rows.copies_at(connection, receiver.name, name) if row.state == "going"]
         late = late_members(connection, receiver.name, table_of(connection, receiver.name))
         behind = as_now(connection, {name: late.get(name, [])})[name]
-        row = next(row for row in cluster_rows.nodes(connection, receiver.name) if row.node == name)
+        row = next(row for row in table_rows.nodes(connection, receiver.name) if row.node == name)
     away, free, behind = ("", None, behind) if row.state == "left" else _asked(app, receiver, row, behind)
     return explain_node(
         NodeFacts(
@@ -60,7 +62,7 @@ def _asked(
 ) -> tuple[str, int | None, list[OperationRow]]:
     """Why it cannot be worked with, its free bytes, and which of these operations it lacks: of schemas its folder says."""
     with app.ledger.read() as connection:
-        identity = cluster_rows.cluster_identity(connection, receiver.name)
+        identity = table_rows.cluster_identity(connection, receiver.name)
     with NodeStores(app, [row]) as stores:
         try:
             folder = stores.folder(row.node)
@@ -103,7 +105,7 @@ def _slot(app: App, receiver: ReceiverSettings, name: str) -> Explanation:
 
 def _copy(connection: Connection, receiver: str, slot: int) -> tuple[int, int]:
     """Files and bytes of one copy of a slot."""
-    nodes = cluster_rows.nodes(connection, receiver)
+    nodes = table_rows.nodes(connection, receiver)
     rows = [row for node in nodes for row in copy_rows.copies_at(connection, receiver, node.node, [slot])]
     sizes = {row.location: row.size for row in rows if row.state == "held"}
     return len(sizes), sum(sizes.values())

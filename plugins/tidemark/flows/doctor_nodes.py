@@ -15,8 +15,8 @@ from tidemark.cluster.table_paper import decode
 from tidemark.errors import CorruptionError, RetryableError, TidemarkError, UsageError
 from tidemark.flows.doctor_stores import Clock, Opener, looked_at, written_to
 from tidemark.flows.findings import Check, bad, good
-from tidemark.ledger import cluster_rows
-from tidemark.ledger.cluster_rows import NodeRow
+from tidemark.ledger.cluster import tables as table_rows
+from tidemark.ledger.cluster.tables import NodeRow
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.migrations import known_migrations, schema_version
 from tidemark.settings.model import ClusterSettings, Settings
@@ -47,15 +47,15 @@ def known_cluster(settings: Settings) -> KnownCluster:
         if schema_version(ledger) != len(known_migrations()):
             return KnownCluster()
         with ledger.read() as connection:
-            nodes = cluster_rows.nodes(connection, receiver)
+            nodes = table_rows.nodes(connection, receiver)
             rows = {row.node: row for row in nodes if row.state != "left"}
             left = frozenset(row.node for row in nodes if row.state == "left")
-            identity = cluster_rows.cluster_identity(connection, receiver)
+            identity = table_rows.cluster_identity(connection, receiver)
             with contextlib.suppress(CorruptionError):
-                table = cluster_rows.current_table(connection, receiver)
+                table = table_rows.current_table(connection, receiver)
                 decoded = decode(table.paper) if table is not None else None
                 return KnownCluster(identity, table.epoch if table is not None else 0, rows, decoded, left)
-            return KnownCluster(identity, cluster_rows.current_epoch(connection, receiver), rows, left=left)
+            return KnownCluster(identity, table_rows.current_epoch(connection, receiver), rows, left=left)
     finally:
         ledger.close()
 

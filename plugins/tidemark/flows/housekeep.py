@@ -19,10 +19,11 @@ from tidemark.flows.cluster_catch_up import remove_everywhere
 from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.known_sites import root_here
 from tidemark.formats.records import SettledPaper, SettledSource, encode_settled, settled_place
-from tidemark.ledger import care_rows, merge_rows
-from tidemark.ledger import events as ledger_events
+from tidemark.ledger import journal
 from tidemark.ledger.leases import Lease, Leases, check_in
-from tidemark.ledger.proof_rows import report
+from tidemark.ledger.receiver import merges as merge_rows
+from tidemark.ledger.receiver import retention as retention_rows
+from tidemark.ledger.sql import report
 from tidemark.load.manifests import landing_folders, read_paper
 from tidemark.load.tidy import clean_landing, sweep_waiting
 from tidemark.progress import Progress, Tick, silent
@@ -87,8 +88,8 @@ def housekeep(app: App, receiver: ReceiverSettings, progress: Progress = silent)
         old = app.clock() - EVENT_DAYS * DAY
         with app.ledger.write() as connection:
             check_in(connection, lease)
-            trimmed, items = care_rows.trim_events(connection, old), care_rows.trim_runs(connection, old)
-            care_rows.trim_file_checks(connection, receiver.name)
+            trimmed, items = retention_rows.trim_events(connection, old), retention_rows.trim_runs(connection, old)
+            retention_rows.trim_file_checks(connection, receiver.name)
     return HousekeepResult(settled, sources, reclaimed, size, landings, trimmed, items, *kept)
 
 
@@ -154,9 +155,9 @@ def _reclaim(work: _Work) -> tuple[int, int]:
     # CRASH WINDOW: bytes gone, rows still retired, which no reader reads: the next round removes nothing and records it.
     with work.app.ledger.write() as connection:
         check_in(connection, work.lease)
-        care_rows.mark_reclaimed(connection, [int(r["file_id"]) for r in rows])
+        retention_rows.mark_reclaimed(connection, [int(r["file_id"]) for r in rows])
         told = [{"site_id": r["site_id"], "path": r["path"] or r["location"], "file_id": int(r["file_id"])} for r in rows]
-        ledger_events.record_many(connection, "file.reclaimed", told)
+        journal.record_many(connection, "file.reclaimed", told)
     return len(rows), sum(int(r["size"]) for r in rows if r["location"] in places)
 
 
@@ -177,5 +178,5 @@ def _clean_landings(work: _Work) -> int:
             cleaned += 1
             with work.app.ledger.write() as connection:
                 check_in(connection, work.lease)
-                ledger_events.record(connection, "landing.cleaned", site_id=folder.site_id, landing=folder.landing)
+                journal.record(connection, "landing.cleaned", site_id=folder.site_id, landing=folder.landing)
     return cleaned

@@ -8,11 +8,12 @@ from dataclasses import replace
 from tidemark.app import App
 from tidemark.errors import DIFFERENCES_FOUND
 from tidemark.flows.load_result import Trouble
-from tidemark.ledger import catalog_rows, iotdb_rows
-from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
-from tidemark.ledger.events import record
-from tidemark.ledger.iotdb_rows import PartitionRow, Target
+from tidemark.ledger.journal import record
 from tidemark.ledger.leases import Lease, check_in
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver import iotdb as iotdb_rows
+from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
+from tidemark.ledger.receiver.iotdb import PartitionRow, Target
 from tidemark.load.iotdb_count import Counted, Extents, count
 from tidemark.load.iotdb_mend import Mender
 from tidemark.load.iotdb_words import Span

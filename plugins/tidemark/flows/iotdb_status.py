@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger import iotdb_rows
-from tidemark.ledger.iotdb_rows import Target
+from tidemark.ledger.receiver import iotdb as iotdb_rows
+from tidemark.ledger.receiver.iotdb import Target
 from tidemark.load.iotdb_address import Server
 from tidemark.proof.explanation import Explanation
 from tidemark.proof.status import TargetStatus

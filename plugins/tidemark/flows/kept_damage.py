@@ -13,11 +13,12 @@ from sqlalchemy.engine import Connection
 from tidemark.app import App
 from tidemark.errors import CorruptionError, NotFoundError, PermanentError
 from tidemark.flows.cluster_cache import places_of
-from tidemark.ledger import catalog_rows, landing_rows
-from tidemark.ledger.catalog_rows import CatalogFile
-from tidemark.ledger.copy_rows import held_somewhere
-from tidemark.ledger.landing_rows import GIVEN_UP, DropRow
-from tidemark.ledger.proof_rows import FileCheck, file_checks
+from tidemark.ledger.cluster.copies import held_somewhere
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver import landings as landing_rows
+from tidemark.ledger.receiver.catalog import CatalogFile
+from tidemark.ledger.receiver.landings import GIVEN_UP, DropRow
+from tidemark.ledger.sql import FileCheck, file_checks
 from tidemark.proof.bytes_check import Recorded, check_files
 from tidemark.settings.model import ReceiverSettings
 

@@ -8,8 +8,8 @@ from sqlalchemy.engine import Connection
 
 from tidemark.app import App
 from tidemark.errors import NotFoundError, UsageError
-from tidemark.ledger.landing_rows import sites as known_sites
-from tidemark.ledger.proof_rows import report
+from tidemark.ledger.receiver.landings import sites as known_sites
+from tidemark.ledger.sql import report
 from tidemark.proof.site_coverage import Site
 from tidemark.settings.model import ReceiverSettings
 

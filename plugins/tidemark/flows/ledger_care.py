@@ -27,11 +27,12 @@ from tidemark.flows.rebuild_receiver import rebuild_receiver
 from tidemark.flows.rebuild_result import Findings, Lost, RebuildResult
 from tidemark.flows.rebuild_schemas import write_schemas
 from tidemark.formats.layout import folder_name
-from tidemark.ledger import audit, events, rebuild_rows
+from tidemark.ledger import journal
 from tidemark.ledger.backup import back_up, copy_rows, used_tables
 from tidemark.ledger.database import Ledger, make_folder
 from tidemark.ledger.leases import Leases, this_process
 from tidemark.ledger.migrations import migrate, schema_version
+from tidemark.ledger.receiver import rebuild as rebuild_rows
 from tidemark.progress import Progress, Tick, silent
 from tidemark.settings.model import ReceiverSettings, Settings
 from tidemark.stores.open import open_store
@@ -190,8 +191,8 @@ def _build(app: App, findings: Findings, progress: Progress) -> None:
         rebuild_rows.put_fences(connection, names, int(app.clock()))
         counts = rebuild_rows.counts(connection)
         told = {**counts, "lost": len(findings.lost), "troubles": len(findings.troubles)}
-        events.record_many(connection, rebuild_rows.REBUILT, [told])
-        audit.record(connection, "ledger rebuild", str(app.settings.path.name), **counts)
+        journal.record_many(connection, rebuild_rows.REBUILT, [told])
+        journal.record_decision(connection, "ledger rebuild", str(app.settings.path.name), **counts)
 
 
 def _build_receiver(app: App, receiver: ReceiverSettings, root: Path, findings: Findings, progress: Progress) -> None:

@@ -8,8 +8,9 @@ from sqlalchemy.engine import Connection
 
 from tidemark.app import App
 from tidemark.errors import CorruptionError, NotFoundError
-from tidemark.ledger import audit, sender_rows
-from tidemark.ledger.sender_rows import HELD, Held
+from tidemark.ledger import journal
+from tidemark.ledger.sender import holds as hold_rows
+from tidemark.ledger.sender.holds import HELD, Held
 from tidemark.settings.model import ReceiverSettings
 
 
@@ -20,7 +21,7 @@ def is_one(held_id: str) -> bool:
 
 def listed(app: App, connection: Connection, receiver: ReceiverSettings) -> list[dict[str, Any]]:
     """What links to this receiver hold, as `quarantine list` shows it."""
-    return [_json(app, row) for row in sender_rows.held(connection) if _goes_to(app, row, receiver)]
+    return [_json(app, row) for row in hold_rows.held(connection) if _goes_to(app, row, receiver)]
 
 
 def decide(app: App, receiver: ReceiverSettings, held_id: str, state: str) -> dict[str, Any]:
@@ -29,7 +30,7 @@ def decide(app: App, receiver: ReceiverSettings, held_id: str, state: str) -> di
     A decision that was made is not made again. Raises NotFoundError where no link to this receiver holds it.
     """
     with app.ledger.write() as connection:
-        row = sender_rows.held_as(connection, int(held_id[1:]))
+        row = hold_rows.held_as(connection, int(held_id[1:]))
         if row is None or row.state not in (HELD, state) or not _goes_to(app, row, receiver):
             other = f": it is {row.state}" if row is not None and row.state != HELD else ""
             raise NotFoundError(
@@ -38,9 +39,9 @@ def decide(app: App, receiver: ReceiverSettings, held_id: str, state: str) -> di
                 subject=held_id,
             )
         if row.state == HELD:
-            sender_rows.decide(connection, row.quarantine_id, state)
+            hold_rows.decide(connection, row.quarantine_id, state)
             verb = "quarantine release" if state == "released" else "quarantine drop"
-            audit.record(connection, verb, row.path, id=row.name, link=row.link, reason=row.reason)
+            journal.record_decision(connection, verb, row.path, id=row.name, link=row.link, reason=row.reason)
     told = {"id": row.name, "path": row.path, "outcome": state}
     return told | ({"next": f"./tidemark sync {row.link}"} if state == "released" else {})
 

@@ -20,10 +20,21 @@ from tidemark.flows.cluster_cache import fetcher, recall
 from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.iotdb_counting import count_open
 from tidemark.flows.load_result import IotdbResult, LoadResult, Trouble
-from tidemark.ledger import catalog_rows, iotdb_rows, landing_rows, owner_rows
-from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
-from tidemark.ledger.iotdb_rows import Target
 from tidemark.ledger.leases import Lease, Leases
+from tidemark.ledger.receiver import (
+    catalog as catalog_rows,
+)
+from tidemark.ledger.receiver import (
+    iotdb as iotdb_rows,
+)
+from tidemark.ledger.receiver import (
+    landings as landing_rows,
+)
+from tidemark.ledger.receiver import (
+    refusals as refusal_rows,
+)
+from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
+from tidemark.ledger.receiver.iotdb import Target
 from tidemark.load.iotdb_address import Server
 from tidemark.load.iotdb_give import Done, Giver
 from tidemark.load.iotdb_mend import Mender
@@ -209,7 +220,7 @@ class _Work:
             files = [file for file in files if file.partition_from <= last and file.partition_to >= first]
             held = catalog_rows.devices_of_files(connection, [file.file_id for file in files])
             names = {device.device for devices in held.values() for device in devices}
-            known = owner_rows.owners_of(connection, self.receiver.name, names)
+            known = refusal_rows.owners_of(connection, self.receiver.name, names)
         owners = {name: row.site_id for name, row in known.items()}
         return {seen.layers[-1].name: seen for seen in seen_devices(files, held, owners, {})}
 

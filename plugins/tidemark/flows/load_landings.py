@@ -28,10 +28,10 @@ from tidemark.flows.taking import called_as_landed, is_ours, leave, sweep_taken,
 from tidemark.formats.answered import altered, kept_manifest, landing_sign, read_landed, same_answer
 from tidemark.formats.landing import Receipt, Resend, encode
 from tidemark.formats.layout import RECEIPT
-from tidemark.ledger import landing_rows
-from tidemark.ledger.events import record, record_many
-from tidemark.ledger.landing_rows import SiteRow
+from tidemark.ledger.journal import record, record_many
 from tidemark.ledger.leases import Leases, check_in
+from tidemark.ledger.receiver import landings as landing_rows
+from tidemark.ledger.receiver.landings import SiteRow
 from tidemark.load import schema
 from tidemark.load.admit import Admission, Origin
 from tidemark.load.landing_record import drops_told, record_landing

@@ -22,11 +22,11 @@ from tidemark.flows.cluster_nodes import Cluster
 from tidemark.flows.load_result import Tally, Trouble
 from tidemark.formats.landing import Manifest
 from tidemark.formats.layout import RECEIPT
-from tidemark.ledger import landing_rows
-from tidemark.ledger.catalog_rows import CatalogFile
-from tidemark.ledger.events import record
-from tidemark.ledger.landing_rows import LandingRow
+from tidemark.ledger.journal import record
 from tidemark.ledger.leases import Lease, check_in
+from tidemark.ledger.receiver import landings as landing_rows
+from tidemark.ledger.receiver.catalog import CatalogFile
+from tidemark.ledger.receiver.landings import LandingRow
 from tidemark.load.admit import Origin
 from tidemark.load.manifests import Folder, Paper
 from tidemark.progress import Progress

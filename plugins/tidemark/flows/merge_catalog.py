@@ -33,10 +33,21 @@ from tidemark.flows.merge_leases import STAGING, MergeLeases, Place
 from tidemark.flows.merge_result import MergeResult, Tally
 from tidemark.formats.json_stream import parse_json
 from tidemark.formats.layout import UNITS_PER_MS, folder_name
-from tidemark.ledger import catalog_rows, landing_rows, merge_rows, standing_rows
 from tidemark.ledger.leases import Lease, check_in
-from tidemark.ledger.merge_rows import Kept
-from tidemark.ledger.proof_rows import forget_file_checks
+from tidemark.ledger.receiver import (
+    catalog as catalog_rows,
+)
+from tidemark.ledger.receiver import (
+    landings as landing_rows,
+)
+from tidemark.ledger.receiver import (
+    merges as merge_rows,
+)
+from tidemark.ledger.receiver import (
+    settled as settled_rows,
+)
+from tidemark.ledger.receiver.merges import Kept
+from tidemark.ledger.sql import forget_file_checks
 from tidemark.load.merge_outputs import outputs_of
 from tidemark.load.merge_plan import Group, Plan, Unit, plan_merge, portions_of, tasks_of
 from tidemark.load.merge_task import MergeOutcome, MergeTask
@@ -202,7 +213,7 @@ def _plan(work: _Work) -> Plan:
     with work.app.ledger.read() as connection:
         files = merge_rows.units(connection, work.receiver.name, work.database)
         devices = catalog_rows.devices_of_files(connection, [file.file_id for file in files])
-        to_go = standing_rows.waiting(connection, work.receiver.name)
+        to_go = settled_rows.waiting(connection, work.receiver.name)
         tried = set(merge_rows.kept_groups(connection, work.receiver.name)) | work.tally.given_up
     units = (Unit(file, devices.get(file.file_id, ())) for file in files)
     return plan_merge(units, tried, work.partition, to_go, cut=work.cluster is not None)

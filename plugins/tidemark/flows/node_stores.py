@@ -15,7 +15,7 @@ from tidemark.app import App
 from tidemark.cluster.node_folder import NodeFolder
 from tidemark.cluster.ring import identifier_of
 from tidemark.errors import NotFoundError, UnreachableError, UsageError
-from tidemark.ledger.cluster_rows import NodeRow
+from tidemark.ledger.cluster.tables import NodeRow
 from tidemark.settings import values
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.protocol import Store, StoreAddress, without_password

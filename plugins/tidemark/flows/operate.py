@@ -32,11 +32,14 @@ from tidemark.flows.replay import Bench, ask, replay_refused, take, try_again
 from tidemark.flows.taking import leave
 from tidemark.formats.landing import Answer, Resend
 from tidemark.formats.records import APPROVE, GIVE_UP, TRANSFER, DecidedPaper, decided_place, encode_decided
-from tidemark.ledger import audit, landing_rows, link_rows, owner_rows, run_rows, trouble_rows
-from tidemark.ledger.events import record
+from tidemark.ledger import journal
+from tidemark.ledger.journal import record
 from tidemark.ledger.leases import Leases, check_in
-from tidemark.ledger.owner_rows import OwnerRow
-from tidemark.ledger.trouble_rows import QuarantineRow
+from tidemark.ledger.receiver import landings as landing_rows
+from tidemark.ledger.receiver import refusals as refusal_rows
+from tidemark.ledger.receiver.refusals import OwnerRow, QuarantineRow
+from tidemark.ledger.sender import links as link_rows
+from tidemark.ledger.sender import runs as run_rows
 from tidemark.load.admit import Hold
 from tidemark.load.approved import give_up_kept, leave_approved
 from tidemark.load.place import put
@@ -62,7 +65,7 @@ class Decision:
 def quarantine_list(app: App, receiver: ReceiverSettings) -> Decision:
     """Every file that is held, with its ID and reason, and kept ones whose bytes rotted."""
     with app.ledger.read() as connection:
-        held = trouble_rows.quarantined(connection, receiver.name)
+        held = refusal_rows.quarantined(connection, receiver.name)
         names = {s.site_id: s.name for s in landing_rows.sites(connection).values()}
         distrusted = link_quarantine.listed(app, connection, receiver)
         rotten = kept_damage.listed(app, connection, receiver, names)
@@ -108,8 +111,8 @@ def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engin
         def tell(connection: Connection) -> tuple[Answer, ...]:
             check_in(connection, bench.lease)
             answers = take(connection, origin, admission, app.clock(), shown)
-            trouble_rows.end_quarantine(connection, quarantine_id, "superseded" if admission.known else "released")
-            audit.record(connection, "quarantine release", row.path, id=quarantine_id, site=row.site_id)
+            refusal_rows.end_quarantine(connection, quarantine_id, "superseded" if admission.known else "released")
+            journal.record_decision(connection, "quarantine release", row.path, id=quarantine_id, site=row.site_id)
             place = {"site_id": row.site_id, "landing": row.landing, "path": row.path}
             record(connection, "file.replayed", **place, why=f"released from quarantine {quarantine_id}")
             return answers
@@ -147,8 +150,10 @@ def quarantine_drop(app: App, receiver: ReceiverSettings, held_id: str) -> Decis
         _put_paper(bench, GIVE_UP, row.path, site=row.site_id, generation=row.generation)
         with changing(app, receiver.name, bench.store) as connection:
             check_in(connection, bench.lease)
-            trouble_rows.end_quarantine(connection, quarantine_id, "dropped")
-            audit.record(connection, "quarantine drop", row.path, id=quarantine_id, site=row.site_id, reason=row.reason)
+            refusal_rows.end_quarantine(connection, quarantine_id, "dropped")
+            journal.record_decision(
+                connection, "quarantine drop", row.path, id=quarantine_id, site=row.site_id, reason=row.reason
+            )
         # CRASH WINDOW: given up, bytes still there: the next load removes them.
         sweep_waiting(app.ledger, bench.store, row.receiver, bench.lease)
     return Decision({"id": quarantine_id, "path": row.path})
@@ -163,15 +168,15 @@ def _give_up_kept(app: App, receiver: ReceiverSettings, held_id: str) -> Decisio
             with changing(app, receiver.name, bench.store) as connection:
                 check_in(connection, bench.lease)
                 give_up_kept(connection, receiver.name, drop, why, at, row.site_id)
-                audit.record(connection, "quarantine drop", row.path, id=held_id, site=row.site_id, reason=why)
+                journal.record_decision(connection, "quarantine drop", row.path, id=held_id, site=row.site_id, reason=why)
     return Decision({"id": held_id, "path": row.path})
 
 
 def owners_list(app: App, receiver: ReceiverSettings) -> Decision:
     """Every device with its owner, and the refused files that wait."""
     with app.ledger.read() as connection:
-        owners = owner_rows.all_owners(connection, receiver.name)
-        refused = owner_rows.refusals(connection, receiver.name)
+        owners = refusal_rows.all_owners(connection, receiver.name)
+        refused = refusal_rows.refusals(connection, receiver.name)
         names = {s.site_id: s.name for s in landing_rows.sites(connection).values()}
     return Decision(
         {
@@ -199,7 +204,7 @@ def owners_transfer(app: App, receiver: ReceiverSettings, device: str, to: str, 
         raise UsageError("owners transfer needs --to SITE", subject=device)
     with _bench(app, receiver, engine) as bench:
         with app.ledger.read() as connection:
-            before = owner_rows.owners_of(connection, receiver.name, [device]).get(device)
+            before = refusal_rows.owners_of(connection, receiver.name, [device]).get(device)
         if before is None:
             raise NotFoundError(
                 f"nobody owns a device named {device!r} at {receiver.name}", hint="./tidemark owners list", subject=device
@@ -209,13 +214,13 @@ def owners_transfer(app: App, receiver: ReceiverSettings, device: str, to: str, 
             # CRASH WINDOW: on paper, not recorded: the command run again, or a rebuilt ledger, does it.
             with changing(app, receiver.name, bench.store) as connection:
                 check_in(connection, bench.lease)
-                owner_rows.put_owners(connection, receiver.name, [OwnerRow(device, site_id, at, before.landing)])
-                audit.record(connection, "owners transfer", device, source=before.site_id, target=site_id)
+                refusal_rows.put_owners(connection, receiver.name, [OwnerRow(device, site_id, at, before.landing)])
+                journal.record_decision(connection, "owners transfer", device, source=before.site_id, target=site_id)
                 record(connection, "device.transferred", site_id=site_id, path=device, source=before.site_id)
         # CRASH WINDOW: transferred, refused files not replayed: every load replays what became loadable.
         loaded = replay_refused(bench).loaded
         with app.ledger.read() as connection:
-            left = owner_rows.refusals(connection, receiver.name, site_id=site_id)
+            left = refusal_rows.refusals(connection, receiver.name, site_id=site_id)
     return Decision(
         {
             "device": device,
@@ -235,15 +240,15 @@ def approve(app: App, run_id: str) -> Decision:
         if link is not None and link.guard_run == run_id:
             if link.approved_run != run_id:
                 link_rows.set_link(connection, link.link, approved_run=run_id)
-                audit.record(connection, "approve", run_id, link=link.link, guard=link.guard)
-                record(connection, "guard.approved", link=link.link, run_id=run_id, who=audit.who())
+                journal.record_decision(connection, "approve", run_id, link=link.link, guard=link.guard)
+                record(connection, "guard.approved", link=link.link, run_id=run_id, who=journal.who())
             return Decision({"run": run_id, "link": link.link, "approved": link.guard or ""})
     paths = [path for name in app.settings.receivers for path in _approve_at(app, app.receiver(name), run_id)]
     if paths:
         return Decision({"run": run_id, "approved": paths})
     with app.ledger.read() as connection:
         landings = [row for name in app.settings.receivers for row in landing_rows.landings(connection, name).values()]
-        approved = audit.decided(connection, "approve", run_id)
+        approved = journal.decided(connection, "approve", run_id)
     known = any(row.run_id == run_id for row in landings)
     if run is None and not known:
         raise NotFoundError(f"no run named {run_id!r} has drops that wait", hint="./tidemark status", subject=run_id)
@@ -279,7 +284,7 @@ def _approve_at(app: App, receiver: ReceiverSettings, run_id: str) -> list[str]:
                 again = [Resend(one.path, one.generation, one.reason) for one in late.again]
                 for link in _links(app, receiver, site_id):  # links of another ledger read it in the next receipt
                     receipts.send_again(connection, link, run_id, again)
-            audit.record(connection, "approve", run_id, receiver=receiver.name, paths=paths)
+            journal.record_decision(connection, "approve", run_id, receiver=receiver.name, paths=paths)
     return paths
 
 
@@ -291,7 +296,7 @@ def _links(app: App, receiver: ReceiverSettings, site_id: str) -> list[str]:
 
 def _put_paper(bench: Bench, action: str, subject: str, **detail: Any) -> float:
     """The decision on paper at the receiver, for a ledger that is lost one day; returns its time."""
-    paper = DecidedPaper(bench.app.clock(), audit.who(), action, subject, detail)
+    paper = DecidedPaper(bench.app.clock(), journal.who(), action, subject, detail)
     bench.store.publish(decided_place(paper), encode_decided(paper))
     return paper.at
 
@@ -312,7 +317,7 @@ def _bench(app: App, receiver: ReceiverSettings, engine: str = "auto") -> Iterat
 def _require_loaded(app: App, row: QuarantineRow) -> None:
     """What was released before may have been refused then, and be refused still."""
     with app.ledger.read() as connection:
-        refused = owner_rows.refusals(connection, row.receiver, site_id=row.site_id)
+        refused = refusal_rows.refusals(connection, row.receiver, site_id=row.site_id)
     for one in refused:
         if (one.path, one.generation) == (row.path, row.generation):
             reason = f"{one.path}: {one.device} belongs to another site"
@@ -324,7 +329,7 @@ def _held(app: App, receiver: ReceiverSettings, held_id: str, *done: str) -> Qua
     row = None
     if held_id.isdecimal() and len(held_id) < 19:  # what a 64-bit key can be
         with app.ledger.read() as connection:
-            row = trouble_rows.quarantine_of(connection, int(held_id))
+            row = refusal_rows.quarantine_of(connection, int(held_id))
     if row is None or row.state not in ("held", *done) or row.receiver != receiver.name:
         state = f": it is {row.state}" if row is not None and row.state != "held" else ""
         raise NotFoundError(

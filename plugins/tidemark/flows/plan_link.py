@@ -10,8 +10,10 @@ from tidemark.app import App
 from tidemark.errors import UsageError
 from tidemark.flows.sync_opening import require_same_ends
 from tidemark.formats.json_stream import parse_json
-from tidemark.ledger import link_rows, owner_rows, run_rows
-from tidemark.ledger.run_rows import DROP, MODS, SEND, SUPERSEDE, item_bytes
+from tidemark.ledger.receiver import refusals as refusal_rows
+from tidemark.ledger.sender import links as link_rows
+from tidemark.ledger.sender import runs as run_rows
+from tidemark.ledger.sender.runs import DROP, MODS, SEND, SUPERSEDE, item_bytes
 from tidemark.settings.model import LinkSettings
 from tidemark.sync.choice import Selection
 from tidemark.sync.schema import Piece, plan_pieces
@@ -106,6 +108,6 @@ def _conflicts(app: App, link: LinkSettings, selection: Selection) -> tuple[tupl
     sending = {i.path for i in selection.items if i.action == SEND}
     devices = {d: path for path, extent in selection.extents.items() if path in sending for d, _, _ in extent}
     with app.ledger.read() as connection:
-        owners = owner_rows.owners_of(connection, link.receiver, sorted(devices))
+        owners = refusal_rows.owners_of(connection, link.receiver, sorted(devices))
     mine = app.site(link.site).id
     return tuple((devices[d], d, row.site_id) for d, row in sorted(owners.items()) if row.site_id != mine)

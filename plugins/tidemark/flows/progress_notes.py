@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from tidemark.errors import TidemarkError
 from tidemark.ledger.database import Ledger
-from tidemark.ledger.progress_rows import put_progress
+from tidemark.ledger.sender.runs import put_progress
 from tidemark.progress import Pace, Progress, Tick
 from tidemark.visible_log import VisibleLog
 

@@ -13,11 +13,11 @@ from tidemark.app import App
 from tidemark.errors import NotFoundError, TidemarkError
 from tidemark.flows.iotdb_status import at_targets, target_status
 from tidemark.flows.known_sites import root_here, site_names, sites_of
-from tidemark.ledger.copy_rows import held_somewhere
+from tidemark.ledger.bandwidth import SharedLine
+from tidemark.ledger.cluster.copies import held_somewhere
 from tidemark.ledger.database import now
 from tidemark.ledger.leases import is_alive, lease_clock
-from tidemark.ledger.line_places import SharedLine
-from tidemark.ledger.proof_rows import file_checks, put_file_checks, report
+from tidemark.ledger.sql import file_checks, put_file_checks, report
 from tidemark.progress import Progress, silent
 from tidemark.proof.as_of import as_of, judged
 from tidemark.proof.bytes_check import Recorded, check_files

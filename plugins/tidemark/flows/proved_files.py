@@ -13,11 +13,11 @@ from tidemark.app import App
 from tidemark.errors import CorruptionError
 from tidemark.flows.cluster_cache import places_of
 from tidemark.flows.known_sites import site_names
-from tidemark.ledger import events
-from tidemark.ledger.catalog_rows import CatalogFile
-from tidemark.ledger.copy_rows import held_somewhere
+from tidemark.ledger import journal
+from tidemark.ledger.cluster.copies import held_somewhere
 from tidemark.ledger.database import now
-from tidemark.ledger.proof_rows import file_checks, put_file_checks
+from tidemark.ledger.receiver.catalog import CatalogFile
+from tidemark.ledger.sql import file_checks, put_file_checks
 from tidemark.progress import Progress, Tick, silent
 from tidemark.proof.bytes_check import Recorded, check_files, look_at
 from tidemark.settings.model import ReceiverSettings
@@ -59,7 +59,7 @@ def require_proved(
         if checked.fresh or wrong:
             with app.ledger.write() as connection:
                 put_file_checks(connection, receiver.name, checked.fresh, now(connection))
-                events.record_many(connection, "verify.difference", [_event(owner[at], why) for at, why in wrong.items()])
+                journal.record_many(connection, "verify.difference", [_event(owner[at], why) for at, why in wrong.items()])
             progress(Tick("prove", done=first + checked.files, total=len(wanted)))
         if wrong:
             break

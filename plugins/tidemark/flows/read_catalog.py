@@ -23,8 +23,10 @@ from tidemark.flows.cluster_feed import Feed, feeding, through
 from tidemark.flows.cluster_nodes import opened
 from tidemark.flows.point_files import PointFile, check_ending
 from tidemark.flows.proved_files import require_proved
-from tidemark.ledger import catalog_rows, landing_rows, owner_rows
-from tidemark.ledger.catalog_rows import CatalogDevice
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver import landings as landing_rows
+from tidemark.ledger.receiver import refusals as refusal_rows
+from tidemark.ledger.receiver.catalog import CatalogDevice
 from tidemark.load.view import CatalogReader, Layer, SeenDevice, kept_times, points, seen_devices
 from tidemark.progress import Progress, Tick, silent
 from tidemark.settings.model import ReceiverSettings
@@ -128,7 +130,7 @@ def read(app: App, receiver: ReceiverSettings, query: Query, out: Path, progress
         files = catalog_rows.visible_files(connection, receiver.name, site_id)
         files = [file for file in files if not (query.live_only and file.kept)]
         held = catalog_rows.devices_of_files(connection, [file.file_id for file in files])
-        owners = {row.device: row.site_id for row in owner_rows.all_owners(connection, receiver.name)}
+        owners = {row.device: row.site_id for row in refusal_rows.all_owners(connection, receiver.name)}
         widths = catalog_rows.table_widths(connection, receiver.name)
         sites = landing_rows.sites(connection)
     bounds = _Bounds(

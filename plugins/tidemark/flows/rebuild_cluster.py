@@ -20,11 +20,15 @@ from tidemark.cluster.partition_table import PartitionTable
 from tidemark.cluster.routing import home_slot, wanted_copies
 from tidemark.cluster.slot_states import SlotState
 from tidemark.flows.rebuild_nodes import Survivors, named_digest
-from tidemark.ledger import catalog_rows, cluster_rows, copy_rows, move_rows, rebuild_rows
-from tidemark.ledger.catalog_rows import CatalogFile
-from tidemark.ledger.cluster_rows import ChangeRow, TableRow
-from tidemark.ledger.copy_rows import CopyRow
-from tidemark.ledger.move_rows import MoveRow
+from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.cluster import moves as move_rows
+from tidemark.ledger.cluster import tables as table_rows
+from tidemark.ledger.cluster.copies import CopyRow
+from tidemark.ledger.cluster.moves import MoveRow
+from tidemark.ledger.cluster.tables import ChangeRow, TableRow
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver import rebuild as rebuild_rows
+from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.progress import Progress, Tick
 from tidemark.settings.model import ReceiverSettings
 
@@ -128,17 +132,17 @@ def _write(
     table, paper = newest
     moving = bool(table.moving) and (bool(placed.lacking) or placed.extra)
     leaving = [name for name in sorted(nodes.rows) if name not in table.ring]
-    cluster_rows.restore_table(connection, TableRow(receiver, table.epoch, paper, nodes.identity, at))
+    table_rows.restore_table(connection, TableRow(receiver, table.epoch, paper, nodes.identity, at))
     for name, row in nodes.rows.items():
         state = "serving" if name in table.ring else "leaving" if moving else "left"
         epoch = nodes.papers[name][0] if name in nodes.papers else 0
-        cluster_rows.put_node(connection, replace(row, state=state, epoch=epoch, at=at))
+        table_rows.put_node(connection, replace(row, state=state, epoch=epoch, at=at))
     copy_rows.put_copies(connection, placed.copies)
-    cluster_rows.put_change(connection, ChangeRow(nodes.identity, receiver, "init", "", 0, _WHO, at, "done", at))
+    table_rows.put_change(connection, ChangeRow(nodes.identity, receiver, "init", "", 0, _WHO, at, "done", at))
     if moving:
         kind, name = ("remove", leaving[0]) if leaving else ("rebalance", "")
         change = ChangeRow(f"rebuilt-{uuid.uuid4().hex[:12]}", receiver, kind, name, table.epoch - 1, _WHO, at, "migrating")
-        cluster_rows.put_change(connection, change)
+        table_rows.put_change(connection, change)
         _move_again(connection, receiver, table, at)
     else:
         for name in leaving:

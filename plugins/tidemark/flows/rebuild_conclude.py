@@ -12,8 +12,9 @@ from tidemark.app import App
 from tidemark.flows.rebuild_papers import Books
 from tidemark.flows.rebuild_result import Findings, Lost
 from tidemark.formats.layout import MERGED
-from tidemark.ledger import catalog_rows, rebuild_rows
-from tidemark.ledger.catalog_rows import CatalogFile
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver import rebuild as rebuild_rows
+from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.load.recall import Traces
 from tidemark.settings.model import ReceiverSettings
 

@@ -9,7 +9,8 @@ from sqlalchemy.engine import Connection
 
 from tidemark.flows.replay import take
 from tidemark.formats.landing import Answer
-from tidemark.ledger import landing_rows, owner_rows
+from tidemark.ledger.receiver import landings as landing_rows
+from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.load.admit import Admission, Origin
 from tidemark.load.commit import known_before
 from tidemark.load.recall import Answered, Traces, recall, taken_later
@@ -39,7 +40,7 @@ class Late:
         """Load those whose device belongs to their own site now; `whoever` owns it, where no paper tells of the handing
         over. `at` in seconds since 1970."""
         devices = [one.answer.device for _, one in self.waiting.values()]
-        owners = owner_rows.owners_of(connection, receiver.name, devices)
+        owners = refusal_rows.owners_of(connection, receiver.name, devices)
         for (site_id, path), (origin, one) in list(self.waiting.items()):
             owner = owners.get(one.answer.device)
             if whoever or (owner is not None and owner.site_id == site_id):
@@ -51,7 +52,7 @@ def _load(connection: Connection, origin: Origin, one: Answered, traces: Traces,
     path, generation = one.file.path, one.file.generation
     refused = [
         row.refusal_id
-        for row in owner_rows.refusals(connection, origin.receiver, site_id=origin.site_id)
+        for row in refusal_rows.refusals(connection, origin.receiver, site_id=origin.site_id)
         if (row.path, row.generation) == (path, generation)
     ]
     devices = {device.device for device in one.facts.devices} if one.facts else set()
@@ -59,4 +60,4 @@ def _load(connection: Connection, origin: Origin, one: Answered, traces: Traces,
     extents = landing_rows.extents_of(connection, origin.receiver, origin.site_id, [path])
     take(connection, origin, recall(origin, [one], known, extents, traces, at), at)
     for refusal_id in refused:
-        owner_rows.end_refusal(connection, refusal_id, "replayed")
+        refusal_rows.end_refusal(connection, refusal_id, "replayed")

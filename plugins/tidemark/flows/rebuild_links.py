@@ -13,9 +13,10 @@ from tidemark.errors import CorruptionError
 from tidemark.flows.rebuild_result import Findings
 from tidemark.formats.landing import Manifest, Receipt, decode_manifest, decode_receipt
 from tidemark.formats.layout import MANIFEST, RECEIPT, landing_folder, schema_location
-from tidemark.ledger import link_rows, run_rows, schema_position_rows, sender_rows
-from tidemark.ledger.link_rows import Seen
-from tidemark.ledger.schema_position_rows import SchemaPosition
+from tidemark.ledger.sender import holds as hold_rows
+from tidemark.ledger.sender import links as link_rows
+from tidemark.ledger.sender import runs as run_rows
+from tidemark.ledger.sender.links import SchemaPosition, Seen
 from tidemark.progress import Progress, Tick
 from tidemark.settings.model import LinkSettings, SiteSettings
 from tidemark.stores.listing import classify_files
@@ -50,7 +51,7 @@ def rebuild_link(app: App, link: LinkSettings, findings: Findings, progress: Pro
         with app.ledger.write() as connection:
             link_rows.put_site(connection, site.id, site.name, site.time_unit, site.partition_interval_ms)
             _write_files(connection, link.name, recalled, adopted)
-            schema_position_rows.put_schema_positions(connection, link.name, positions)
+            link_rows.put_schema_positions(connection, link.name, positions)
             _write_runs(connection, link, site.id, recalled, read.newest)
         _settle_open(app, store, link, site.id, recalled, read.open, findings)
 
@@ -157,8 +158,8 @@ def _write_files(connection: Connection, link: str, recalled: Recalled, adopted:
     link_rows.mark_gone(connection, link, recalled.gone & recalled.acked.keys())
     link_rows.mark_held(connection, link, recalled.held & recalled.acked.keys())
     link_rows.put_extents(connection, link, recalled.extents)
-    weak = [sender_rows.Sent(path, generation, False, True) for path, generation in recalled.unverified.items()]
-    sender_rows.note_sent(connection, link, weak)
+    weak = [hold_rows.Sent(path, generation, False, True) for path, generation in recalled.unverified.items()]
+    hold_rows.note_sent(connection, link, weak)
 
 
 def _write_runs(

@@ -22,7 +22,7 @@ from tidemark.errors import CorruptionError, DiskFullError, PermanentError, Unre
 from tidemark.flows.cluster_nodes import cluster_settings
 from tidemark.flows.node_stores import NodeStores, node_row, unreachable
 from tidemark.flows.rebuild_result import Findings
-from tidemark.ledger.cluster_rows import NodeRow
+from tidemark.ledger.cluster.tables import NodeRow
 from tidemark.progress import Progress, Tick
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.listing import all_files

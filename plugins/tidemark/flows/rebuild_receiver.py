@@ -24,9 +24,10 @@ from tidemark.flows.rebuild_replay import replay_decision, replay_settled
 from tidemark.flows.rebuild_result import Findings, Lost
 from tidemark.formats.landing import Answer, Manifest, Receipt, encode
 from tidemark.formats.layout import FOLDERS
-from tidemark.ledger import landing_rows, owner_rows
-from tidemark.ledger.landing_rows import LandingRow, SiteRow
-from tidemark.ledger.owner_rows import OwnerRow
+from tidemark.ledger.receiver import landings as landing_rows
+from tidemark.ledger.receiver import refusals as refusal_rows
+from tidemark.ledger.receiver.landings import LandingRow, SiteRow
+from tidemark.ledger.receiver.refusals import OwnerRow
 from tidemark.load import schema
 from tidemark.load.admit import Origin
 from tidemark.load.check import KeptTask
@@ -203,7 +204,7 @@ def _replay_landing(work: _Work, landed: _Landed, at: float) -> None:
         found = find_survivors(work.app, work.root, asked)
         record_landing(connection, origin, manifest, admission, logs, at, found)
         owners = [OwnerRow(device, manifest.site_id, at, manifest.landing) for device in claimed or ()]
-        owner_rows.put_owners(connection, receiver.name, owners)
+        refusal_rows.put_owners(connection, receiver.name, owners)
         if landed.kept:
             work.late.remember(origin, landed.files, admission, work.traces)
         row = _row(work, manifest.landing, manifest.site_id, at)

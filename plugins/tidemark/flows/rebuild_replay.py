@@ -7,10 +7,24 @@ from collections.abc import Collection, Mapping, Sequence
 from sqlalchemy.engine import Connection
 
 from tidemark.formats.records import ADOPTED, APPROVE, GIVE_UP, TRANSFER, DecidedPaper, SettledPaper
-from tidemark.ledger import catalog_rows, landing_rows, merge_rows, owner_rows, rebuild_rows, trouble_rows
-from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
-from tidemark.ledger.merge_rows import Account, MergedFile
-from tidemark.ledger.owner_rows import OwnerRow
+from tidemark.ledger.receiver import (
+    catalog as catalog_rows,
+)
+from tidemark.ledger.receiver import (
+    landings as landing_rows,
+)
+from tidemark.ledger.receiver import (
+    merges as merge_rows,
+)
+from tidemark.ledger.receiver import (
+    rebuild as rebuild_rows,
+)
+from tidemark.ledger.receiver import (
+    refusals as refusal_rows,
+)
+from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
+from tidemark.ledger.receiver.merges import Account, MergedFile
+from tidemark.ledger.receiver.refusals import OwnerRow
 from tidemark.load import schema
 from tidemark.load.approved import give_up_kept, leave_approved
 from tidemark.load.recall import Traces
@@ -24,13 +38,13 @@ def replay_decision(connection: Connection, receiver: str, paper: DecidedPaper) 
     """Its effect as far as there is still something to decide, and its line in the audit table."""
     detail = paper.detail
     if paper.action == TRANSFER:
-        before = owner_rows.owners_of(connection, receiver, [paper.subject]).get(paper.subject)
+        before = refusal_rows.owners_of(connection, receiver, [paper.subject]).get(paper.subject)
         landing = before.landing if before else ""
-        owner_rows.put_owners(connection, receiver, [OwnerRow(paper.subject, detail["to"], paper.at, landing)])
+        refusal_rows.put_owners(connection, receiver, [OwnerRow(paper.subject, detail["to"], paper.at, landing)])
     elif paper.action == ADOPTED:
-        taken = owner_rows.owners_of(connection, receiver, detail["owners"])
+        taken = refusal_rows.owners_of(connection, receiver, detail["owners"])
         rows = [OwnerRow(d, site, paper.at, "adopted") for d, site in sorted(detail["owners"].items()) if d not in taken]
-        owner_rows.put_owners(connection, receiver, rows)
+        refusal_rows.put_owners(connection, receiver, rows)
     elif paper.action == APPROVE:
         for site_id, drops in detail["drops"].items():
             named = {(path, generation) for path, generation in drops}
@@ -38,9 +52,9 @@ def replay_decision(connection: Connection, receiver: str, paper: DecidedPaper) 
             due = [drop for drop in waiting if (drop.path, drop.generation) in named]
             leave_approved(connection, receiver, site_id, due, paper.at)
     elif paper.action == GIVE_UP:
-        for held in trouble_rows.held_of_path(connection, receiver, detail["site"], paper.subject):
+        for held in refusal_rows.held_of_path(connection, receiver, detail["site"], paper.subject):
             if held.generation == detail["generation"]:
-                trouble_rows.end_quarantine(connection, held.quarantine_id, "dropped")
+                refusal_rows.end_quarantine(connection, held.quarantine_id, "dropped")
         gone = landing_rows.drops_of_paths(connection, receiver, detail["site"], [paper.subject]).get(paper.subject)
         if gone is not None and gone.generation >= detail["generation"]:
             give_up_kept(connection, receiver, gone, "its bytes had rotted", paper.at, detail["site"])
@@ -83,9 +97,9 @@ def replay_settled(
 
 def _own(connection: Connection, receiver: str, paper: SettledPaper, devices: Collection[str]) -> None:
     """Devices that nobody has, of a merged file whose sources are gone: they are its site's."""
-    taken = owner_rows.owners_of(connection, receiver, devices)
+    taken = refusal_rows.owners_of(connection, receiver, devices)
     rows = [OwnerRow(d, paper.site_id, paper.merged, "") for d in sorted(devices) if d not in taken]
-    owner_rows.put_owners(connection, receiver, rows)
+    refusal_rows.put_owners(connection, receiver, rows)
 
 
 def _sources(connection: Connection, receiver: str, paper: SettledPaper) -> list[CatalogFile]:

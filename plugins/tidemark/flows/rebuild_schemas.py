@@ -12,8 +12,8 @@ from tidemark.app import App
 from tidemark.cluster.schema_paper import decode
 from tidemark.errors import CorruptionError, SchemaTooNewError
 from tidemark.flows.rebuild_nodes import Survivors
-from tidemark.ledger import schema_rows
-from tidemark.ledger.schema_rows import SeriesRow
+from tidemark.ledger.receiver import schemas as schema_rows
+from tidemark.ledger.receiver.schemas import SeriesRow
 from tidemark.load.schema import write_unknown
 from tidemark.settings.model import ReceiverSettings
 

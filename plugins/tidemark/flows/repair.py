@@ -16,9 +16,12 @@ from tidemark.app import App
 from tidemark.errors import SourceVanishedError
 from tidemark.formats.answered import kept_manifest, kept_receipt, read_landed
 from tidemark.formats.layout import MANIFEST, RECEIPT, landing_folder
-from tidemark.ledger import audit, catalog_rows, events, link_rows, merge_rows
+from tidemark.ledger import journal
 from tidemark.ledger.leases import Lease, check_in
-from tidemark.ledger.proof_rows import forget_file_checks, report
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver import merges as merge_rows
+from tidemark.ledger.sender import links as link_rows
+from tidemark.ledger.sql import forget_file_checks, report
 from tidemark.proof.bytes_check import Recorded
 from tidemark.proof.source_check import SourceChecked
 from tidemark.settings.model import ReceiverSettings
@@ -61,7 +64,7 @@ class Repairs:
             check_in(connection, self._lease)
             forget_file_checks(connection, self._receiver.name, [damage.record.location])
             merge_rows.judge_anew(connection, self._receiver.name, [damage.file_id])
-            audit.record(connection, "verify repair", damage.path, fetched=damage.record.location)
+            journal.record_decision(connection, "verify repair", damage.path, fetched=damage.record.location)
         return "fetched again from the site"
 
     def put_papers_back(self, root: Path, site_id: str, landing: str) -> str:
@@ -74,7 +77,9 @@ class Repairs:
                     store.publish(f"{landing_folder(site_id, landing)}/{name}", data)
         with self._app.ledger.write() as connection:
             check_in(connection, self._lease)
-            audit.record(connection, "verify repair", landing, site=site_id, papers=sum(data is not None for data in papers))
+            journal.record_decision(
+                connection, "verify repair", landing, site=site_id, papers=sum(data is not None for data in papers)
+            )
         return "" if None in papers else "written again as the receiver kept it"
 
     def send_again(self, link: str, paths: Sequence[str], why: str) -> str:
@@ -82,9 +87,9 @@ class Repairs:
         with self._app.ledger.write() as connection:
             check_in(connection, self._lease)
             link_rows.mark_resend(connection, link, paths, f"verify: {why}")
-            events.record_many(connection, "file.resend", [{"link": link, "path": path, "why": why} for path in paths])
+            journal.record_many(connection, "file.resend", [{"link": link, "path": path, "why": why} for path in paths])
             for path in paths:
-                audit.record(connection, "verify repair", path, link=link, why=why)
+                journal.record_decision(connection, "verify repair", path, link=link, why=why)
         return f"the next run of link {link} sends it again"
 
     def derive_again(self) -> None:
@@ -100,7 +105,7 @@ class Repairs:
             made_from = report(connection, "sources_of_merged", file_id=damage.file_id)
             merge_rows.unmerge(connection, self._receiver.name, [r["file_id"] for r in made_from], self._app.clock())
             (row,) = catalog_rows.files_by_id(connection, [damage.file_id])
-            audit.record(connection, "verify repair", damage.record.location, withdrawn=row.state != "live")
+            journal.record_decision(connection, "verify repair", damage.record.location, withdrawn=row.state != "live")
         if row.state != "live":
             self._derive.add(damage.database)
             return "withdrawn: its sources are read, and it is derived again"

@@ -21,11 +21,11 @@ from tidemark.flows.load_work import said, theirs
 from tidemark.flows.taking import leave, take_in
 from tidemark.formats.answered import kept_manifest, read_landed
 from tidemark.formats.landing import Answer, LandedFile, decode_entry, decode_manifest
-from tidemark.ledger import landing_rows, owner_rows
-from tidemark.ledger.events import record
+from tidemark.ledger.journal import record
 from tidemark.ledger.leases import Lease, check_in
-from tidemark.ledger.owner_rows import OwnerRow, RefusalRow
-from tidemark.ledger.trouble_rows import QuarantineRow
+from tidemark.ledger.receiver import landings as landing_rows
+from tidemark.ledger.receiver import refusals as refusal_rows
+from tidemark.ledger.receiver.refusals import OwnerRow, QuarantineRow, RefusalRow
 from tidemark.load import schema
 from tidemark.load.admit import Admission, Origin
 from tidemark.load.commit import SiteNames, write_admission
@@ -67,8 +67,8 @@ def replay_refused(bench: Bench) -> Replayed:
     ownership that died half-way is finished by the next one.
     """
     with bench.app.ledger.read() as connection:
-        waiting = owner_rows.refusals(connection, bench.receiver.name)
-        owners = owner_rows.owners_of(connection, bench.receiver.name, [row.device for row in waiting])
+        waiting = refusal_rows.refusals(connection, bench.receiver.name)
+        owners = refusal_rows.owners_of(connection, bench.receiver.name, [row.device for row in waiting])
     due = [row for row in waiting if row.location and _may_try(owners.get(row.device), row.site_id)]
     loaded: list[RefusalRow] = []
     failed: list[tuple[str, str]] = []
@@ -132,13 +132,13 @@ def take(
 def _replay(bench: Bench, row: RefusalRow) -> bool:
     origin, admission = try_again(bench, row)
     with bench.app.ledger.read() as connection:
-        owners = owner_rows.owners_of(connection, row.receiver, [r.refused.device for r in admission.refusals])
+        owners = refusal_rows.owners_of(connection, row.receiver, [r.refused.device for r in admission.refusals])
     if admission.refusals:
         leave(bench.store, origin)
         device = admission.refusals[0].refused.device
         with bench.app.ledger.write() as connection:
             check_in(connection, bench.lease)
-            owner_rows.still_refused(connection, row.refusal_id, device, owners[device])
+            refusal_rows.still_refused(connection, row.refusal_id, device, owners[device])
         return False
     put(bench.store, admission.placements)
     leave(bench.store, origin)
@@ -148,7 +148,7 @@ def _replay(bench: Bench, row: RefusalRow) -> bool:
     def tell(connection: Connection) -> bool:
         check_in(connection, bench.lease)
         take(connection, origin, admission, at, shown)
-        owner_rows.end_refusal(connection, row.refusal_id, "superseded" if admission.holds else "replayed")
+        refusal_rows.end_refusal(connection, row.refusal_id, "superseded" if admission.holds else "replayed")
         place = {"site_id": row.site_id, "landing": row.landing, "path": row.path}
         record(connection, "file.replayed", **place, why=f"device {row.device} belongs to its site now")
         return not admission.holds

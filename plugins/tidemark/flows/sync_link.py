@@ -17,8 +17,8 @@ from tidemark.flows.sync_opening import open_lease, require_same_ends
 from tidemark.flows.sync_result import SyncResult, result_of, total, with_receiver
 from tidemark.flows.sync_standing import with_standing
 from tidemark.flows.sync_steps import STEPS, Counts, one_step, run_of, run_up_to_cleanup, whole_run
-from tidemark.ledger import run_rows
 from tidemark.ledger.leases import Leases
+from tidemark.ledger.sender import runs as run_rows
 from tidemark.progress import Progress, silent
 from tidemark.sync import sending
 from tidemark.sync.parts import PartLimits

@@ -16,9 +16,9 @@ from tidemark.errors import LeaseHeldError
 from tidemark.flows.sync_result import SyncResult
 from tidemark.flows.sync_steps import holding, stores_of
 from tidemark.formats.layout import landing_folder
-from tidemark.ledger import run_rows
 from tidemark.ledger.leases import Leases
-from tidemark.ledger.run_rows import MODS, SEND, SENT
+from tidemark.ledger.sender import runs as run_rows
+from tidemark.ledger.sender.runs import MODS, SEND, SENT
 from tidemark.progress import Progress, silent
 from tidemark.settings.model import LinkSettings, ReceiverSettings
 from tidemark.settings.window import require_window

@@ -17,9 +17,11 @@ from tidemark.app import App
 from tidemark.errors import PermanentError, UsageError
 from tidemark.formats.landing import decode_manifest
 from tidemark.formats.layout import MANIFEST
-from tidemark.ledger import events, link_rows, run_rows
-from tidemark.ledger.attempt_rows import forget_attempt
+from tidemark.ledger import journal
 from tidemark.ledger.leases import Lease, Leases, check_in
+from tidemark.ledger.sender import links as link_rows
+from tidemark.ledger.sender import runs as run_rows
+from tidemark.ledger.sender.attempts import forget_attempt
 from tidemark.settings.model import LinkSettings
 from tidemark.stores.protocol import Store
 from tidemark.sync.work import Options, Plan
@@ -47,11 +49,11 @@ def open_lease(app: App, link: LinkSettings, external: str | None, options: Opti
 def _write_run(connection: Connection, link: str, lease: Lease, external: str | None, options: Options, known: bool) -> None:
     run_id = lease.holder
     if known:
-        events.record(connection, "run.continued", link=link, run_id=run_id, fence=lease.fence)
+        journal.record(connection, "run.continued", link=link, run_id=run_id, fence=lease.fence)
     else:
         run_rows.add_run(connection, run_id, link, lease.fence, write_options(options))
         link_rows.set_link(connection, link, last_run=run_id)
-        events.record(connection, "run.opened", link=link, run_id=run_id)
+        journal.record(connection, "run.opened", link=link, run_id=run_id)
     if external is not None:
         run_rows.add_alias(connection, external, run_id)
     else:

@@ -10,10 +10,13 @@ from typing import Any
 from tidemark.app import App
 from tidemark.errors import GuardError, NotFoundError, PartialError, RetryableError, worst_exit_code
 from tidemark.flows.load_result import Trouble, named
-from tidemark.ledger import landing_rows, link_rows, run_rows, sender_rows
 from tidemark.ledger.database import Ledger
-from tidemark.ledger.proof_rows import report
-from tidemark.ledger.run_rows import DROP, FAILED, HELD, SUPERSEDE, VANISHED, RunRow
+from tidemark.ledger.receiver import landings as landing_rows
+from tidemark.ledger.sender import holds as hold_rows
+from tidemark.ledger.sender import links as link_rows
+from tidemark.ledger.sender import runs as run_rows
+from tidemark.ledger.sender.runs import DROP, FAILED, HELD, SUPERSEDE, VANISHED, RunRow
+from tidemark.ledger.sql import report
 from tidemark.proof.passed_over import LET_LIST, passed_over
 from tidemark.proof.unproved import not_verified
 from tidemark.settings.model import LinkSettings
@@ -139,8 +142,8 @@ def result_of(ledger: Ledger, run_id: str) -> SyncResult:
         left = [(i.path, i.reason or "") for i in run_rows.items(connection, run_id, FAILED, VANISHED)]
         link = link_rows.get_link(connection, run.link)
         skipped = passed_over(connection, run.link)
-        unverified = sender_rows.count_unverified(connection).get(run.link, 0)
-        held = sum(one.link == run.link for one in sender_rows.held(connection))
+        unverified = hold_rows.count_unverified(connection).get(run.link, 0)
+        held = sum(one.link == run.link for one in hold_rows.held(connection))
         site = next((s.name for s in landing_rows.sites(connection).values() if link and s.site_id == link.site_id), "")
     return SyncResult(
         run=run_id,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tidemark.app import App
 from tidemark.flows.load_result import Trouble
 from tidemark.flows.sync_result import SyncResult
-from tidemark.ledger.proof_rows import report
+from tidemark.ledger.sql import report
 from tidemark.settings.model import LinkSettings
 
 

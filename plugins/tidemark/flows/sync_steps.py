@@ -14,9 +14,10 @@ from tidemark.errors import LeaseLostError, NotFoundError, PlanOutOfDateError, T
 from tidemark.flows.progress_notes import noted
 from tidemark.flows.sync_opening import read_options, require_same_ends
 from tidemark.flows.sync_result import SyncResult, result_of
-from tidemark.ledger import events, run_rows
+from tidemark.ledger import journal
 from tidemark.ledger.leases import Lease, Leases, check_in
-from tidemark.ledger.run_rows import RunRow
+from tidemark.ledger.sender import runs as run_rows
+from tidemark.ledger.sender.runs import RunRow
 from tidemark.progress import Progress, Tick, silent
 from tidemark.settings.model import LinkSettings
 from tidemark.stores.protocol import Store
@@ -164,7 +165,7 @@ def _record_failure(app: App, lease: Lease, link: str, error: TidemarkError) -> 
             run_rows.set_run(
                 connection, lease.holder, state=state, error_kind=error.kind, error=error.message, hint=error.hint
             )
-            events.record(connection, kind, link=link, run_id=lease.holder, error=error.message, hint=error.hint)
+            journal.record(connection, kind, link=link, run_id=lease.holder, error=error.message, hint=error.hint)
     except TidemarkError as second:
         log.warning("the ledger did not take the run's error: %s", second)
 

@@ -20,7 +20,7 @@ from tidemark.errors import CorruptionError
 from tidemark.flows.admitting import CheckedFile
 from tidemark.formats.landing import LandedFile
 from tidemark.formats.layout import TAKEN, landed_path, landing_folder, taken_folder
-from tidemark.ledger import sender_rows
+from tidemark.ledger.sender import holds as hold_rows
 from tidemark.load.admit import Origin
 from tidemark.load.check import landed_file, parts
 from tidemark.load.manifests import Paper
@@ -32,7 +32,7 @@ from tidemark.stores.protocol import Store
 def is_ours(app: App, origin: Origin, paper: Paper, root: Path) -> bool:
     """Whether a run of this ledger wrote the landing here, and nobody else may write to its folder."""
     with app.ledger.read() as connection:
-        if not sender_rows.carried(connection, origin.receiver, origin.site_id, origin.landing, paper.sha256):
+        if not hold_rows.carried(connection, origin.receiver, origin.site_id, origin.landing, paper.sha256):
             return False
     site, _, _ = origin.folder.rpartition("/")
     return all(_ours_alone(root / folder) for folder in ("landing", site, origin.folder))

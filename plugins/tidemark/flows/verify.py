@@ -22,11 +22,12 @@ from tidemark.flows.repair import Damage, Repairs
 from tidemark.flows.verify_landings import changed_papers, lost_landings
 from tidemark.flows.verify_points import Proof, compare_points
 from tidemark.flows.verify_unsent import add_unsent
-from tidemark.ledger import events, sender_rows
-from tidemark.ledger.copy_rows import held_somewhere
+from tidemark.ledger import journal
+from tidemark.ledger.cluster.copies import held_somewhere
 from tidemark.ledger.database import now
 from tidemark.ledger.leases import Leases
-from tidemark.ledger.proof_rows import Row, put_file_checks, report
+from tidemark.ledger.sender import holds as hold_rows
+from tidemark.ledger.sql import Row, put_file_checks, report
 from tidemark.progress import Progress, Tick, silent
 from tidemark.proof.bytes_check import Recorded, check_files
 from tidemark.proof.differences import DAMAGED, MISSING, Difference, Unsent, VerifyReport, told_of
@@ -167,7 +168,7 @@ def _verify_site(work: _Work, deep: bool) -> None:
         if source is None:
             _receiver_side(work, None, None)
     with work.app.ledger.read() as connection:
-        work.tally.unverified += sender_rows.count_unverified(connection).get(work.site.link, 0)
+        work.tally.unverified += hold_rows.count_unverified(connection).get(work.site.link, 0)
         kept = report(connection, "kept_files", receiver=work.receiver.name)
         work.tally.kept_files += sum(r["site_id"] == work.site.site_id for r in kept)
     return None
@@ -197,9 +198,9 @@ def _proved(work: _Work, source: SourceChecked) -> None:
     """What was sent without a digest of the source, and was found there now with the one it has at the receiver."""
     link = work.site.link
     with work.app.ledger.write() as connection:
-        same = sender_rows.unverified_of(connection, link, list(source.same))
-        sender_rows.settled(connection, link, same)
-        events.record_many(connection, "file.verified", [{"link": link, "path": path} for path in sorted(same)])
+        same = hold_rows.unverified_of(connection, link, list(source.same))
+        hold_rows.settled(connection, link, same)
+        journal.record_many(connection, "file.verified", [{"link": link, "path": path} for path in sorted(same)])
     work.tally.proved += len(same)
 
 
@@ -315,7 +316,7 @@ def _differ(work: _Work, difference: Difference, repaired: str = "") -> None:
     found = replace(difference, repaired=repaired, next=following)
     work.tally.differences.append(found)
     with work.app.ledger.write() as connection:
-        events.record(
+        journal.record(
             connection,
             "verify.repaired" if repaired else "verify.difference",
             site_id=work.site.site_id,

@@ -15,9 +15,10 @@ from pathlib import Path
 from tidemark.app import App
 from tidemark.flows.repair import Repairs
 from tidemark.formats.layout import MANIFEST, landing_folder
-from tidemark.ledger import audit, events, run_rows
-from tidemark.ledger.proof_rows import Row
-from tidemark.ledger.run_rows import SentLanding
+from tidemark.ledger import journal
+from tidemark.ledger.sender import runs as run_rows
+from tidemark.ledger.sender.runs import SentLanding
+from tidemark.ledger.sql import Row
 from tidemark.proof.differences import DAMAGED, MISSING, Difference
 from tidemark.proof.landed_check import LOST, altered_papers
 from tidemark.proof.site_coverage import Site
@@ -70,8 +71,8 @@ def _made_again(app: App, link: LinkSettings, landing: SentLanding, store: Store
     with app.ledger.write() as connection:  # before anybody can answer it
         run_rows.set_landing(connection, landing.landing, manifest_sha256=digest)
         place = {"link": link.name, "run_id": landing.run_id, "landing": landing.landing}
-        events.record(connection, "landing.made_again", **place, sequence=landing.sequence, files=landing.files)
-        audit.record(connection, "verify repair", landing.landing, link=link.name)
+        journal.record(connection, "landing.made_again", **place, sequence=landing.sequence, files=landing.files)
+        journal.record_decision(connection, "verify repair", landing.landing, link=link.name)
     # CRASH WINDOW: recorded, and no manifest: it is still a lost landing, and this is done again.
     store.publish(_manifest(site, landing), data)
     return MADE_AGAIN.format(link=link.name)

@@ -25,9 +25,10 @@ from sqlalchemy.engine import Connection
 from tidemark.app import App
 from tidemark.flows.cluster_feed import feeding, through
 from tidemark.flows.cluster_nodes import Cluster
-from tidemark.ledger import catalog_rows, owner_rows
-from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
-from tidemark.ledger.proof_rows import report
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver import refusals as refusal_rows
+from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
+from tidemark.ledger.sql import report
 from tidemark.load.view import CatalogReader, Layer, SeenDevice, seen_devices
 from tidemark.progress import Progress, Tick
 from tidemark.proof.differences import KEPT, POINTS, Difference
@@ -155,7 +156,7 @@ def _shown(connection: Connection, proof: Proof, source: SourceChecked, same: fr
     receiver, site_id = proof.receiver.name, proof.site.site_id
     files = [f for f in catalog_rows.visible_files(connection, receiver) if not (proof.live_only and f.kept)]
     held = catalog_rows.devices_of_files(connection, [f.file_id for f in files])
-    owners = {row.device: row.site_id for row in owner_rows.all_owners(connection, receiver)}
+    owners = {row.device: row.site_id for row in refusal_rows.all_owners(connection, receiver)}
     ours = [f for f in files if f.site_id == site_id]
     sources = _sources(connection, receiver, site_id, ours)
     behind = source.sealed | {file.path for file in expected_files(connection, receiver, site_id)}

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from tidemark.app import App
 from tidemark.errors import NotFoundError, PermanentError, RetryableError, TidemarkError, UnreachableError
-from tidemark.ledger import link_rows
-from tidemark.ledger.run_rows import MODS, SEND, item_bytes
+from tidemark.ledger.sender import links as link_rows
+from tidemark.ledger.sender.runs import MODS, SEND, item_bytes
 from tidemark.proof.as_of import overdue
 from tidemark.proof.differences import Unsent
 from tidemark.proof.site_coverage import Site

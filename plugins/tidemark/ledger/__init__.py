@@ -1,1 +1,22 @@
-"""The metadata database: tables by numbered migrations, leases, one repository a room."""
+"""The metadata database: SQLite or PostgreSQL behind one door, and the rows of every table in one place.
+
+Enter by `database.Ledger`: `write()` and `read()` are one transaction each. All other modules with rows are
+functions that work in the caller's transaction.
+
+    database    connections and transactions; a driver's errors as Tidemark's
+    processes   which process is it, and does it still run
+    leases      who may work on a link, a load or a merge; a fence that stops a replaced holder (`check_in`)
+    migrations  `sql/NNNN_name.sql`, in order, forward only
+    backup      a copy of a ledger while it is in use
+    soundness   is an SQLite ledger what was written
+    sql         one statement for many rows, locks by name, named report queries
+    journal     events that explain, and the audit of an operator's decisions
+    bandwidth   shares of a receiver's cap among the processes that send
+    sender/     the link's side: links, files, runs, holds. For `sync`
+    cluster/    nodes, partition tables, copies, moves. For `cluster`
+    receiver/   the receiver's side: landings, catalog, merges, refusals. For `receiver`
+
+Imports `errors` and `progress`. Who records an effect calls `leases.check_in` in the same transaction. Decides
+nothing about files: rules stand in the rooms above. Events explain and are trimmed; the state of everything is in
+the rows.
+"""

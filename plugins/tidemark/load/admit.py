@@ -22,7 +22,7 @@ from tidemark.formats.layout import (
     quarantine_location,
     refused_location,
 )
-from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
+from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
 from tidemark.load.check import Examined, parts
 from tidemark.load.owners import Owner, Refused, claim
 from tidemark.load.place import Placement

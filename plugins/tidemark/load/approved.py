@@ -12,9 +12,11 @@ from dataclasses import replace
 
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger import catalog_rows, landing_rows, merge_rows
-from tidemark.ledger.events import record_many
-from tidemark.ledger.landing_rows import GIVEN_UP, DropRow
+from tidemark.ledger.journal import record_many
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver import landings as landing_rows
+from tidemark.ledger.receiver import merges as merge_rows
+from tidemark.ledger.receiver.landings import GIVEN_UP, DropRow
 from tidemark.load.drops import APPROVED
 from tidemark.load.replacing import Late, look_again
 

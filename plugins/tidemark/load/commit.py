@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from sqlalchemy.engine import Connection
 
 from tidemark.formats.landing import Answer, LandedFile, decode_entry, encode_entry
-from tidemark.ledger import catalog_rows, merge_rows, owner_rows, trouble_rows
-from tidemark.ledger.catalog_rows import FileWithDevices
-from tidemark.ledger.events import record_many
-from tidemark.ledger.owner_rows import OwnerRow, RefusalRow
-from tidemark.ledger.trouble_rows import QuarantineRow
+from tidemark.ledger.journal import record_many
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver import merges as merge_rows
+from tidemark.ledger.receiver import refusals as refusal_rows
+from tidemark.ledger.receiver.catalog import FileWithDevices
+from tidemark.ledger.receiver.refusals import OwnerRow, QuarantineRow, RefusalRow
 from tidemark.load.admit import Admission, Hold, Known, Load, Origin, Refusal, Waiting
 from tidemark.load.owners import Owner, Refused, refusal_reason
 
@@ -46,7 +47,7 @@ def known_before(connection: Connection, origin: Origin, files: Iterable[LandedF
         devices=catalog_rows.devices_of_files(connection, bases),
         owners={
             row.device: Owner(row.site_id, row.since)
-            for row in owner_rows.owners_of(connection, origin.receiver, devices).values()
+            for row in refusal_rows.owners_of(connection, origin.receiver, devices).values()
         },
         waiting=_waiting(connection, origin, alone) if alone else {},
         settled=frozenset(source for sources in settled.values() for source in sources),
@@ -74,17 +75,17 @@ def _take(connection: Connection, origin: Origin, loads: Sequence[Load], at: flo
     """The files' new file_ids, in their order."""
     file_ids = catalog_rows.add_files(connection, [FileWithDevices(load.row, load.devices) for load in loads])
     owners = [OwnerRow(device, origin.site_id, at, origin.landing) for load in loads for device in load.claims]
-    owner_rows.put_owners(connection, origin.receiver, owners)
+    refusal_rows.put_owners(connection, origin.receiver, owners)
     taken = [(load.file.path, load.file.generation) for load in loads]
-    owner_rows.supersede_refusals(connection, origin.receiver, origin.site_id, taken)
-    trouble_rows.supersede_quarantine(connection, origin.receiver, origin.site_id, taken)
+    refusal_rows.supersede_refusals(connection, origin.receiver, origin.site_id, taken)
+    refusal_rows.supersede_quarantine(connection, origin.receiver, origin.site_id, taken)
     return file_ids
 
 
 def _refuse(connection: Connection, origin: Origin, refusal: Refusal, names: SiteNames, at: float) -> Answer:
     file, refused = refusal.file, refusal.refused
-    owner_rows.supersede_refusals(connection, origin.receiver, origin.site_id, [(file.path, file.generation)])
-    owner_rows.add_refusal(
+    refusal_rows.supersede_refusals(connection, origin.receiver, origin.site_id, [(file.path, file.generation)])
+    refusal_rows.add_refusal(
         connection,
         RefusalRow(
             receiver=origin.receiver,
@@ -108,8 +109,8 @@ def _hold(connection: Connection, origin: Origin, hold: Hold, at: float) -> Answ
     file = hold.file
     if hold.joins is not None or hold.awaits:  # beside the older TsFile, or instead of shorter deletions
         older = [(file.path, file.generation)]
-        trouble_rows.supersede_quarantine(connection, origin.receiver, origin.site_id, older)
-    trouble_rows.add_quarantine(
+        refusal_rows.supersede_quarantine(connection, origin.receiver, origin.site_id, older)
+    refusal_rows.add_quarantine(
         connection,
         QuarantineRow(
             receiver=origin.receiver,
@@ -142,10 +143,10 @@ def _waiting(connection: Connection, origin: Origin, paths: Iterable[str]) -> di
     """Refused or held TsFiles that grown mods of these paths may join; the newest generation of each path."""
     wanted = set(paths)
     found: dict[str, Waiting] = {}
-    for held in trouble_rows.quarantined(connection, origin.receiver):
+    for held in refusal_rows.quarantined(connection, origin.receiver):
         if held.site_id == origin.site_id and held.path in wanted and held.location:
             found[held.path] = Waiting(held.location, decode_entry(held.entry)[0], None)
-    for row in owner_rows.refusals(connection, origin.receiver, site_id=origin.site_id):
+    for row in refusal_rows.refusals(connection, origin.receiver, site_id=origin.site_id):
         if row.path in wanted and row.location:
             refused = Refused(row.device, Owner(row.owner_site, row.owner_since))
             found[row.path] = Waiting(row.location, decode_entry(row.entry)[0], refused)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemark.errors import RetryableError, TidemarkError
-from tidemark.ledger.catalog_rows import CatalogDevice
+from tidemark.ledger.receiver.catalog import CatalogDevice
 from tidemark.load import iotdb_words
 from tidemark.load.iotdb_mend import Mender
 from tidemark.load.iotdb_points import TOO_WIDE, server_points, table_name, table_of

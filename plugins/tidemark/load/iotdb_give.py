@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidemark.errors import PartialError, PermanentError, RetryableError, TidemarkError
-from tidemark.ledger import iotdb_rows
-from tidemark.ledger.catalog_rows import CatalogFile
 from tidemark.ledger.database import Ledger
-from tidemark.ledger.events import record_many
-from tidemark.ledger.iotdb_rows import FileRow, Target
+from tidemark.ledger.journal import record_many
 from tidemark.ledger.leases import Lease, check_in
+from tidemark.ledger.receiver import iotdb as iotdb_rows
+from tidemark.ledger.receiver.catalog import CatalogFile
+from tidemark.ledger.receiver.iotdb import FileRow, Target
 from tidemark.load import iotdb_words
 from tidemark.load.iotdb_count import count_devices, count_table
 from tidemark.load.iotdb_mend import Mended, Mender

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidemark.errors import CorruptionError, NotFoundError, PartialError, PermanentError, UnsupportedError
-from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
+from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
 from tidemark.load import iotdb_words
 from tidemark.load.iotdb_points import Difference, Table, difference, runs, server_points, table_name, table_of
 from tidemark.load.iotdb_server import Answering, load_into

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Literal
 
-from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
+from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
 
 State = Literal["new", "unknown", "given"]
 _BATCH_FILES = 64  # files of one LOAD

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tidemark.errors import CorruptionError, NotFoundError, RetryableError, SourceVanishedError
-from tidemark.ledger.catalog_rows import CatalogFile
+from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.load.check import mods_form, sha256_of
 from tidemark.stores.protocol import Store
 from tidemark.tsfiles.devices import is_table, table_segments

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from sqlalchemy.engine import Connection
 
 from tidemark.formats.landing import Answer, Manifest
-from tidemark.ledger import landing_rows
-from tidemark.ledger.landing_rows import DropRow, InventoryChange
+from tidemark.ledger.receiver import landings as landing_rows
+from tidemark.ledger.receiver.landings import DropRow, InventoryChange
 from tidemark.load import schema
 from tidemark.load.admit import Admission, Origin
 from tidemark.load.commit import SiteNames, write_admission

@@ -18,7 +18,7 @@ from tidemark.errors import CorruptionError, PermanentError, PermissionDeniedErr
 from tidemark.formats.answered import folder_names, landing_sign
 from tidemark.formats.landing import Manifest, check_place, decode_manifest, named_paths
 from tidemark.formats.layout import MANIFEST, RECEIPT, landing_folder
-from tidemark.ledger.landing_rows import SiteRow
+from tidemark.ledger.receiver.landings import SiteRow
 from tidemark.tsfiles.sealed import was_mods_of
 from tidemark.untrusted_files import MOST_PAPER, UntrustedFile
 

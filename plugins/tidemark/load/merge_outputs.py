@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidemark.formats.layout import folder_name
-from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
-from tidemark.ledger.merge_rows import Account, MergedFile
+from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
+from tidemark.ledger.receiver.merges import Account, MergedFile
 from tidemark.load.merge_plan import Group
 from tidemark.load.merge_task import MergeOutcome, Staged
 from tidemark.load.overlay import NOTHING, Counts

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile, Rank
+from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile, Rank
 from tidemark.load.merge_task import MergeTask, TaskSource
 from tidemark.untrusted_files import MOST_MODS
 

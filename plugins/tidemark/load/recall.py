@@ -24,8 +24,8 @@ from tidemark.formats.layout import (
     quarantine_location,
     refused_location,
 )
-from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
-from tidemark.ledger.landing_rows import Extent
+from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
+from tidemark.ledger.receiver.landings import Extent
 from tidemark.load.admit import Admission, Hold, Known, Load, Origin, Refusal, admit
 from tidemark.load.check import Examined
 from tidemark.load.owners import Owner, Refused

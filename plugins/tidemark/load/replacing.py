@@ -12,11 +12,25 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger import catalog_rows, landing_rows, merge_rows, owner_rows, standing_rows, trouble_rows
-from tidemark.ledger.catalog_rows import CatalogFile, below_live
-from tidemark.ledger.events import record_many
-from tidemark.ledger.landing_rows import DropRow, InventoryRow
-from tidemark.ledger.standing_rows import Stand
+from tidemark.ledger.journal import record_many
+from tidemark.ledger.receiver import (
+    catalog as catalog_rows,
+)
+from tidemark.ledger.receiver import (
+    landings as landing_rows,
+)
+from tidemark.ledger.receiver import (
+    merges as merge_rows,
+)
+from tidemark.ledger.receiver import (
+    refusals as refusal_rows,
+)
+from tidemark.ledger.receiver import (
+    settled as settled_rows,
+)
+from tidemark.ledger.receiver.catalog import CatalogFile, below_live
+from tidemark.ledger.receiver.landings import DropRow, InventoryRow
+from tidemark.ledger.receiver.settled import Stand
 from tidemark.load.drops import APPROVED, KEPT, SETTLED
 from tidemark.load.standing import Again, Fate, Outcome, Root, judge, outranked
 
@@ -42,14 +56,14 @@ class _Known:
 
 def look_again(connection: Connection, receiver: str, site_id: str, paths: Iterable[str], at: float) -> Late:
     """Judge every stand that `paths` concern (changed, vanished, new), and all that wait. `at` in seconds since 1970."""
-    alone = standing_rows.alone(connection, receiver, site_id)
+    alone = settled_rows.alone(connection, receiver, site_id)
     if not alone:
         return Late({})
     concerned = _concerned(connection, receiver, site_id, sorted(set(paths)), alone)
-    concerned |= alone & standing_rows.waiting(connection, receiver).keys()
+    concerned |= alone & settled_rows.waiting(connection, receiver).keys()
     waits: dict[str, str] = {}
     again: dict[str, Again] = {}
-    for stand in standing_rows.stands(connection, concerned):
+    for stand in settled_rows.stands(connection, concerned):
         outcome = _judge(connection, receiver, site_id, stand)
         _act(connection, receiver, site_id, stand, outcome, at)
         waits |= outcome.late
@@ -61,10 +75,10 @@ def troubles_of(connection: Connection, receiver: str, site_id: str, paths: Iter
     """Why the newest generation of a path is not in the catalog, where the reason is known here."""
     wanted = set(paths)
     found: dict[str, str] = {}
-    for refusal in owner_rows.refusals(connection, receiver, site_id=site_id):
+    for refusal in refusal_rows.refusals(connection, receiver, site_id=site_id):
         if refusal.path in wanted:
             found[refusal.path] = f"refused, since device {refusal.device} belongs to another site"
-    for held in trouble_rows.quarantined(connection, receiver):
+    for held in refusal_rows.quarantined(connection, receiver):
         if held.site_id == site_id and held.path in wanted:
             found[held.path] = f"in quarantine as {held.quarantine_id}: {held.reason}"
     return found
@@ -74,7 +88,7 @@ def _concerned(connection: Connection, receiver: str, site_id: str, paths: Seque
     """Merged files made from earlier generations of these paths, or outranking a live file of theirs where they overlap."""
     place = (receiver, site_id)
     rows = catalog_rows.sources_of_paths(connection, *place, paths, ("live", "retired", "reclaimed"))
-    found = standing_rows.made_from(connection, [row.file_id for row in rows]) & alone
+    found = settled_rows.made_from(connection, [row.file_id for row in rows]) & alone
     live = [row for row in rows if row.state == "live"]
     if not live:
         return found
@@ -103,7 +117,7 @@ def _judge(connection: Connection, receiver: str, site_id: str, stand: Stand) ->
         drops=landing_rows.drops_of_paths(connection, *place, newest),
         troubles=troubles_of(connection, *place, newest),
         awaiting=frozenset(
-            row.path for row in trouble_rows.quarantined(connection, receiver, "awaiting") if row.site_id == site_id
+            row.path for row in refusal_rows.quarantined(connection, receiver, "awaiting") if row.site_id == site_id
         ),
     )
     roots = [_root(row, known) for row in newest.values()]
@@ -153,7 +167,7 @@ def _beneath(
     kept, here = fates
     mine = {row.path for row in stand.roots}
     databases = {file.database for file in stand.merged}
-    rows = standing_rows.source_rows(connection, receiver, site_id, databases)
+    rows = settled_rows.source_rows(connection, receiver, site_id, databases)
     rows = [row for row in rows if row.path not in mine and any(_meets(row, file) for file in stand.merged)]
     roots = [root for root in stand.roots if any(root.rank < row.rank for row in rows)]
     concerned = (*rows, *stand.merged, *roots, *kept, *(here if kept else ()))
@@ -174,7 +188,7 @@ def _beneath(
 def _act(connection: Connection, receiver: str, site_id: str, stand: Stand, outcome: Outcome, at: float) -> None:
     merged = [file.file_id for file in stand.merged]
     if outcome.action != "wait":
-        standing_rows.set_waits(connection, merged if stand.waits else (), {})
+        settled_rows.set_waits(connection, merged if stand.waits else (), {})
     if outcome.action == "stand":
         return
     if outcome.action == "below":
@@ -192,7 +206,7 @@ def _act(connection: Connection, receiver: str, site_id: str, stand: Stand, outc
         _conclude(connection, receiver, site_id, stand)
         return
     if dict(stand.waits) != dict(outcome.late):
-        standing_rows.set_waits(connection, merged, outcome.late)
+        settled_rows.set_waits(connection, merged, outcome.late)
         told = [{"site_id": site_id, "path": path, "reason": why} for path, why in outcome.late.items()]
         record_many(connection, "merge.waits", told)
 

@@ -16,11 +16,11 @@ from sqlalchemy.engine import Connection
 from tidemark.errors import CorruptionError
 from tidemark.formats.landing import Answer, LandedSchema, Manifest
 from tidemark.formats.layout import landed_path, schema_location
-from tidemark.ledger import schema_rows
-from tidemark.ledger.catalog_rows import CatalogFile
 from tidemark.ledger.database import Ledger
-from tidemark.ledger.events import record_many
-from tidemark.ledger.schema_rows import ReceivedLog, SeriesRow
+from tidemark.ledger.journal import record_many
+from tidemark.ledger.receiver import schemas as schema_rows
+from tidemark.ledger.receiver.catalog import CatalogFile
+from tidemark.ledger.receiver.schemas import ReceivedLog, SeriesRow
 from tidemark.load.admit import Load, Origin
 from tidemark.load.check import check_part, landed_file
 from tidemark.stores.protocol import Store

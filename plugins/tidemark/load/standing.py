@@ -13,7 +13,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tidemark.ledger.catalog_rows import Rank
+from tidemark.ledger.receiver.catalog import Rank
 
 
 class Fate(enum.StrEnum):

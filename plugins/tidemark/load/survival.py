@@ -14,9 +14,10 @@ from types import MappingProxyType
 
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger import catalog_rows, landing_rows
-from tidemark.ledger.catalog_rows import CatalogFile
-from tidemark.ledger.landing_rows import DropRow
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver import landings as landing_rows
+from tidemark.ledger.receiver.catalog import CatalogFile
+from tidemark.ledger.receiver.landings import DropRow
 from tidemark.load.admit import Load, Origin
 from tidemark.load.drops import Survival
 from tidemark.load.surviving_points import Evidence, HeldFile, SurvivalTask

@@ -12,9 +12,9 @@ from pathlib import Path
 from tidemark.formats.answered import readable_name
 from tidemark.formats.landing import LandedFile, Manifest, decode_entry
 from tidemark.formats.layout import MANIFEST, RECEIPT, landed_path
-from tidemark.ledger import owner_rows, trouble_rows
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import Lease, check_in
+from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.load.check import parts
 from tidemark.load.manifests import Folder
 from tidemark.stores.agent.disk import RAISED
@@ -69,8 +69,8 @@ def _files_below(place: str) -> Iterator[str]:
 def sweep_waiting(ledger: Ledger, store: Store, receiver: str, lease: Lease) -> None:
     """Remove bytes of refused files that were replayed and of held files that were released, dropped or superseded."""
     with ledger.read() as connection:
-        refused = owner_rows.refusals_to_sweep(connection, receiver)
-        held = trouble_rows.quarantine_to_sweep(connection, receiver)
+        refused = refusal_rows.refusals_to_sweep(connection, receiver)
+        held = refusal_rows.quarantine_to_sweep(connection, receiver)
     if not refused and not held:
         return
     # CRASH WINDOW: bytes gone, the row still names them: the next load removes nothing and clears the row.
@@ -78,8 +78,8 @@ def sweep_waiting(ledger: Ledger, store: Store, receiver: str, lease: Lease) -> 
     store.remove([path for location, entry in places for path in waiting_files(location, entry)])
     with ledger.write() as connection:
         check_in(connection, lease)
-        owner_rows.forget_bytes(connection, [row.refusal_id for row in refused])
-        trouble_rows.forget_bytes(connection, [row.quarantine_id for row in held])
+        refusal_rows.forget_refused_bytes(connection, [row.refusal_id for row in refused])
+        refusal_rows.forget_held_bytes(connection, [row.quarantine_id for row in held])
 
 
 def waiting_files(location: str, entry: str) -> list[str]:

@@ -11,10 +11,21 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger import catalog_rows, landing_rows, merge_rows, owner_rows, trouble_rows
-from tidemark.ledger.catalog_rows import CatalogFile, below_live
-from tidemark.ledger.events import record_many
-from tidemark.ledger.landing_rows import DropRow
+from tidemark.ledger.journal import record_many
+from tidemark.ledger.receiver import (
+    catalog as catalog_rows,
+)
+from tidemark.ledger.receiver import (
+    landings as landing_rows,
+)
+from tidemark.ledger.receiver import (
+    merges as merge_rows,
+)
+from tidemark.ledger.receiver import (
+    refusals as refusal_rows,
+)
+from tidemark.ledger.receiver.catalog import CatalogFile, below_live
+from tidemark.ledger.receiver.landings import DropRow
 from tidemark.load.admit import Origin
 from tidemark.load.drops import (
     SETTLED,
@@ -188,8 +199,8 @@ def _act(connection: Connection, origin: Origin, verdicts: Iterable[Verdict], pi
             gone.append((vanished.path, vanished.generation))
         elif verdict.action == "mark":
             marked += live
-    owner_rows.supersede_refusals(connection, origin.receiver, origin.site_id, gone)
-    trouble_rows.supersede_quarantine(connection, origin.receiver, origin.site_id, gone)
+    refusal_rows.supersede_refusals(connection, origin.receiver, origin.site_id, gone)
+    refusal_rows.supersede_quarantine(connection, origin.receiver, origin.site_id, gone)
     catalog_rows.retire_files(connection, leaving, at)
     merge_rows.unmerge(connection, origin.receiver, leaving, at)
     catalog_rows.mark_files(connection, marked, "dropped")

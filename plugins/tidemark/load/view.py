@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidemark.errors import CorruptionError, NotFoundError, RetryableError, UnsupportedError
-from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
+from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
 from tidemark.load.check import mods_form
 from tidemark.tsfiles.companions.mods import NO_DELETIONS, Deletions, parse_mods
 from tidemark.tsfiles.devices import pad, split_nodes, unquote

@@ -17,7 +17,7 @@ from tidemark.visible_log import VisibleLog
 
 if TYPE_CHECKING:
     from tidemark.app import App
-    from tidemark.ledger.attempt_rows import Try
+    from tidemark.ledger.sender.attempts import Try
 
 
 log = VisibleLog(__name__)
@@ -30,7 +30,7 @@ def noted(app: App) -> Iterator[None]:
     """Around one try of a task: it works, then it is done, will be tried again, or has failed."""
     from airflow.sdk.exceptions import AirflowSkipException
 
-    from tidemark.ledger.attempt_rows import DONE, WORKING, Try
+    from tidemark.ledger.sender.attempts import DONE, WORKING, Try
 
     found = _instance()
     if found is None:
@@ -55,7 +55,7 @@ def _ended(this: Try, error: BaseException) -> Try:
     """The try as Airflow will take it, by the answer that the policy gives Airflow."""
     from airflow.sdk.definitions.retry_policy import RetryAction
 
-    from tidemark.ledger.attempt_rows import DONE, FAILED, RETRYING
+    from tidemark.ledger.sender.attempts import DONE, FAILED, RETRYING
 
     if isinstance(error, (GuardError, PartialError, WindowOverError)):
         return replace(this, state=DONE)  # a state of its own says what waits: for the operator, or the window
@@ -70,7 +70,7 @@ def _ended(this: Try, error: BaseException) -> Try:
 
 
 def _note(app: App, link: str, attempt: Try) -> None:
-    from tidemark.ledger.attempt_rows import put_attempt
+    from tidemark.ledger.sender.attempts import put_attempt
 
     try:
         with app.ledger.write() as connection:

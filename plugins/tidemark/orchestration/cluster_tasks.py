@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tidemark.app import App
     from tidemark.cluster.migration_plan import Batch
     from tidemark.flows.cluster_change import Wanted
-    from tidemark.ledger.cluster_rows import ChangeRow
+    from tidemark.ledger.cluster.tables import ChangeRow
 
 
 log = VisibleLog(__name__)
@@ -89,7 +89,7 @@ def migrate(receiver: str, batch: Mapping[str, Any], task_state_store: Any = Non
 
     def act(app: App) -> dict[str, Any]:
         from tidemark.flows.cluster_migrate import migrate as run
-        from tidemark.ledger.cluster_rows import current_epoch
+        from tidemark.ledger.cluster.tables import current_epoch
 
         with app.ledger.read() as connection:
             now = current_epoch(connection, receiver)
@@ -152,20 +152,20 @@ def _wanted(params: Mapping[str, Any], dag_run: Any) -> Wanted:
 
 def _state(app: App, receiver: str, wanted: Wanted) -> str:
     """How the newest change ended that asked for the same: the batches ended one that somebody else had begun."""
-    from tidemark.ledger import cluster_rows as ledger_cluster_rows
+    from tidemark.ledger.cluster import tables as table_rows
 
     with app.ledger.read() as connection:
-        rows = ledger_cluster_rows.changes(connection, receiver, limit=10_000)
+        rows = table_rows.changes(connection, receiver, limit=10_000)
     return next((row.state for row in rows if (row.kind, row.node) == (wanted.kind, wanted.node)), "")
 
 
 def _known(app: App, receiver: str, wanted: Wanted) -> ChangeRow | None:
     """The change of this DAG run; or the open one that asks for the same, whoever began it."""
-    from tidemark.ledger import cluster_rows as ledger_cluster_rows
+    from tidemark.ledger.cluster import tables as table_rows
 
     with app.ledger.read() as connection:
-        rows = ledger_cluster_rows.changes(connection, receiver, limit=10_000)
-        now = ledger_cluster_rows.open_change(connection, receiver)
+        rows = table_rows.changes(connection, receiver, limit=10_000)
+        now = table_rows.open_change(connection, receiver)
     if now is not None and (now.kind, now.node) == (wanted.kind, wanted.node):
         return now
     return next((row for row in rows if row.change_id == wanted.request), None)

@@ -50,12 +50,12 @@ def recover(
 
 def _recover(app: App, link: str, external: str, asked: tuple[Options, Progress]) -> tuple[str, SyncResult | None]:
     from tidemark.flows import sync_link as flows_sync_link
-    from tidemark.ledger import run_rows as ledger_run_rows
+    from tidemark.ledger.sender import runs as sender_runs
     from tidemark.settings.window import require_window
 
     options, progress = asked
     with app.ledger.read() as connection:
-        known = ledger_run_rows.run_of(connection, external)
+        known = sender_runs.run_of(connection, external)
     ended = None
     if known is None:
         require_window(app.link(link), app.clock())
@@ -126,15 +126,13 @@ def _tell_landed(outlet_events: Any, receiver: str, extra: Mapping[str, Any]) ->
 def _finish(app: App, run: str) -> dict[str, Any]:
     from tidemark.errors import WindowOverError
     from tidemark.flows import sync_link as flows_sync_link
-    from tidemark.ledger import run_rows as ledger_run_rows
+    from tidemark.ledger.sender import runs as sender_runs
 
     with app.ledger.read() as connection:
-        row = ledger_run_rows.get_run(connection, run)
-        counted = ledger_run_rows.count_items(connection, run)
+        row = sender_runs.get_run(connection, run)
+        counted = sender_runs.count_items(connection, run)
     unsent = sum(
-        counted.get((action, state), 0)
-        for action in (ledger_run_rows.SEND, ledger_run_rows.MODS)
-        for state in ledger_run_rows.TO_SEND
+        counted.get((action, state), 0) for action in (sender_runs.SEND, sender_runs.MODS) for state in sender_runs.TO_SEND
     )
     if row is not None and row.error_kind == WindowOverError.kind and unsent:
         raise WindowOverError(f"the window closed with {unsent} files unsent; the next run goes on with them")

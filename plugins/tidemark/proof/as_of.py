@@ -17,8 +17,8 @@ from zoneinfo import ZoneInfo
 
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger.link_rows import get_link
-from tidemark.ledger.proof_rows import Row, report
+from tidemark.ledger.sender.links import get_link
+from tidemark.ledger.sql import Row, report
 from tidemark.proof.days import day_of
 from tidemark.settings.model import LinkSettings
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.errors import CorruptionError, PermissionDeniedError
-from tidemark.ledger.proof_rows import FileCheck
+from tidemark.ledger.sql import FileCheck
 from tidemark.untrusted_files import MOST_MODS, UntrustedFile
 
 _THREADS = 2  # hashing leaves the interpreter alone; more than two only fight for the disk

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from tidemark.ledger.proof_rows import Row
+from tidemark.ledger.sql import Row
 
 
 @dataclass(frozen=True)

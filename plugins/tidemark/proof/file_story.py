@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tidemark.ledger.proof_rows import Row
+from tidemark.ledger.sql import Row
 from tidemark.proof.status import LinkStatus
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger import sender_rows
-from tidemark.ledger.attempt_rows import AttemptRow, attempts
 from tidemark.ledger.leases import Identity, expired, this_process
-from tidemark.ledger.progress_rows import progress_of
-from tidemark.ledger.proof_rows import Row, report
+from tidemark.ledger.sender import holds as hold_rows
+from tidemark.ledger.sender.attempts import AttemptRow, attempts
+from tidemark.ledger.sender.runs import progress_of
+from tidemark.ledger.sql import Row, report
 from tidemark.proof.kept_files import KeptFile, kept_files
 from tidemark.proof.passed_over import passed_over
 from tidemark.proof.presence import CatalogView, Expected, Held, account_trouble
@@ -90,8 +90,8 @@ def link_facts(
     counts = {(r["receiver"], r["site_id"]): r for r in report(connection, "site_counts")}
     facts = []
     tried = attempts(connection)
-    noted, unverified = progress_of(connection), sender_rows.count_unverified(connection)
-    distrusted = Counter(one.link for one in sender_rows.held(connection))
+    noted, unverified = progress_of(connection), hold_rows.count_unverified(connection)
+    distrusted = Counter(one.link for one in hold_rows.held(connection))
     kept: dict[str, Mapping[str, tuple[KeptFile, ...]]] = {}
     damaged: dict[str, Sequence[Row]] = {}
     for r in report(connection, "link_status"):

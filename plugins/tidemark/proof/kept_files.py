@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger.proof_rows import report
+from tidemark.ledger.sql import report
 from tidemark.proof.explanation import listed
 
 SHOWN = 1_000

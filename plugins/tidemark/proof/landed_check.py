@@ -10,7 +10,7 @@ from pathlib import Path
 from tidemark.errors import CorruptionError, PermissionDeniedError
 from tidemark.formats.answered import altered, landing_sign, landings_of, read_manifest
 from tidemark.formats.layout import landed_path, landing_folder
-from tidemark.ledger.proof_rows import Row
+from tidemark.ledger.sql import Row
 from tidemark.proof.bytes_check import Recorded
 
 LOST = "it was whole, is not loaded, and is not at the receiver any more: the later ones of the site wait for it"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sqlalchemy.engine import Connection
 
 from tidemark.ledger.database import now
-from tidemark.ledger.link_rows import Skipped, skipped_files
+from tidemark.ledger.sender.links import Skipped, skipped_files
 from tidemark.stores.agent.disk import UNLISTED
 from tidemark.tsfiles.sealed import AT_WORK, MISSING, NAMELESS
 

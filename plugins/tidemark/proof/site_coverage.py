@@ -12,10 +12,10 @@ from tidemark.errors import CorruptionError, PermanentError, PermissionDeniedErr
 from tidemark.formats.answered import kept_manifest, landings_of, read_manifest
 from tidemark.formats.landing import Manifest
 from tidemark.formats.layout import MANIFEST, landing_folder
-from tidemark.ledger import sender_rows
-from tidemark.ledger.link_rows import get_link
-from tidemark.ledger.proof_rows import report
-from tidemark.ledger.run_rows import landings
+from tidemark.ledger.sender import holds as hold_rows
+from tidemark.ledger.sender.links import get_link
+from tidemark.ledger.sender.runs import landings
+from tidemark.ledger.sql import report
 from tidemark.proof.as_of import AsOf
 from tidemark.proof.coverage import SiteCoverage, claims, dated, stretches, unplaced
 from tidemark.proof.days import day_of, parse_time
@@ -85,7 +85,7 @@ def cover_site(connection: Connection, scene: Scene, site: Site, known: AsOf) ->
     first = None if scene.since is None else day_of(parse_time(scene.since, site.unit), site.unit)
     last = None if scene.until is None else day_of(parse_time(scene.until, site.unit) - 1, site.unit)
     notes = (*_notes(apart, view, scene, _never_ran(connection, site)), *skipped.notes)
-    unverified = sender_rows.count_unverified(connection).get(site.link, 0)
+    unverified = hold_rows.count_unverified(connection).get(site.link, 0)
     notes += (not_verified(unverified, site.name),) if unverified else ()
     kept = kept_files(connection, scene.receiver).get(site.site_id, ())
     notes += (*kept_note(kept), *given_up_note(connection, scene.receiver, site.site_id))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tidemark.ledger.proof_rows import Row
+from tidemark.ledger.sql import Row
 from tidemark.proof.differences import SOURCE, Difference
 from tidemark.proof.passed_over import LET_LIST
 from tidemark.stores.agent.disk import UNLISTED

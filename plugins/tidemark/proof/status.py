@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemark.errors import PartialError, WindowOverError
-from tidemark.ledger.attempt_rows import FAILED, RETRYING, WORKING, Try
+from tidemark.ledger.sender.attempts import FAILED, RETRYING, WORKING, Try
 from tidemark.progress import Figures, said
 from tidemark.proof.as_of import NEVER, AsOf, iso
 from tidemark.proof.explanation import listed

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidemark.formats.layout import landing_folder
-from tidemark.ledger.link_rows import skipped_files
-from tidemark.ledger.proof_rows import Row, report
+from tidemark.ledger.sender.links import skipped_files
+from tidemark.ledger.sql import Row, report
 from tidemark.proof.explanation import Explanation, told
 from tidemark.proof.file_story import FileStory
 from tidemark.proof.gather import late_paths

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from tidemark.ledger.landing_rows import GIVEN_UP
-from tidemark.ledger.proof_rows import Row
+from tidemark.ledger.receiver.landings import GIVEN_UP
+from tidemark.ledger.sql import Row
 from tidemark.proof.explanation import listed, when
 from tidemark.proof.file_story import FileStory, Told
 

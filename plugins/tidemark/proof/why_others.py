@@ -6,8 +6,8 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from tidemark.ledger.link_rows import Skipped
-from tidemark.ledger.proof_rows import Row
+from tidemark.ledger.sender.links import Skipped
+from tidemark.ledger.sql import Row
 from tidemark.proof.explanation import Explanation, listed, when
 from tidemark.proof.kept_files import kept_note
 from tidemark.proof.status import LinkStatus, damage_note

@@ -13,8 +13,8 @@ from fnmatch import fnmatchcase
 
 from tidemark.errors import PlanOutOfDateError
 from tidemark.formats.landing import InventoryEntry
-from tidemark.ledger.link_rows import Seen
-from tidemark.ledger.run_rows import DROP, HELD, MODS, PLANNED, SEND, SUPERSEDE, RunItem, item_bytes
+from tidemark.ledger.sender.links import Seen
+from tidemark.ledger.sender.runs import DROP, HELD, MODS, PLANNED, SEND, SUPERSEDE, RunItem, item_bytes
 from tidemark.settings.model import LinkSettings
 from tidemark.sync.guard import Limits, Verdict, View, judge
 from tidemark.sync.plan import Change, Changes, Kind, KnownFile, written_anew

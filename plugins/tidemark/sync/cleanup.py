@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from tidemark.errors import CorruptionError, PermanentError, RetryableError
 from tidemark.formats.landing import Manifest, decode_manifest
 from tidemark.formats.layout import MANIFEST
-from tidemark.ledger import events, run_rows
+from tidemark.ledger import journal
 from tidemark.ledger.database import now
-from tidemark.ledger.run_rows import FAILED, HELD, PLANNED, SENT, VANISHED
+from tidemark.ledger.sender import runs as run_rows
+from tidemark.ledger.sender.runs import FAILED, HELD, PLANNED, SENT, VANISHED
 from tidemark.sync import snapshot
 from tidemark.sync.closing import require_all_sent, settle_all
 from tidemark.sync.receipts import read_receipts
@@ -99,7 +100,7 @@ def cleanup(work: Work) -> Mapping[str, int]:
             hint=None,
         )
         run_rows.set_success(connection, work.link.name, work.run_id, at)
-        events.record(connection, "run.finished", link=work.link.name, run_id=work.run_id, files=run.files, bytes=run.bytes)
+        journal.record(connection, "run.finished", link=work.link.name, run_id=work.run_id, files=run.files, bytes=run.bytes)
     return {"pending": left}
 
 

@@ -19,9 +19,12 @@ from sqlalchemy.engine import Connection
 from tidemark.errors import CorruptionError, RetryableError, SourceVanishedError
 from tidemark.formats.landing import encode
 from tidemark.formats.layout import MANIFEST
-from tidemark.ledger import events, link_rows, run_rows, schema_position_rows, sender_rows
-from tidemark.ledger.link_rows import Acked
-from tidemark.ledger.run_rows import (
+from tidemark.ledger import journal
+from tidemark.ledger.sender import holds as hold_rows
+from tidemark.ledger.sender import links as link_rows
+from tidemark.ledger.sender import runs as run_rows
+from tidemark.ledger.sender.links import Acked, SchemaPosition
+from tidemark.ledger.sender.runs import (
     DROP,
     FAILED,
     HELD,
@@ -36,7 +39,6 @@ from tidemark.ledger.run_rows import (
     RunItem,
     SentLanding,
 )
-from tidemark.ledger.schema_position_rows import SchemaPosition
 from tidemark.settings.model import LinkSettings, SiteSettings
 from tidemark.sync import snapshot
 from tidemark.sync.landing_check import look_through, withdraw
@@ -251,11 +253,11 @@ def _land(connection: Connection, work: Work, landing: SentLanding, contents: Co
     link_rows.ack_files(connection, link, [_acked(i, landing.landing) for i in files])
     gone = [i for i in contents.items if i.action in (DROP, SUPERSEDE)]
     link_rows.mark_gone(connection, link, [i.path for i in gone])
-    sender_rows.note_sent(connection, link, [_told(i) for i in files])
-    if gone and sender_rows.any_unverified(connection, link):
-        sender_rows.settled(connection, link, [i.path for i in gone])
+    hold_rows.note_sent(connection, link, [_told(i) for i in files])
+    if gone and hold_rows.any_unverified(connection, link):
+        hold_rows.settled(connection, link, [i.path for i in gone])
     positions = [SchemaPosition(p.path, p.start + p.size, p.mtime, p.prefix_sha256, p.epoch) for p in contents.schema]
-    schema_position_rows.put_schema_positions(connection, link, positions)
+    link_rows.put_schema_positions(connection, link, positions)
     if contents.schema:
         run_rows.set_schema_landed(connection, run_id)
     run_rows.set_landed(connection, run_id, landing.part)
@@ -271,17 +273,17 @@ def _land(connection: Connection, work: Work, landing: SentLanding, contents: Co
     )
     if contents.inventory.approved:
         link_rows.end_approval(connection, link, run_id)
-    events.record_many(
+    journal.record_many(
         connection, "file.acked", [{**place, "path": i.path, "generation": i.generation, "sha256": i.sha256} for i in files]
     )
     for action, kind in ((DROP, "file.dropped"), (SUPERSEDE, "file.superseded")):
         rows = [{**place, "path": i.path, "covered_by": i.covered_by} for i in gone if i.action == action]
-        events.record_many(connection, kind, rows)
-    events.record(connection, "landing.closed", **place, sequence=landing.sequence, files=len(files))
+        journal.record_many(connection, kind, rows)
+    journal.record(connection, "landing.closed", **place, sequence=landing.sequence, files=len(files))
 
 
-def _told(item: RunItem) -> sender_rows.Sent:
-    return sender_rows.Sent(item.path, item.generation, item.verified == "source", item.action == SEND)
+def _told(item: RunItem) -> hold_rows.Sent:
+    return hold_rows.Sent(item.path, item.generation, item.verified == "source", item.action == SEND)
 
 
 def _acked(item: RunItem, landing: str) -> Acked:

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger import link_rows, run_rows
-from tidemark.ledger.run_rows import DROP, HELD, PLANNED, SUPERSEDE
+from tidemark.ledger.sender import links as link_rows
+from tidemark.ledger.sender import runs as run_rows
+from tidemark.ledger.sender.runs import DROP, HELD, PLANNED, SUPERSEDE
 from tidemark.sync.work import Work
 
 

@@ -12,8 +12,10 @@ from dataclasses import replace
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import CorruptionError, TidemarkError
-from tidemark.ledger import events, run_rows, sender_rows
-from tidemark.ledger.sender_rows import Held
+from tidemark.ledger import journal
+from tidemark.ledger.sender import holds as hold_rows
+from tidemark.ledger.sender import runs as run_rows
+from tidemark.ledger.sender.holds import Held
 from tidemark.sync.plan import Change, Changes
 from tidemark.sync.work import Work
 
@@ -28,9 +30,9 @@ def hold(connection: Connection, work: Work, errors: Mapping[str, TidemarkError]
     for item in run_rows.items_at(connection, work.run_id, paths):
         reason = errors[item.path].message
         row = Held(0, work.link.name, item.path, item.size, item.mtime, item.mods_size, work.run_id, 0.0, reason)
-        name = sender_rows.hold(connection, row)
+        name = hold_rows.hold(connection, row)
         told[item.path] = f"{QUARANTINED}{name}: {reason}"
-        events.record(
+        journal.record(
             connection, "file.distrusted", link=work.link.name, run_id=work.run_id, path=item.path, id=name, reason=reason
         )
     return told
@@ -38,7 +40,7 @@ def hold(connection: Connection, work: Work, errors: Mapping[str, TidemarkError]
 
 def kept_back(connection: Connection, link: str, found: Changes) -> Changes:
     """The changes without files in quarantine whose content is the same still; those are passed over, and told."""
-    held = {one.path: one for one in sender_rows.kept(connection, link)}
+    held = {one.path: one for one in hold_rows.kept(connection, link)}
     if not held:
         return found
     back = [c for c in found.changed if c.file.entry.path in held and _same(c, held[c.file.entry.path])]

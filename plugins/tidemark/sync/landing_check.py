@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tidemark.formats.layout import landed_path
-from tidemark.ledger import events, run_rows
-from tidemark.ledger.run_rows import DROP, MODS, PINNED, PLANNED, SUPERSEDE, RunItem, SentLanding
+from tidemark.ledger import journal
+from tidemark.ledger.sender import runs as run_rows
+from tidemark.ledger.sender.runs import DROP, MODS, PINNED, PLANNED, SUPERSEDE, RunItem, SentLanding
 from tidemark.stores.listing import folders_of, glance
 from tidemark.sync.manifest import Contents
 from tidemark.sync.work import Work
@@ -58,7 +59,7 @@ def withdraw(work: Work, landing: SentLanding, contents: Contents, lost: frozens
         run_rows.set_items(connection, work.run_id, [{"path": p, "state": state, "part": None} for p, state in back])
         run_rows.remove_schema(connection, work.run_id, pieces)
         place = {"link": work.link.name, "run_id": work.run_id, "landing": landing.landing}
-        events.record(connection, "landing.withdrawn", **place, lost=len(lost), example=min(lost))
+        journal.record(connection, "landing.withdrawn", **place, lost=len(lost), example=min(lost))
 
 
 def _named(contents: Contents) -> Iterator[tuple[str, int]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tidemark.formats.landing import InventoryEntry, LandedFile, LandedSchema, Manifest, Part, Vanished
-from tidemark.ledger.run_rows import (
+from tidemark.ledger.sender.runs import (
     DROP,
     FAILED,
     MODS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tidemark.formats.layout import landed_path
-from tidemark.ledger.run_rows import MODS, PINNED, RunItem
+from tidemark.ledger.sender.runs import MODS, PINNED, RunItem
 from tidemark.sync.work import Work
 from tidemark.transfer.engine import SendItem
 

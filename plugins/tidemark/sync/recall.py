@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tidemark.formats.landing import LandedFile, Manifest, Part, Receipt
-from tidemark.ledger.link_rows import Acked, Extent, Seen
-from tidemark.ledger.run_rows import SentLanding
+from tidemark.ledger.sender.links import Acked, Extent, Seen
+from tidemark.ledger.sender.runs import SentLanding
 from tidemark.sync.choice import ADOPTED
 
 

@@ -17,8 +17,10 @@ from sqlalchemy.engine import Connection
 from tidemark.errors import CorruptionError, SourceVanishedError
 from tidemark.formats.landing import Answer, Receipt, Resend, decode_receipt
 from tidemark.formats.layout import RECEIPT
-from tidemark.ledger import events, link_rows, run_rows, schema_position_rows
-from tidemark.ledger.run_rows import SentLanding
+from tidemark.ledger import journal
+from tidemark.ledger.sender import links as link_rows
+from tidemark.ledger.sender import runs as run_rows
+from tidemark.ledger.sender.runs import SentLanding
 from tidemark.stores.protocol import Range
 from tidemark.sync.work import Work
 
@@ -97,16 +99,16 @@ def _record(
         if answer.outcome == "schema" and not answer.resend:
             continue  # named in the receipt; the same bytes again would not help
         if answer.outcome == "schema":
-            schema_position_rows.forget_schema_prefix(connection, link, answer.path)
-            events.record(connection, "file.resend", link=link, run_id=work.run_id, path=answer.path, why=answer.reason)
+            link_rows.forget_schema_prefix(connection, link, answer.path)
+            journal.record(connection, "file.resend", link=link, run_id=work.run_id, path=answer.path, why=answer.reason)
         elif answer.path in resend:
             link_rows.mark_resend(connection, link, [answer.path], f"was quarantined: {answer.reason}")
-            events.record(connection, "file.resend", link=link, run_id=work.run_id, path=answer.path, why=answer.reason)
+            journal.record(connection, "file.resend", link=link, run_id=work.run_id, path=answer.path, why=answer.reason)
         elif answer.outcome != "loaded":
             link_rows.note_reason(connection, link, [answer.path], f"{answer.outcome}: {answer.reason}")
     send_again(connection, link, work.run_id, receipt.resend)
     counted = count(receipt.answers)
-    events.record(
+    journal.record(
         connection,
         "landing.answered",
         link=link,
@@ -125,4 +127,4 @@ def send_again(connection: Connection, link: str, run_id: str, resend: Iterable[
     for path, (_, _, generation) in link_rows.digests(connection, link, sorted(here)).items():
         if generation == asked[path].generation:
             link_rows.mark_resend(connection, link, [path], asked[path].reason)
-            events.record(connection, "file.resend", link=link, run_id=run_id, path=path, why=asked[path].reason)
+            journal.record(connection, "file.resend", link=link, run_id=run_id, path=path, why=asked[path].reason)

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 
 from tidemark.errors import CorruptionError, SourceVanishedError
 from tidemark.formats.layout import landed_path
-from tidemark.ledger import events, link_rows, run_rows, schema_position_rows
-from tidemark.ledger.run_rows import RunSchema
-from tidemark.ledger.schema_position_rows import SchemaPosition
+from tidemark.ledger import journal
+from tidemark.ledger.sender import links as link_rows
+from tidemark.ledger.sender import runs as run_rows
+from tidemark.ledger.sender.links import SchemaPosition
+from tidemark.ledger.sender.runs import RunSchema
 from tidemark.stores.agent.disk import UNLISTED
 from tidemark.stores.listing import unknown
 from tidemark.stores.protocol import Entry, Range
@@ -76,7 +78,7 @@ def plan_pieces(site: Site) -> tuple[Sequence[Piece], Mapping[str, str]]:
     """What the site's schema logs gained, and {path: reason} of what the listing did not look into. A log of known size and
     time is not read."""
     with site.ledger.read() as connection:
-        known = schema_position_rows.schema_positions(connection, site.link.name)
+        known = link_rows.schema_positions(connection, site.link.name)
     listing = site.source.list_files([site.site.schema])
     logs = [e for e in listing.entries if not e.path.endswith((".temp", ".tmp"))]
     grown = [e for e in logs if e.path not in known or (e.size, e.mtime) != (known[e.path].position, known[e.path].mtime)]
@@ -124,6 +126,6 @@ def _send(work: Work, piece: Piece) -> None:
         row = RunSchema(piece.path, piece.epoch, piece.start, size, piece.mtime, at_source, prefix, schema_path(piece))
         run_rows.put_schema(connection, work.run_id, row)
         if piece.began_anew:
-            events.record(
+            journal.record(
                 connection, "schema.truncated", link=work.link.name, run_id=work.run_id, path=piece.path, size=piece.end
             )

@@ -13,8 +13,11 @@ from dataclasses import replace
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import CorruptionError, NotFoundError, RetryableError, UnreachableError
-from tidemark.ledger import events, link_rows, run_rows, sender_rows
-from tidemark.ledger.run_rows import DROP, HELD, PINNED, PLANNED, SUPERSEDE
+from tidemark.ledger import journal
+from tidemark.ledger.sender import holds as hold_rows
+from tidemark.ledger.sender import links as link_rows
+from tidemark.ledger.sender import runs as run_rows
+from tidemark.ledger.sender.runs import DROP, HELD, PINNED, PLANNED, SUPERSEDE
 from tidemark.stores.agent.disk import UNLISTED
 from tidemark.stores.listing import classify_files, entries_in, folders_of, glance, told
 from tidemark.stores.protocol import Listing, Range, Tier
@@ -103,7 +106,7 @@ def _pinned(work: Work, options: Options) -> tuple[Selection, frozenset[str]]:
             return selection, pinned
         with work.recording() as connection:
             rows = [{"link": work.link.name, "run_id": work.run_id, "path": path} for path in sorted(troubled)]
-            events.record_many(connection, "file.vanished", rows)
+            journal.record_many(connection, "file.vanished", rows)
         if not tries_left:
             return without(selection, troubled), pinned
         snapshot.drop(work.source, work.folders, work.run_id)
@@ -286,7 +289,7 @@ def _record(connection: Connection, work: Work, selection: Selection, made: tupl
     in_place = sum(i.state == PLANNED and i.action not in (DROP, SUPERSEDE) for i in items)
     if in_place and pinned:
         limit = work.site.snapshot_bytes
-        events.record(
+        journal.record(
             connection, "snapshot.full", link=link, run_id=run_id, linked=len(pinned), in_place=in_place, limit=limit
         )
     link_rows.add_files(connection, link, selection.seen)
@@ -295,7 +298,7 @@ def _record(connection: Connection, work: Work, selection: Selection, made: tupl
     link_rows.put_extents(connection, link, selection.extents)
     link_rows.put_skipped(connection, link, selection.skipped)
     link_rows.mark_gone(connection, link, selection.forgotten)
-    sender_rows.end_held(connection, link, [*selection.forgotten, *(i.path for i in items)])
+    hold_rows.end_held(connection, link, [*selection.forgotten, *(i.path for i in items)])
     run_rows.add_items(connection, run_id, items)
     gone = [i.path for i in items if i.action in (DROP, SUPERSEDE) and i.state != HELD]
     told = len(gone) - len(link_rows.held_paths(connection, link, gone))
@@ -322,9 +325,9 @@ def _set_guard(connection: Connection, work: Work, selection: Selection, held: i
     if selection.guard:
         link_rows.set_link(connection, work.link.name, guard=selection.guard, guard_run=work.run_id)
         if before.guard != selection.guard:
-            events.record(
+            journal.record(
                 connection, "guard.tripped", link=work.link.name, run_id=work.run_id, reason=selection.guard, drops=held
             )
     elif before.guard and not selection.approved:
         link_rows.set_link(connection, work.link.name, guard=None, guard_run=None, approved_run=None)
-        events.record(connection, "guard.cleared", link=work.link.name, run_id=work.run_id)
+        journal.record(connection, "guard.cleared", link=work.link.name, run_id=work.run_id)

@@ -17,9 +17,10 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import DiskFullError, HostKeyError, LeaseLostError, RetryableError, SourceVanishedError, TidemarkError
-from tidemark.ledger import events, run_rows
-from tidemark.ledger.line_places import SharedLine, place_on
-from tidemark.ledger.run_rows import FAILED, MODS, SENT, TO_SEND, VANISHED, RunItem
+from tidemark.ledger import journal
+from tidemark.ledger.bandwidth import SharedLine, place_on
+from tidemark.ledger.sender import runs as run_rows
+from tidemark.ledger.sender.runs import FAILED, MODS, SENT, TO_SEND, VANISHED, RunItem
 from tidemark.settings.window import is_open, require_window
 from tidemark.stores.agent.block_journal import part_of
 from tidemark.sync.closing import close_part
@@ -268,7 +269,7 @@ class Sending:
             kept = hold(connection, self.work, errors)
             run_rows.set_items(connection, run_id, [c | {"reason": kept.get(c["path"], c["reason"])} for c in changes])
             rows = [{"link": link, "run_id": run_id, "path": p, "error": e.message} for p, e in errors.items()]
-            events.record_many(connection, "file.failed", rows)
+            journal.record_many(connection, "file.failed", rows)
 
     def _without_culprit(self, todo: Sequence[RunItem], down: Sequence[Failed]) -> list[RunItem]:
         """An end did not answer. Where it answers now, the file at which that began is the trouble: it is left out and

@@ -29,7 +29,7 @@ LEAST = 1 / 50  # of a shared cap: what a sending reckons with while its share i
 
 
 class LineShare(Protocol):
-    """A place under a cap that other processes share (`ledger.line_places`)."""
+    """A place under a cap that other processes share (`ledger.bandwidth`)."""
 
     @property
     def cap(self) -> float:

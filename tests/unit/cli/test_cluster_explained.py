@@ -9,7 +9,9 @@ import pytest
 
 from tests.cluster_world import Asked, ClusterWorld, last_json
 from tidemark.cluster.schema_paper import paper_of
-from tidemark.ledger import cluster_rows, group_rows, move_rows
+from tidemark.ledger.cluster import moves as move_rows
+from tidemark.ledger.cluster import operations as group_rows
+from tidemark.ledger.cluster import tables as cluster_rows
 
 
 def test_a_node_that_serves_is_final(ask: Asked) -> None:

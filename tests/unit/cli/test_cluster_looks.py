@@ -14,7 +14,9 @@ import pytest
 
 from tests.cluster_world import Asked, ClusterWorld, last_json
 from tidemark.cluster.schema_paper import paper_of
-from tidemark.ledger import cluster_rows, copy_rows, group_rows
+from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.cluster import operations as group_rows
+from tidemark.ledger.cluster import tables as cluster_rows
 from tidemark.progress import size
 
 
@@ -191,7 +193,7 @@ def test_while_slots_move_it_says_so_and_that_is_no_problem(world: ClusterWorld,
 
 
 def test_a_member_that_acknowledged_and_lacks_a_file_is_a_problem(world: ClusterWorld, ask: Asked) -> None:
-    from tidemark.ledger import move_rows
+    from tidemark.ledger.cluster import moves as move_rows
 
     files = [world.put("root.sg", partition, b"%d" % partition) for partition in range(12)]
     world.join("n4")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.cluster_world import Asked, ClusterWorld
-from tidemark.ledger import copy_rows
+from tidemark.ledger.cluster import copies as copy_rows
 
 
 def test_copies_come_again_from_a_node_where_the_receiver_has_none(world: ClusterWorld, ask: Asked) -> None:

@@ -21,9 +21,9 @@ from tidemark.cli.call import Call
 from tidemark.cli.parser import VERBS
 from tidemark.cli.verb import Answer, Verb
 from tidemark.errors import GuardError
+from tidemark.ledger.bandwidth import SharedLine, place_on
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import this_process
-from tidemark.ledger.line_places import SharedLine, place_on
 
 ROOT = Path(__file__).resolve().parents[3]
 CONTRACT_VERBS = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster_world import Asked, ClusterWorld
-from tidemark.ledger.catalog_rows import CatalogFile
+from tidemark.ledger.receiver.catalog import CatalogFile
 
 pytestmark = pytest.mark.timeout(60)  # a terabyte takes an hour
 

@@ -12,7 +12,7 @@ from tidemark.cluster.balance import even_slots
 from tidemark.cluster.change_plan import first_table
 from tidemark.cluster.deliveries import Cached, Piece, applied_upto, due, evictable
 from tidemark.cluster.slot_hash import SlotHash
-from tidemark.ledger.group_rows import OperationRow
+from tidemark.ledger.cluster.operations import OperationRow
 
 TABLE = first_table([f"n{n}" for n in range(1, 6)], 3, 20, SlotHash.FULL, even_slots)
 WIDE = tuple(range(20))

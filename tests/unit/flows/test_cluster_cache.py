@@ -16,8 +16,8 @@ from tidemark.flows import admitting
 from tidemark.flows.cluster_cache import FOLDER, evict, recall
 from tidemark.flows.housekeep import DAY, housekeep
 from tidemark.flows.prove import coverage
-from tidemark.ledger import catalog_rows
-from tidemark.ledger.catalog_rows import CatalogFile
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.proof.bytes_check import sha256_of
 
 NODES = ("n1", "n2", "n3")

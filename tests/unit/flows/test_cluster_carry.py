@@ -20,7 +20,7 @@ from tidemark.flows.cluster_migrate import MigrateResult, migrate
 from tidemark.flows.engines import Outcome
 from tidemark.flows.far_tasks import reached_by
 from tidemark.flows.prove import status
-from tidemark.ledger import copy_rows
+from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.settings.model import SparkSettings
 from tidemark.stores.protocol import StoreAddress
 

@@ -16,9 +16,10 @@ from tidemark.flows.cluster_catch_up import catch_up
 from tidemark.flows.cluster_check import check
 from tidemark.flows.housekeep import DAY, housekeep
 from tidemark.flows.merge_catalog import merge
-from tidemark.ledger import cluster_rows, group_rows
-from tidemark.ledger.cluster_rows import ChangeRow
-from tidemark.ledger.group_rows import OperationRow
+from tidemark.ledger.cluster import operations as group_rows
+from tidemark.ledger.cluster import tables as cluster_rows
+from tidemark.ledger.cluster.operations import OperationRow
+from tidemark.ledger.cluster.tables import ChangeRow
 
 NODES = ("n1", "n2", "n3")
 
@@ -133,7 +134,7 @@ def test_what_a_forward_that_died_left_at_nodes_is_swept(centre: Clustered) -> N
     location, sha256, size = centre.sql("SELECT location, sha256, size FROM catalog_file")[0]
     stray = location.replace("tsfile", "other.tsfile")
     with centre.app.ledger.write() as connection:
-        from tidemark.ledger.copy_rows import CopyRow, put_copies
+        from tidemark.ledger.cluster.copies import CopyRow, put_copies
 
         put_copies(connection, [CopyRow("centre", "n1", stray, 1, sha256, size)])  # written down, never committed
     for node, name in (("n1", stray), ("n2", location + ".part")):
@@ -167,7 +168,7 @@ def test_a_database_whose_last_file_went_is_dropped_at_its_nodes(centre: Cluster
     with centre.cluster() as cluster:
         assert all(cluster.folder(node).schema("root.sg") for node in table.route_schema("root.sg").members)
     with centre.app.ledger.write() as connection:
-        from tidemark.ledger.catalog_rows import retire_files
+        from tidemark.ledger.receiver.catalog import retire_files
 
         retire_files(connection, [1], time.time())
     later(centre, 2)

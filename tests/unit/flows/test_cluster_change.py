@@ -28,8 +28,8 @@ from tidemark.flows.cluster_forward import commit, forward
 from tidemark.flows.cluster_migrate import migrate
 from tidemark.flows.cluster_nodes import Cluster
 from tidemark.flows.cluster_repair import repair
-from tidemark.ledger import catalog_rows
 from tidemark.ledger.leases import Leases, this_process
+from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.settings.model import ClusterSettings
 
 ADD = Wanted("add", "n4")

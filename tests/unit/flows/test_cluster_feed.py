@@ -15,8 +15,9 @@ from tidemark.errors import RetryableError
 from tidemark.flows import admitting, cluster_feed, merge_catalog
 from tidemark.flows.cluster_cache import FOLDER, give_back, recall
 from tidemark.flows.read_catalog import Query, ReadResult, read
-from tidemark.ledger import catalog_rows, copy_rows
-from tidemark.ledger.catalog_rows import CatalogFile
+from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.progress import Tick
 
 DEVICES = [f"root.sg.d{number}" for number in range(6)]

@@ -16,7 +16,8 @@ from tidemark.errors import NoQuorumError, StaleEpochError
 from tidemark.flows import admitting, merge_catalog
 from tidemark.flows.cluster_forward import make_visible
 from tidemark.flows.merge_catalog import merge
-from tidemark.ledger import catalog_rows, cluster_rows
+from tidemark.ledger.cluster import tables as cluster_rows
+from tidemark.ledger.receiver import catalog as catalog_rows
 
 NODES = ("n1", "n2", "n3")
 
@@ -157,7 +158,7 @@ def test_a_table_that_never_rests_gives_up_for_the_next_load(centre: Clustered, 
 
 
 def test_a_member_without_schema_gets_it_before_the_files(centre: Clustered) -> None:
-    from tidemark.ledger import move_rows
+    from tidemark.ledger.cluster import moves as move_rows
 
     table, sender = centre.begin(*NODES), centre.sender()
     sender.land({source(1): d1((1, 10))})

@@ -20,11 +20,14 @@ from tidemark.flows.cluster_moves import Moving, pull
 from tidemark.flows.cluster_nodes import Cluster
 from tidemark.flows.cluster_show import status_of
 from tidemark.flows.cluster_stock import read_stock
-from tidemark.ledger import catalog_rows, copy_rows, group_rows, move_rows
-from tidemark.ledger.copy_rows import CopyRow
-from tidemark.ledger.group_rows import OperationRow
+from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.cluster import moves as move_rows
+from tidemark.ledger.cluster import operations as group_rows
+from tidemark.ledger.cluster.copies import CopyRow
+from tidemark.ledger.cluster.moves import MoveRow
+from tidemark.ledger.cluster.operations import OperationRow
 from tidemark.ledger.leases import Leases
-from tidemark.ledger.move_rows import MoveRow
+from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.progress import Tick, silent
 from tidemark.settings.model import ClusterSettings
 

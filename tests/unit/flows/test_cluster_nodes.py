@@ -18,9 +18,10 @@ from tidemark.cluster.ring import Node, identifier_of
 from tidemark.cluster.table_paper import encode
 from tidemark.errors import CorruptionError, NotFoundError, PermanentError, UnreachableError, UsageError
 from tidemark.flows.cluster_nodes import Cluster, NodeStores, node_address, node_row, opened
-from tidemark.ledger import cluster_rows, move_rows
-from tidemark.ledger.cluster_rows import NodeRow, TableRow
-from tidemark.ledger.move_rows import MoveRow
+from tidemark.ledger.cluster import moves as move_rows
+from tidemark.ledger.cluster import tables as cluster_rows
+from tidemark.ledger.cluster.moves import MoveRow
+from tidemark.ledger.cluster.tables import NodeRow, TableRow
 from tidemark.settings.model import ClusterSettings, NodeSettings, ReceiverSettings, Settings
 from tidemark.stores.local import LocalStore
 from tidemark.stores.open import open_store

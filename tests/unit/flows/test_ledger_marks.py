@@ -14,7 +14,7 @@ import pytest
 from tests.commanded import Commanded
 from tidemark.app import judge
 from tidemark.errors import PermanentError
-from tidemark.ledger.mark_rows import Mark
+from tidemark.ledger.receiver.rebuild import Mark
 from tidemark.tsfiles.names import MARK_FILE
 
 VERBS = (

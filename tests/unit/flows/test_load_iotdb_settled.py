@@ -13,7 +13,7 @@ from tests.small_files import source
 from tests.unit.flows.test_load_iotdb import Pair
 from tidemark.flows import merge_catalog
 from tidemark.flows.housekeep import housekeep
-from tidemark.ledger import merge_rows
+from tidemark.ledger.receiver import merges as merge_rows
 
 DAY = 86_400
 

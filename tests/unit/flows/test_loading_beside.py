@@ -15,10 +15,10 @@ from tidemark.flows import spark_engine, sync_loading
 from tidemark.flows.load_landings import load
 from tidemark.flows.sync_link import Options, open_run, run_sync
 from tidemark.flows.sync_steps import STEPS, one_step
-from tidemark.ledger import run_rows
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import this_process
 from tidemark.ledger.migrations import migrate
+from tidemark.ledger.sender import runs as run_rows
 from tidemark.settings.model import LedgerSettings, LinkSettings, ReceiverSettings, Settings, SiteSettings, SparkSettings
 from tidemark.stores.local import LocalStore
 from tidemark.stores.open import open_store

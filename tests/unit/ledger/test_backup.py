@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from tidemark.errors import PermanentError
-from tidemark.ledger import events
+from tidemark.ledger import journal as events
 from tidemark.ledger.backup import back_up, copy_rows
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.migrations import migrate, schema_version

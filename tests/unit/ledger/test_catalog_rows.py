@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from tests.unit.ledger.test_merge_rows import SITE, a_file, devices
-from tidemark.ledger import catalog_rows, owner_rows, trouble_rows
-from tidemark.ledger.catalog_rows import FileWithDevices
 from tidemark.ledger.database import Ledger
-from tidemark.ledger.owner_rows import RefusalRow
-from tidemark.ledger.trouble_rows import QuarantineRow
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver import refusals as owner_rows
+from tidemark.ledger.receiver import refusals as trouble_rows
+from tidemark.ledger.receiver.catalog import FileWithDevices
+from tidemark.ledger.receiver.refusals import QuarantineRow, RefusalRow
 
 
 def test_each_of_many_files_gets_its_own_number_and_its_own_devices(ledger: Ledger) -> None:

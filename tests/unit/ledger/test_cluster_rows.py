@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy as sa
 
 from tidemark.errors import CorruptionError, RetryableError, StaleEpochError, TidemarkError
-from tidemark.ledger import cluster_rows
-from tidemark.ledger.cluster_rows import ChangeRow, NodeRow, TableRow
+from tidemark.ledger.cluster import tables as cluster_rows
+from tidemark.ledger.cluster.tables import ChangeRow, NodeRow, TableRow
 from tidemark.ledger.database import Ledger
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from tidemark.ledger import copy_rows
-from tidemark.ledger.copy_rows import CopyRow
+from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.cluster.copies import CopyRow
 from tidemark.ledger.database import Ledger
 
 

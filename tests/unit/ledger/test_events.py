@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from tidemark.ledger import audit, events
+from tidemark.ledger import journal as audit
+from tidemark.ledger import journal as events
 from tidemark.ledger.database import Ledger
 
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "journal.md"
@@ -50,7 +51,7 @@ def test_the_journal_page_lists_every_word() -> None:
 
 def test_a_decision_names_who_made_it(ledger: Ledger) -> None:
     with ledger.write() as connection:
-        audit.record(connection, "approve", "run-1", drops=12)
+        audit.record_decision(connection, "approve", "run-1", drops=12)
     with ledger.read() as connection:
         row = connection.execute(sa.text("SELECT * FROM audit")).mappings().one()
     assert row["who"] == audit.who()

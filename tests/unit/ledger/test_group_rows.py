@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from tidemark.errors import StaleEpochError
-from tidemark.ledger import group_rows
+from tidemark.ledger.cluster import operations as group_rows
+from tidemark.ledger.cluster.operations import OperationRow
 from tidemark.ledger.database import Ledger
-from tidemark.ledger.group_rows import OperationRow
 
 
 def put(subject: str, header: str = "n1", epoch: int = 1, receiver: str = "centre") -> OperationRow:

@@ -8,11 +8,10 @@ import pytest
 import sqlalchemy as sa
 
 from tidemark.errors import RetryableError
-from tidemark.ledger import line_places
+from tidemark.ledger import bandwidth as line_places
+from tidemark.ledger.bandwidth import TTL_SECONDS, LinePlace, SharedLine, place_on
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import Identity
-from tidemark.ledger.line_places import LinePlace, SharedLine, place_on
-from tidemark.ledger.line_rows import TTL_SECONDS
 
 CAP = 10e6
 HERE = Identity("here", "boot-1", 100, "1000")

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from tidemark.ledger import merge_rows, standing_rows
-from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile, add_file, files_by_id, retire_files, visible_files
 from tidemark.ledger.database import Ledger
-from tidemark.ledger.merge_rows import Account, Kept, MergedFile, Withdrawn
+from tidemark.ledger.receiver import merges as merge_rows
+from tidemark.ledger.receiver import settled as standing_rows
+from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile, add_file, files_by_id, retire_files, visible_files
+from tidemark.ledger.receiver.merges import Account, Kept, MergedFile, Withdrawn
 
 SITE = "0f8e0000-0000-0000-0000-000000000001"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.ledger import move_rows
+from tidemark.ledger.cluster import moves as move_rows
+from tidemark.ledger.cluster.moves import MoveRow
 from tidemark.ledger.database import Ledger
-from tidemark.ledger.move_rows import MoveRow
 
 
 def a_move(slot: int, epoch: int = 2, **more: object) -> MoveRow:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.ledger import sender_rows
 from tidemark.ledger.database import Ledger
-from tidemark.ledger.sender_rows import DROPPED, RELEASED, Held, Sent
+from tidemark.ledger.sender import holds as sender_rows
+from tidemark.ledger.sender.holds import DROPPED, RELEASED, Held, Sent
 
 
 def told(ledger: Ledger, *sent: Sent, link: str = "l") -> frozenset[str]:

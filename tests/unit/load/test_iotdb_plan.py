@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
+from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
 from tidemark.load.iotdb_plan import Gone, Limits, Plan, Standing, State, plan, unfit
 
 LIMITS = Limits(format=4, tables=True, unit="ms", units={"a": "ms", "b": "us"})

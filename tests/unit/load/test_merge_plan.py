@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
+from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
 from tidemark.load import merge_plan
 from tidemark.load.merge_plan import Group, Unit, overlapping_groups, plan_merge, tasks_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tidemark.ledger.schema_rows import SeriesRow
+from tidemark.ledger.receiver.schemas import SeriesRow
 from tidemark.load.schema import merge_series
 
 S = SeriesRow("centre", "a", "root.sg.d.s", "root.sg", "INT64", "PLAIN", "LZ4", False, "mlog.bin")

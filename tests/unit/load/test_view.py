@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
+from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
 from tidemark.load.view import points, seen_devices
 from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.points.column import Column

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.ledger.link_rows import Skipped
+from tidemark.ledger.sender.links import Skipped
 from tidemark.proof.passed_over import LASTING_SECONDS, notes
 
 AT = 1_700_000_000.0

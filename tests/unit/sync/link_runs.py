@@ -10,7 +10,7 @@ from tests.crash.explorer import Effects
 from tests.crash.sync_world import SITE_ID, SyncWorld
 from tidemark.app import App
 from tidemark.formats.landing import Answer, Receipt, encode
-from tidemark.ledger import link_rows
+from tidemark.ledger.sender import links as link_rows
 
 DISJOINT = {n: {"root.sg.d1": (n * 10, n * 10 + 9)} for n in range(1, 30)}
 

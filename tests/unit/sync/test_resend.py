@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tidemark.formats.landing import Receipt, Resend, decode_receipt, encode
-from tidemark.ledger import link_rows
 from tidemark.ledger.database import Ledger
-from tidemark.ledger.link_rows import Acked, Seen
 from tidemark.ledger.migrations import migrate
+from tidemark.ledger.sender import links as link_rows
+from tidemark.ledger.sender.links import Acked, Seen
 from tidemark.sync.receipts import send_again
 
 ASKED = Resend("a", 3, "a settled file that holds its points has to be replaced")

@@ -24,8 +24,8 @@ from tidemark.errors import (
 )
 from tidemark.flows import sync_link
 from tidemark.flows.sync_opening import new_run_id
-from tidemark.ledger import run_rows
 from tidemark.ledger.leases import this_process
+from tidemark.ledger.sender import runs as run_rows
 from tidemark.stores.protocol import Listing
 from tidemark.sync import sending
 

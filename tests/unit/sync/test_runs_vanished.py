@@ -13,7 +13,7 @@ from tidemark.errors import NotFoundError
 from tidemark.flows.operate import approve
 from tidemark.flows.sync_link import Options
 from tidemark.formats.landing import Manifest
-from tidemark.ledger import link_rows
+from tidemark.ledger.sender import links as link_rows
 
 # what is told of vanished files
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.crash.edge import path_of
 from tests.crash.sync_world import SyncWorld
-from tidemark.ledger.schema_position_rows import SchemaPosition
+from tidemark.ledger.sender.links import SchemaPosition
 from tidemark.stores.protocol import Entry
 from tidemark.sync.schema import Piece, plan_piece
 

@@ -16,10 +16,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger import catalog_rows, standing_rows
-from tidemark.ledger.catalog_rows import CatalogDevice, CatalogFile
-from tidemark.ledger.events import record
-from tidemark.ledger.many_rows import write_rows
+from tidemark.ledger.journal import record
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver import settled as settled_rows
+from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
+from tidemark.ledger.sql import write_rows
 
 _CHUNK = 400  # values in one IN list
 
@@ -103,7 +104,7 @@ def publish(
     now = {f.file_id: f for f in catalog_rows.files_by_id(connection, ids)}
     if any(f.file_id not in now or (now[f.file_id].state, now[f.file_id].rank) != ("live", f.rank) for f in sources):
         return None
-    if standing_rows.to_go(connection, ids):
+    if settled_rows.to_go(connection, ids):
         return None
     if _came_between(connection, receiver, ids, merged):
         return None
@@ -178,7 +179,7 @@ def settle_due(connection: Connection, receiver: str, before: float) -> tuple[in
     )
     due = {int(row[0]) for row in connection.execute(query, {"receiver": receiver, "before": before})}
     lineage = _derived(connection, receiver)
-    due -= {m for m in due if standing_rows.to_go(connection, lineage.get(m, ()))}
+    due -= {m for m in due if settled_rows.to_go(connection, lineage.get(m, ()))}
     return tuple(sorted(m for m in due if _companions(lineage, {m}) <= due))
 
 
@@ -213,7 +214,7 @@ def _withdraw(connection: Connection, receiver: str, hit: set[int], at: float) -
     if not hit:
         return Withdrawn()
     lineage = _live_lineage(connection, receiver)
-    alone = hit & standing_rows.alone(connection, receiver)
+    alone = hit & settled_rows.alone(connection, receiver)
     going = _companions(_derived(connection, receiver), hit - alone)
     sources = {source for m in going for source in lineage[m]}
     live = [f.file_id for f in catalog_rows.files_by_id(connection, sources) if f.state == "live"]
@@ -328,7 +329,7 @@ def _live_lineage(connection: Connection, receiver: str) -> dict[int, tuple[int,
 
 def _derived(connection: Connection, receiver: str) -> dict[int, tuple[int, ...]]:
     """Live merged file → its sources, without those that stand alone: they share sources with what was merged of them."""
-    alone = standing_rows.alone(connection, receiver)
+    alone = settled_rows.alone(connection, receiver)
     return {m: sources for m, sources in _live_lineage(connection, receiver).items() if m not in alone}
 
 

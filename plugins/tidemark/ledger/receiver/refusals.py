@@ -1,4 +1,9 @@
-"""Which site owns a device, and files that were refused because another site does (tables `owner`, `refusal`)."""
+"""Which site owns a device, the files that were refused because another site does, and files that cannot be loaded.
+
+`owner` and `refusal`: who owns each device since when, by which landing; refused files wait at their location so
+that they are loaded when an owner changes. `quarantine`: files that cannot be loaded, with the reason. Both keep the
+waiting bytes' location until they are gone. Every function works in the caller's transaction.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger.many_rows import write_rows
+from tidemark.ledger.sql import write_rows
 
 _CHUNK = 400  # values in one IN list
 
@@ -80,8 +85,8 @@ def put_owners(connection: Connection, receiver: str, rows: Iterable[OwnerRow]) 
     )
 
 
-_COLUMNS = tuple(f.name for f in fields(RefusalRow) if f.name != "refusal_id")
-_ALL = ", ".join((*_COLUMNS, "refusal_id"))
+_REFUSAL_COLUMNS = tuple(f.name for f in fields(RefusalRow) if f.name != "refusal_id")
+_REFUSAL_ALL = ", ".join((*_REFUSAL_COLUMNS, "refusal_id"))
 
 
 def add_refusal(connection: Connection, row: RefusalRow) -> None:
@@ -89,21 +94,26 @@ def add_refusal(connection: Connection, row: RefusalRow) -> None:
     values = asdict(row)
     del values["refusal_id"]
     connection.execute(
-        sa.text(f"INSERT INTO refusal ({', '.join(_COLUMNS)}) VALUES ({', '.join(':' + c for c in _COLUMNS)})"), values
+        sa.text(
+            f"INSERT INTO refusal ({', '.join(_REFUSAL_COLUMNS)}) VALUES ({', '.join(':' + c for c in _REFUSAL_COLUMNS)})"
+        ),
+        values,
     )
 
 
 def refusals(connection: Connection, receiver: str, state: str = "refused", site_id: str | None = None) -> list[RefusalRow]:
     """Refused files in the order they came."""
     where = "receiver = :receiver AND state = :state" + (" AND site_id = :site" if site_id is not None else "")
-    query = sa.text(f"SELECT {_ALL} FROM refusal WHERE {where} ORDER BY refusal_id")
+    query = sa.text(f"SELECT {_REFUSAL_ALL} FROM refusal WHERE {where} ORDER BY refusal_id")
     found = connection.execute(query, {"receiver": receiver, "state": state, "site": site_id}).mappings()
     return [RefusalRow(**row) for row in found]
 
 
 def refusals_to_sweep(connection: Connection, receiver: str) -> list[RefusalRow]:
     """Rows whose file needs to wait no longer but whose bytes may still lie there."""
-    query = sa.text(f"SELECT {_ALL} FROM refusal WHERE receiver = :receiver AND state <> 'refused' AND location <> ''")
+    query = sa.text(
+        f"SELECT {_REFUSAL_ALL} FROM refusal WHERE receiver = :receiver AND state <> 'refused' AND location <> ''"
+    )
     return [RefusalRow(**row) for row in connection.execute(query, {"receiver": receiver}).mappings()]
 
 
@@ -134,7 +144,95 @@ def supersede_refusals(connection: Connection, receiver: str, site_id: str, take
     write_rows(connection, "UPDATE refusal SET state = 'superseded' WHERE refusal_id = :id", over)
 
 
-def forget_bytes(connection: Connection, refusal_ids: Iterable[int]) -> None:
+def forget_refused_bytes(connection: Connection, refusal_ids: Iterable[int]) -> None:
     """The waiting bytes are gone."""
     rows = [{"id": refusal_id} for refusal_id in refusal_ids]
     write_rows(connection, "UPDATE refusal SET location = '' WHERE refusal_id = :id", rows)
+
+
+@dataclass(frozen=True)
+class QuarantineRow:
+    """`location` is the TsFile's place relative to the receiver's root, companions beside it; '' where it never came."""
+
+    receiver: str
+    site_id: str
+    path: str
+    generation: int
+    landing: str
+    reason: str
+    error_kind: int
+    location: str
+    entry: str  # JSON of the manifest's entry (formats.landing.encode_entry)
+    at: float
+    state: str = "held"  # held | awaiting | released | dropped | superseded
+    quarantine_id: int = 0
+
+
+_COLUMNS = tuple(f.name for f in fields(QuarantineRow) if f.name != "quarantine_id")
+_ALL = ", ".join((*_COLUMNS, "quarantine_id"))
+
+
+def add_quarantine(connection: Connection, row: QuarantineRow) -> int:
+    """Hold a file back; the id it is called by."""
+    values = asdict(row)
+    del values["quarantine_id"]
+    insert = f"INSERT INTO quarantine ({', '.join(_COLUMNS)}) VALUES ({', '.join(':' + c for c in _COLUMNS)})"
+    return int(connection.execute(sa.text(f"{insert} RETURNING quarantine_id"), values).scalar_one())
+
+
+def quarantined(connection: Connection, receiver: str | None = None, state: str = "held") -> list[QuarantineRow]:
+    """Rows in one state in the order they came, of one receiver or of all."""
+    where = "state = :state" + (" AND receiver = :receiver" if receiver is not None else "")
+    query = sa.text(f"SELECT {_ALL} FROM quarantine WHERE {where} ORDER BY quarantine_id")
+    found = connection.execute(query, {"receiver": receiver, "state": state}).mappings()
+    return [QuarantineRow(**row) for row in found]
+
+
+def quarantine_of(connection: Connection, quarantine_id: int) -> QuarantineRow | None:
+    """The row of an id, None where there is none."""
+    query = sa.text(f"SELECT {_ALL} FROM quarantine WHERE quarantine_id = :id")
+    row = connection.execute(query, {"id": quarantine_id}).mappings().one_or_none()
+    return None if row is None else QuarantineRow(**row)
+
+
+def held_of_path(connection: Connection, receiver: str, site_id: str, path: str) -> list[QuarantineRow]:
+    """What of this path is held, oldest generation first."""
+    query = sa.text(
+        f"SELECT {_ALL} FROM quarantine WHERE receiver = :receiver AND site_id = :site AND path = :path "
+        "AND state = 'held' ORDER BY generation, quarantine_id"
+    )
+    found = connection.execute(query, {"receiver": receiver, "site": site_id, "path": path}).mappings()
+    return [QuarantineRow(**row) for row in found]
+
+
+def end_quarantine(connection: Connection, quarantine_id: int, state: str) -> None:
+    """`state`: released (loaded after all), dropped (by the operator), superseded (a newer generation is loaded)."""
+    connection.execute(
+        sa.text("UPDATE quarantine SET state = :state WHERE quarantine_id = :id"), {"state": state, "id": quarantine_id}
+    )
+
+
+def supersede_quarantine(connection: Connection, receiver: str, site_id: str, taken: Iterable[tuple[str, int]]) -> None:
+    """Of each (path, generation): held and awaiting generations of the path up to this one matter no more."""
+    last = dict(sorted(taken))
+    query = sa.text(
+        "SELECT quarantine_id, path, generation FROM quarantine "
+        "WHERE receiver = :receiver AND site_id = :site AND state IN ('held', 'awaiting')"
+    )
+    rows = connection.execute(query, {"receiver": receiver, "site": site_id}).all() if last else ()
+    over = [{"id": row[0]} for row in rows if row[2] <= last.get(row[1], -1)]
+    write_rows(connection, "UPDATE quarantine SET state = 'superseded' WHERE quarantine_id = :id", over)
+
+
+def quarantine_to_sweep(connection: Connection, receiver: str) -> list[QuarantineRow]:
+    """Rows that are over but whose bytes may still lie in the quarantine."""
+    query = sa.text(
+        f"SELECT {_ALL} FROM quarantine WHERE receiver = :receiver AND state NOT IN ('held', 'awaiting') AND location <> ''"
+    )
+    return [QuarantineRow(**row) for row in connection.execute(query, {"receiver": receiver}).mappings()]
+
+
+def forget_held_bytes(connection: Connection, quarantine_ids: Iterable[int]) -> None:
+    """The held bytes are gone."""
+    rows = [{"id": quarantine_id} for quarantine_id in quarantine_ids]
+    write_rows(connection, "UPDATE quarantine SET location = '' WHERE quarantine_id = :id", rows)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidemark.ledger.database import now
-from tidemark.ledger.many_rows import write_rows
+from tidemark.ledger.sql import write_rows
 
 HELD, RELEASED, DROPPED = "held", "released", "dropped"
 _CHUNK = 400  # values in one IN list

@@ -1,7 +1,7 @@
-"""The link's rows: sites, links, the files a site has and what the receiver has of them.
+"""The link's rows: sites, links, the files a site has, what the receiver has of them, schema logs sent.
 
-Every function works in the caller's transaction. The `file` table is read as plain tuples, streamed: a site may have a
-million. Tables: sql/0001_link_side.sql.
+Every function works in the caller's transaction. The `file` table is read as plain tuples, streamed, since a site
+may have a million. Tables: sql/0001_link_side.sql.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidemark.ledger.database import now
-from tidemark.ledger.many_rows import read_tuples, write_rows, write_tuples
+from tidemark.ledger.sql import read_tuples, write_rows, write_tuples
 
 Extent = tuple[tuple[str, int, int], ...]
 _FILE = "path, size, mtime, inode, mods_size, state, generation, sha256, reason, mods_mtime"
@@ -320,3 +320,39 @@ def waiting_since(connection: Connection, link: str, paths: Sequence[str]) -> di
         rows = connection.execute(statement, {"link": link, "paths": list(paths[start : start + _CHUNK])})
         found |= {str(path): float(changed) for path, changed in rows}
     return found
+
+
+class SchemaPosition(NamedTuple):
+    """How far a schema log was sent: `position` bytes of its `epoch`, whose digest is `prefix_sha256`."""
+
+    path: str
+    position: int
+    mtime: int
+    prefix_sha256: str
+    epoch: int
+
+
+def schema_positions(connection: Connection, link: str) -> Mapping[str, SchemaPosition]:
+    """{path of the log: how far it was sent}."""
+    sql = "SELECT path, position, mtime, prefix_sha256, epoch FROM schema_position WHERE link = :link"
+    return {row[0]: SchemaPosition(*row) for row in connection.execute(sa.text(sql), {"link": link})}
+
+
+def put_schema_positions(connection: Connection, link: str, positions: Iterable[SchemaPosition]) -> None:
+    """The logs were sent so far; only forward within an epoch."""
+    at = now(connection)
+    rows = [{"link": link, "at": at, **p._asdict()} for p in positions]
+    write_rows(
+        connection,
+        "INSERT INTO schema_position (link, path, position, mtime, prefix_sha256, epoch, updated)"
+        " VALUES (:link, :path, :position, :mtime, :prefix_sha256, :epoch, :at) ON CONFLICT (link, path) DO UPDATE"
+        " SET position = excluded.position, mtime = excluded.mtime, prefix_sha256 = excluded.prefix_sha256,"
+        " epoch = excluded.epoch, updated = excluded.updated",
+        rows,
+    )
+
+
+def forget_schema_prefix(connection: Connection, link: str, path: str) -> None:
+    """The receiver lacks bytes of this log: it is sent again from its start, under the next epoch."""
+    sql = "UPDATE schema_position SET prefix_sha256 = '', mtime = -1 WHERE link = :link AND path = :path"
+    connection.execute(sa.text(sql), {"link": link, "path": path})

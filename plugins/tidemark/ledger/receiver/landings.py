@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger.many_rows import write_rows
+from tidemark.ledger.sql import write_rows
 
 _CHUNK = 400  # values in one IN list
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger.many_rows import write_rows
+from tidemark.ledger.sql import write_rows
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import StaleEpochError
-from tidemark.ledger import named_locks
-from tidemark.ledger.many_rows import write_rows
+from tidemark.ledger import sql as ledger_sql
+from tidemark.ledger.sql import write_rows
 
 _CHUNK = 400  # values in one IN list
 
@@ -45,7 +45,7 @@ def propose(connection: Connection, rows: Sequence[OperationRow]) -> list[Operat
 
     Who proposes to the same group at once waits for this transaction's end, so versions have no gaps and no doubles.
     """
-    named_locks.hold(connection, *{f"group_operation {row.receiver} {row.header}" for row in rows})
+    ledger_sql.hold(connection, *{f"group_operation {row.receiver} {row.header}" for row in rows})
     last: dict[tuple[str, str], int] = {}
     numbered = []
     for row in rows:

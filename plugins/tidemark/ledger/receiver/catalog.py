@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger.many_rows import write_rows
+from tidemark.ledger.sql import write_rows
 
 Rank = tuple[int, int, int, int, int]
 

@@ -1,22 +1,28 @@
-"""The journal: what happened, in order, told to whoever asks later (`why`, the auditor, a test).
+"""What happened: events that explain, and the audit of every decision.
 
-An **event** is one sentence about one thing: when (the database's clock), its **kind** from the list below, the thing
-it is about (`path`: a file, a device, a series …), and where it happened (site, link, run, landing). It is written in the
-same transaction as the state change it tells of, so the two never disagree. Events explain; they decide nothing: no
-step reads its next action from them, and `housekeep` removes old ones. The *state* of a run is in `run`, `run_item`,
-`sent_landing` and `landing`. A page for readers: docs/formats/journal.md.
+An **event** is one sentence about one thing: when (the database's clock), its **kind** from the list below, the
+thing it is about (`path`: a file, a device, a series …), and where it happened (site, link, run, landing). It is
+written in the same transaction as the state change it tells of, so the two never disagree. Events explain; they
+decide nothing. No step reads its next action from them, and `housekeep` removes old ones. The *state* of a run is in
+`run`, `run_item`, `sent_landing` and `landing`. A page for readers: docs/formats/journal.md.
+
+The audit table holds every decision an operator makes, with who made it (CONTRACT §1). It is not trimmed.
 """
 
 from __future__ import annotations
 
+import getpass
 import json
+import os
+import socket
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidemark.ledger.database import now
-from tidemark.ledger.many_rows import write_tuples
+from tidemark.ledger.sql import write_tuples
 
 KINDS: Mapping[str, str] = {
     # a run, in its order
@@ -111,7 +117,7 @@ def record(
 def record_many(connection: Connection, kind: str, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write many events of one kind at once; each row has any of site_id, link, run_id, landing, path, and detail keys."""
     if kind not in KINDS:
-        raise ValueError(f"no such kind of event: {kind}; the words stand in tidemark.ledger.events.KINDS")
+        raise ValueError(f"no such kind of event: {kind}; the words stand in tidemark.ledger.journal.KINDS")
     values = [(*map(row.get, _PLACES), _detail(row)) for row in rows]
     write_tuples(connection, _INSERT, (*_PLACES, "detail"), values, at=now(connection), kind=kind)
 
@@ -126,3 +132,32 @@ _JSON = json.JSONEncoder(ensure_ascii=False, sort_keys=True)
 
 def _detail(row: Mapping[str, Any]) -> str:
     return _JSON.encode({k: v for k, v in row.items() if k not in _PLACES})
+
+
+def record_decision(connection: Connection, action: str, subject: str, **detail: Any) -> None:
+    """Write one decision into the caller's transaction, so that it stands exactly when its effect does."""
+    connection.execute(
+        sa.text("INSERT INTO audit (at, who, action, subject, detail) VALUES (:at, :who, :action, :subject, :detail)"),
+        {
+            "at": now(connection),
+            "who": who(),
+            "action": action,
+            "subject": subject,
+            "detail": json.dumps(detail, ensure_ascii=False, sort_keys=True),
+        },
+    )
+
+
+def decided(connection: Connection, action: str, subject: str) -> bool:
+    """Whether that was decided before."""
+    sql = "SELECT COUNT(*) FROM audit WHERE action = :action AND subject = :subject"
+    return bool(connection.execute(sa.text(sql), {"action": action, "subject": subject}).scalar_one())
+
+
+def who() -> str:
+    """user@host of this command; the number of the user where the system has no name for it (containers)."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"

@@ -1,8 +1,14 @@
-"""A place on a receiver's line: the share of `[receivers.NAME] bandwidth` that one sending has, whichever process it is in.
+"""The share of `[receivers.NAME] bandwidth` that one sending has, whichever process it is in.
 
-Whoever sends has a row with its wish and its rate. Every second it reads the rows of all, which costs a query; it writes
-where its own share changes or its row would expire, and forgets rows of the dead. Who could not renew its row in time takes
-nothing until it can: by then the others count on what it had. `line_shares` says whose is what; docs/decisions/0017.
+Whoever sends has a row (`line_place`) with its wish and its rate. Every second it reads the rows of all, which costs
+a query. It writes where its own share changes or its row would expire, and forgets rows of the dead. Who could not
+renew its row in time takes nothing until it can: by then the others count on what it had (docs/decisions/0017).
+`place_on` is a place while a block runs.
+
+`fair_shares` says whose is how much. Pure; rates and wishes are bytes a second. What all of them take is written
+down, and nobody takes more than the others leave. So they are never over the cap together, whoever comes, goes or is
+late to read. One that has too much gives it up at its next reading, and another takes it at its own. Functions on
+rows work in the caller's transaction.
 """
 
 from __future__ import annotations
@@ -11,19 +17,19 @@ import contextlib
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import RetryableError, TidemarkError
-from tidemark.ledger import line_rows, named_locks
+from tidemark.ledger import sql
 from tidemark.ledger.database import Ledger
-from tidemark.ledger.leases import boot_clock, lease_clock
-from tidemark.ledger.line_rows import TTL_SECONDS, PlaceRow
-from tidemark.ledger.line_shares import next_rate, next_wish
+from tidemark.ledger.leases import boot_clock, expired, lease_clock
 from tidemark.ledger.processes import Identity, is_alive
+from tidemark.ledger.sql import write_rows
 
 BEAT_SECONDS = 1.0
 BEATS = 3  # the busiest of the last ones counts
@@ -41,9 +47,9 @@ class SharedLine:
     clock: Callable[[Connection], float] = lease_clock
 
     def working(self, connection: Connection, host: str) -> tuple[list[PlaceRow], list[PlaceRow]]:
-        """As `line_rows.working`, of this line, seen from `host`."""
-        rows = line_rows.places(connection, self.receiver)
-        return line_rows.working(rows, self.clock(connection), host, self.alive) if rows else ([], [])
+        """As `bandwidth.working`, of this line, seen from `host`."""
+        rows = places(connection, self.receiver)
+        return working(rows, self.clock(connection), host, self.alive) if rows else ([], [])
 
 
 class LinePlace:
@@ -95,16 +101,16 @@ class LinePlace:
     def leave(self) -> None:
         """Nothing happens where the ledger is away: the row expires."""
         with contextlib.suppress(TidemarkError), self._line.ledger.write() as connection:
-            line_rows.forget(connection, [self._row(0.0)])
+            forget(connection, [self._row(0.0)])
 
     def _write(self, began: float, wish: float) -> None:
         with self._line.ledger.write() as connection:
-            named_locks.hold(connection, f"line:{self._line.receiver}")
+            sql.hold(connection, f"line:{self._line.receiver}")
             there, dead = self._line.working(connection, self._me.host)
-            line_rows.forget(connection, dead)
+            forget(connection, dead)
             rate, before = self._next_rate(there, wish), self.rate
             self._wish, self._rate = wish, min(rate, before)  # who gives up does so before another one may take it
-            line_rows.put(connection, self._row(self._line.clock(connection) + TTL_SECONDS, rate))
+            put(connection, self._row(self._line.clock(connection) + TTL_SECONDS, rate))
         # CRASH WINDOW: a row of nobody: its share is free once its process is known dead, or it has expired.
         self._rate, self._written, self._until = rate, began, began + TTL_SECONDS
 
@@ -147,3 +153,90 @@ def place_on(line: SharedLine, holder: str, me: Identity, most: float = 0.0) -> 
         over.set()
         keeping.join()
         place.leave()
+
+
+TTL_SECONDS = 20.0
+"""A row that nobody renewed for so long is nobody's."""
+_COLUMNS = ("place", "receiver", "holder", "host", "boot_id", "pid", "process_start", "wish", "rate", "expires")
+
+
+@dataclass(frozen=True)
+class PlaceRow:
+    """`wish`, `rate`: bytes a second. `expires`: by the lease clock."""
+
+    place: str
+    receiver: str
+    holder: str
+    identity: Identity
+    wish: float
+    rate: float
+    expires: float
+
+
+def places(connection: Connection, receiver: str) -> list[PlaceRow]:
+    """All that stand there, of the dead too."""
+    found = connection.execute(
+        sa.text(f"SELECT {', '.join(_COLUMNS)} FROM line_place WHERE receiver = :receiver ORDER BY holder, place"),
+        {"receiver": receiver},
+    )
+    return [
+        PlaceRow(r.place, r.receiver, r.holder, Identity(r.host, r.boot_id, int(r.pid), r.process_start), *r[7:])
+        for r in found
+    ]
+
+
+def working(
+    rows: Sequence[PlaceRow], clock: float, host: str, alive: Callable[[Identity], bool]
+) -> tuple[list[PlaceRow], list[PlaceRow]]:
+    """Those of processes at work, and the others: expired, or of a process of this `host` that is known dead."""
+    there = [
+        row
+        for row in rows
+        if not expired(row.expires, clock, TTL_SECONDS) and (row.identity.host != host or alive(row.identity))
+    ]
+    return there, [row for row in rows if row not in there]
+
+
+def put(connection: Connection, row: PlaceRow) -> None:
+    who = row.identity
+    values = (row.place, row.receiver, row.holder, who.host, who.boot_id, who.pid, who.process_start)
+    connection.execute(
+        sa.text(
+            f"INSERT INTO line_place ({', '.join(_COLUMNS)}) VALUES ({', '.join(':' + name for name in _COLUMNS)})"
+            " ON CONFLICT (place) DO UPDATE SET wish = excluded.wish, rate = excluded.rate, expires = excluded.expires"
+        ),
+        dict(zip(_COLUMNS, (*values, row.wish, row.rate, row.expires), strict=True)),
+    )
+
+
+def forget(connection: Connection, rows: Sequence[PlaceRow]) -> None:
+    """They take nothing any more."""
+    write_rows(connection, "DELETE FROM line_place WHERE place = :place", [{"place": row.place} for row in rows])
+
+
+IDLE = 1 / 50  # of the cap: what one keeps that sends nothing at the moment
+BUSY = 0.8  # of what one has: who uses so much could do with more
+EASY = 0.33  # who uses less than that gives up some
+
+
+def fair_shares(cap: float, wishes: Mapping[str, float]) -> dict[str, float]:
+    """Equal shares; what somebody does not wish for is shared by the others. Never more than `cap` together."""
+    found: dict[str, float] = {}
+    left = cap
+    for number, (name, wish) in enumerate(sorted(wishes.items(), key=lambda one: (one[1], one[0]))):
+        found[name] = max(0.0, min(wish, left / (len(wishes) - number)))
+        left -= found[name]
+    return found
+
+
+def next_rate(cap: float, name: str, wishes: Mapping[str, float], rates: Mapping[str, float]) -> float:
+    """What `name` takes from now on: its fair share, as far as the others, who take `rates`, leave it."""
+    free = cap - sum(rate for other, rate in rates.items() if other != name)
+    return max(0.0, min(fair_shares(cap, wishes)[name], free))
+
+
+def next_wish(wish: float, most: float, cap: float, rate: float, used: float) -> float:
+    """Who needs what it has wishes for `most`, who needs little of it for twice what it needs; else the wish stays."""
+    if used >= BUSY * rate:
+        return most
+    return min(most, max(2 * used, cap * IDLE)) if used < EASY * rate else wish

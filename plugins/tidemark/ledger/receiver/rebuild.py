@@ -1,15 +1,22 @@
-"""What rebuilding a ledger, and noticing one that is too old, need of its rows; fences above all that were given before."""
+"""What rebuilding a ledger, and noticing one that is too old, need of its rows.
+
+Fences are set above all that were given before. `Mark` is whose folder a receiver is (`ledger_mark`): the UUID of
+the ledger and how many changes of the receiver it holds. `count_change` raises it in the transaction that changes
+the receiver; `app` compares it with the receiver's file.
+"""
 
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger.many_rows import write_rows
+from tidemark.ledger.sql import write_rows
 
 REBUILT = "ledger.rebuilt"  # the event that a rebuild ends with
 
@@ -109,3 +116,43 @@ def counts(connection: Connection) -> dict[str, int]:
         "refused": "SELECT COUNT(*) FROM refusal WHERE state = 'refused'",
     }
     return {name: int(connection.execute(sa.text(sql)).scalar_one()) for name, sql in queries.items()}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """`mark`: UUID of the pair of ledger and folder. `changes`: how many changes of the receiver are recorded."""
+
+    mark: str
+    changes: int
+
+
+def mark_of(connection: Connection, receiver: str) -> Mark | None:
+    """None where nothing was ever recorded under it."""
+    sql = sa.text("SELECT mark, changes FROM ledger_mark WHERE receiver = :receiver")
+    row = connection.execute(sql, {"receiver": receiver}).first()
+    return None if row is None else Mark(row[0], int(row[1]))
+
+
+def count_change(connection: Connection, receiver: str) -> None:
+    """Part of the transaction that makes the change."""
+    sql = (
+        "INSERT INTO ledger_mark (receiver, mark, changes) VALUES (:receiver, :mark, 1)"
+        " ON CONFLICT (receiver) DO UPDATE SET changes = ledger_mark.changes + 1"
+    )
+    connection.execute(sa.text(sql), {"receiver": receiver, "mark": str(uuid.uuid4())})
+
+
+def put_mark(connection: Connection, receiver: str, mark: Mark) -> None:
+    """Of a ledger that is made anew for a folder that has a mark."""
+    sql = (
+        "INSERT INTO ledger_mark (receiver, mark, changes) VALUES (:receiver, :mark, :changes)"
+        " ON CONFLICT (receiver) DO UPDATE SET mark = excluded.mark, changes = excluded.changes"
+    )
+    connection.execute(sa.text(sql), {"receiver": receiver, "mark": mark.mark, "changes": mark.changes})
+
+
+def knows(connection: Connection, receiver: str) -> bool:
+    """Whether the ledger ever recorded a landing or a file of the receiver."""
+    tables = ("catalog_file", "landing")
+    sql = (f"SELECT 1 FROM {table} WHERE receiver = :receiver LIMIT 1" for table in tables)
+    return any(connection.execute(sa.text(one), {"receiver": receiver}).first() for one in sql)

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import CorruptionError, RetryableError, StaleEpochError
-from tidemark.ledger import named_locks
+from tidemark.ledger import sql as ledger_sql
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def require_epoch(connection: Connection, receiver: str, epoch: int) -> None:
 
     It stays in force until the transaction ends: a swap waits for it. So only in a short `Ledger.write()`.
     """
-    named_locks.share(connection, _epoch_lock(receiver))
+    ledger_sql.share(connection, _epoch_lock(receiver))
     _require_epoch(connection, receiver, epoch)
 
 
@@ -123,7 +123,7 @@ def swap_table(connection: Connection, row: TableRow) -> None:
 
     Waits for transactions that called `require_epoch`; who calls it afterwards waits for this one.
     """
-    named_locks.hold(connection, _epoch_lock(row.receiver))  # whoever commits by the table before is through with it
+    ledger_sql.hold(connection, _epoch_lock(row.receiver))  # whoever commits by the table before is through with it
     _require_epoch(connection, row.receiver, row.epoch - 1)
     _insert_table(connection, row)
 
@@ -146,7 +146,7 @@ def _insert_table(connection: Connection, row: TableRow) -> None:
 
 def restore_table(connection: Connection, row: TableRow) -> None:
     """The table that nodes kept, into a ledger that has none. StaleEpochError where it has one."""
-    named_locks.hold(connection, _epoch_lock(row.receiver))
+    ledger_sql.hold(connection, _epoch_lock(row.receiver))
     _require_epoch(connection, row.receiver, 0)
     _insert_table(connection, row)
 

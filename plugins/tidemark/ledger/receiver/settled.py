@@ -16,9 +16,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger import catalog_rows
-from tidemark.ledger.catalog_rows import CatalogFile
-from tidemark.ledger.many_rows import write_rows
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver.catalog import CatalogFile
+from tidemark.ledger.sql import write_rows
 
 _CHUNK = 400  # values in one IN list
 _STANDS = "m.state = 'live' AND a.settled IS NOT NULL"

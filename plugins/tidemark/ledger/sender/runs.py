@@ -1,8 +1,11 @@
-"""The rows of a run: the run itself, what it has to do, what it has done, the landings it made.
+"""The rows of a run: what it has to do, what it has done, its landings, its progress.
 
 Every function works in the caller's transaction. A run is continued from these rows alone: `run_item` says what was
-selected and how far each file came, `sent_landing` which manifests were reserved and which are whole.
-Tables: sql/0001_link_side.sql.
+selected and how far each file came, `sent_landing` which manifests were reserved and which are whole. Tables:
+sql/0001_link_side.sql.
+
+`put_progress` notes how far the run of a link is, as the process at work says it: for other processes to show, never
+to decide by.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidemark.ledger.database import now
-from tidemark.ledger.many_rows import read_tuples, write_rows, write_tuples
+from tidemark.ledger.sql import read_tuples, write_rows, write_tuples
+from tidemark.progress import Figures, Tick
 
 SEND, MODS, DROP, SUPERSEDE = "send", "mods", "drop", "supersede"
 PLANNED, PINNED, SENT, LANDED, FAILED, VANISHED, HELD = (
@@ -337,3 +341,29 @@ def _values(item: RunItem) -> tuple[Any, ...]:
     """As the columns hold them."""
     covered_by = json.dumps(item.covered_by) if item.covered_by else None
     return (*item[:_COVERED_BY], covered_by, *item[_COVERED_BY + 1 :])
+
+
+_COLUMNS = ("phase", "files", "files_total", "bytes", "bytes_total", "rate", "seconds_left")
+
+
+def put_progress(connection: Connection, link: str, run_id: str, figures: Figures) -> None:
+    """The newest figures of the link's run replace what was noted before."""
+    t = figures.tick
+    said = (t.phase, t.done, t.total, t.bytes_done, t.bytes_total, figures.rate, figures.left)
+    values = {"link": link, "run_id": run_id, **dict(zip(_COLUMNS, said, strict=True)), "noted": now(connection)}
+    connection.execute(
+        sa.text(
+            f"INSERT INTO link_progress ({', '.join(values)}) VALUES ({', '.join(':' + name for name in values)})"
+            f" ON CONFLICT (link) DO UPDATE SET {', '.join(f'{n} = excluded.{n}' for n in values if n != 'link')}"
+        ),
+        values,
+    )
+
+
+def progress_of(connection: Connection) -> dict[str, Figures]:
+    """{run: its figures} of every link's newest run that said anything."""
+    rows = connection.execute(sa.text(f"SELECT run_id, {', '.join(_COLUMNS)} FROM link_progress"))
+    return {
+        str(run): Figures(Tick(phase, int(done), int(total), int(some), int(all_)), float(rate), left)
+        for run, phase, done, total, some, all_, rate, left in rows
+    }

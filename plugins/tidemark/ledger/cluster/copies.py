@@ -1,19 +1,20 @@
-"""What each node holds (table `node_copy`): a row comes after the bytes are proved there, and goes after they are gone.
+"""What each node holds, and when files of the receiver's cache were last asked for.
 
-Every function works in the caller's transaction, and takes rows in one order, so that two who write at once wait for each
-other one way round. Source: sql/0008_cluster.sql, docs/decisions/0015.
+`node_copy`: a row comes after the bytes are proved there, and goes after they are gone. `cache_use`: the longest
+unused goes first. Every function works in the caller's transaction, and takes rows in one order, so that two who
+write at once wait for each other one way round. Source: sql/0008_cluster.sql, docs/decisions/0015.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger.many_rows import write_rows
+from tidemark.ledger.sql import write_rows
 
 T = TypeVar("T")
 _CHUNK = 400  # values in one IN list
@@ -123,3 +124,33 @@ def bytes_by_node(connection: Connection, receiver: str) -> dict[str, int]:
 def _chunks(values: Sequence[T]) -> Iterator[list[T]]:
     for start in range(0, len(values), _CHUNK):
         yield list(values[start : start + _CHUNK])
+
+
+def uses(connection: Connection, receiver: str, locations: Collection[str] | None = None) -> dict[str, float]:
+    """Location → when it was last asked for, seconds since 1970; of these, or of all."""
+    sql = "SELECT location, used FROM cache_use WHERE receiver = :r"
+    if locations is None:
+        return {row[0]: float(row[1]) for row in connection.execute(sa.text(sql), {"r": receiver})}
+    query = sa.text(f"{sql} AND location IN :many").bindparams(sa.bindparam("many", expanding=True))
+    wanted = sorted(set(locations))
+    found: dict[str, float] = {}
+    for start in range(0, len(wanted), _CHUNK):
+        values = {"r": receiver, "many": wanted[start : start + _CHUNK]}
+        found |= {row[0]: float(row[1]) for row in connection.execute(query, values)}
+    return found
+
+
+def put_uses(connection: Connection, receiver: str, locations: Iterable[str], at: float) -> None:
+    """They were asked for. Never goes back."""
+    values = [{"r": receiver, "l": location, "at": at} for location in sorted(set(locations))]
+    sql = (
+        "INSERT INTO cache_use (receiver, location, used) VALUES (:r, :l, :at) ON CONFLICT (receiver, location)"
+        " DO UPDATE SET used = excluded.used WHERE cache_use.used < excluded.used"
+    )
+    write_rows(connection, sql, values)
+
+
+def forget_uses(connection: Connection, receiver: str, locations: Iterable[str]) -> None:
+    """The cache does not have them any more."""
+    values = [{"r": receiver, "l": location} for location in locations]
+    write_rows(connection, "DELETE FROM cache_use WHERE receiver = :r AND location = :l", values)

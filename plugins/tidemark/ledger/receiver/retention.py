@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tidemark.ledger.many_rows import write_rows
+from tidemark.ledger.sql import write_rows
 
 
 def mark_reclaimed(connection: Connection, file_ids: Iterable[int]) -> None:
