@@ -302,7 +302,7 @@ def _word(kind: str) -> str:
 
 
 def _environment() -> dict[str, str]:
-    from tidemark.flows.java import ensure_java
+    from tidemark.engines.java import ensure_java
 
     paths = os.pathsep.join(str(place) for place in (REPOSITORY / "plugins", REPOSITORY, REPOSITORY / PEERS))
     java = {"JAVA_HOME": str(ensure_java()), "PYSPARK_PYTHON": sys.executable}

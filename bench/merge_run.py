@@ -90,8 +90,8 @@ def _require_whole(outcomes: Sequence[MergeOutcome]) -> None:
 
 def _in_spark(scratch: Path) -> Callable[[Sequence[MergeTask]], list[MergeOutcome]]:
     from spark_jobs.session import open_context
-    from tidemark.flows.engines import Limits
-    from tidemark.flows.spark_engine import PACKAGE, run_numbered, zip_package
+    from tidemark.engines.spark import PACKAGE, run_numbered, zip_package
+    from tidemark.engines.task import Limits
 
     zip_package(scratch / PACKAGE)
     context = open_context("bench merge", str(scratch), "local[2]")
@@ -105,7 +105,7 @@ def _in_spark(scratch: Path) -> Callable[[Sequence[MergeTask]], list[MergeOutcom
 
 
 def _in_children(tasks: Sequence[MergeTask]) -> list[MergeOutcome]:
-    from tidemark.flows.engines import PoolEngine
+    from tidemark.engines.choose import PoolEngine
 
     return _values(PoolEngine(workers=2).run("merge", tasks))
 

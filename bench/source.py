@@ -146,7 +146,7 @@ def _end(*contenders: Reader) -> None:
 
 
 def _environment() -> dict[str, str]:
-    from tidemark.flows.java import ensure_java
+    from tidemark.engines.java import ensure_java
 
     paths = os.pathsep.join([str(REPOSITORY / "plugins"), str(REPOSITORY)])
     return {**os.environ, "PYTHONPATH": paths, "PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(ensure_java())}

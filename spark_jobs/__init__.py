@@ -1,1 +1,1 @@
-"""Spark jobs, one file a job: arguments → session → tasks → staged results. Started by `tidemark.flows.spark_engine`."""
+"""Spark jobs, one file a job: arguments → session → tasks → staged results. Started by `tidemark.engines.spark`."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
 
-from tidemark.flows.spark_session import PACKAGE
+from tidemark.engines.spark import PACKAGE
 
 _PR_SET_PDEATHSIG = 1
 

@@ -14,8 +14,7 @@ from typing import IO
 from pyspark import SparkContext
 
 from spark_jobs.session import open_context
-from tidemark.flows.spark_engine import read_tasks, run_numbered, write_results
-from tidemark.flows.spark_session import BEAT_SECONDS, DONE, WORKS
+from tidemark.engines.spark import BEAT_SECONDS, DONE, WORKS, read_tasks, run_numbered, write_results
 
 
 def run_job(name: str, folder: str, master: str, replies: str = "") -> None:

@@ -18,9 +18,9 @@ import sqlalchemy as sa
 from tests.landing_maker import SITE_A, Sender
 from tests.small_files import sealed
 from tidemark.app import App, open_app
+from tidemark.engines.task import KINDS, Outcome
+from tidemark.engines.worker import out_of_memory, run_task, subject_of
 from tidemark.flows import admitting
-from tidemark.flows.engine_worker import out_of_memory, run_task, subject_of
-from tidemark.flows.engines import KINDS, Outcome
 from tidemark.flows.load_landings import load
 from tidemark.flows.load_result import LoadResult
 from tidemark.flows.read_catalog import Query, ReadResult, read

@@ -276,7 +276,7 @@ def limit_met(error: BaseException, place: str = "") -> TidemarkError | None:
 def limits_named(place: Path | str) -> Iterator[None]:
     """Where the block meets a limit of this machine, that is told as ours, of `place`, which it writes.
 
-    MemoryError passes: whoever limits the memory of a task says so himself (`flows.engine_worker`).
+    MemoryError passes: whoever limits the memory of a task says so himself (`engines.worker`).
     """
     try:
         yield

@@ -13,8 +13,8 @@ from tests.centre import Centre, InlineEngine, inline_centre
 from tests.crash.dying_centre import dying
 from tests.crash.explorer import Effects, explore, explore_double
 from tests.small_files import deletion, sealed, source
+from tidemark.engines.task import Outcome
 from tidemark.flows import merge_catalog
-from tidemark.flows.engines import Outcome
 from tidemark.flows.merge_catalog import merge
 from tidemark.tsfiles.points.codes import DataType
 

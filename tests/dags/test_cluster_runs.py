@@ -14,12 +14,12 @@ import pytest
 from tests.dags.conftest import Centre
 from tests.dags.test_parsing import CLUSTER
 from tests.services.processes import descendants_named
+from tidemark.engines.java import java_home
+from tidemark.engines.spark import close_sessions
 from tidemark.errors import NotFoundError, UsageError
 from tidemark.flows.cluster_change import Wanted, change, init
 from tidemark.flows.cluster_check import check
 from tidemark.flows.cluster_show import show
-from tidemark.flows.java import java_home
-from tidemark.flows.spark_session import close_sessions
 from tidemark.flows.sync_link import Options, run_sync
 from tidemark.orchestration import cluster_tasks
 

@@ -21,10 +21,11 @@ from tests.centre import Centre
 from tests.e2e.test_load_damaged_files import REAL
 from tests.reading_tasks import Found, ReadTask, read_points
 from tests.small_files import source
+from tidemark.engines.choose import PoolEngine
+from tidemark.engines.pool import run_in_children
+from tidemark.engines.task import Limits
 from tidemark.errors import CorruptionError
 from tidemark.flows import admitting
-from tidemark.flows.engine_children import run_in_children
-from tidemark.flows.engines import Limits, PoolEngine
 from tidemark.flows.read_catalog import Query
 from tidemark.formats.landing import decode_receipt
 from tidemark.tsfiles.layout.bytes import FileBytes

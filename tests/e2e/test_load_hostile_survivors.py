@@ -15,9 +15,9 @@ from tests.exploding_files import DEVICE, SERIES, many_chunks, many_pages, many_
 from tests.landing_maker import SITE_B, Sender
 from tests.small_files import deletion, sealed, source, tsfile
 from tests.unit.tsfiles.handmade import PLAIN, Chunk, HandmadeFile, statistics, string, uvarint
+from tidemark.engines.task import Limits
 from tidemark.errors import CorruptionError
 from tidemark.flows import admitting
-from tidemark.flows.engines import Limits
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.statistics import inspect
 

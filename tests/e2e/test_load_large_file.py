@@ -15,8 +15,9 @@ from tests.centre import Centre
 from tests.landing_maker import Sender
 from tests.small_files import sealed, source
 from tests.unit.tsfiles.handmade import PLAIN, Chunk, HandmadeFile, string, uvarint
+from tidemark.engines.choose import PoolEngine
+from tidemark.engines.task import Limits
 from tidemark.flows import admitting, merge_catalog
-from tidemark.flows.engines import Limits, PoolEngine
 from tidemark.flows.merge_catalog import merge
 from tidemark.formats.landing import Part
 from tidemark.formats.layout import landed_path

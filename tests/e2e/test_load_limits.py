@@ -14,9 +14,10 @@ import pytest
 from tests.centre import Centre
 from tests.exploding_files import DEVICE, SERIES, many_chunks, many_pages, many_points
 from tests.small_files import sealed, source
+from tidemark.engines.choose import PoolEngine
+from tidemark.engines.task import Limits
 from tidemark.errors import TaskLimitError
 from tidemark.flows import admitting, merge_catalog
-from tidemark.flows.engines import Limits, PoolEngine
 from tidemark.flows.merge_catalog import merge
 from tidemark.flows.operate import quarantine_release
 from tidemark.tsfiles.reader import TsFile

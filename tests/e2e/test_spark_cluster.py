@@ -28,13 +28,13 @@ from tests.services.processes import descendants, descendants_named, die_with_pa
 from tests.services.spark import Cluster
 from tests.services.sshd import Sshd
 from tests.small_files import sealed, source
+from tidemark.engines import spark as spark_session
+from tidemark.engines.java import java_home
+from tidemark.engines.spark import SparkEngine, close_sessions, session_at
+from tidemark.engines.task import Limits
 from tidemark.errors import RetryableError, TaskLimitError, UnreachableError, UsageError
-from tidemark.flows import admitting, spark_session
-from tidemark.flows.engines import Limits
-from tidemark.flows.java import java_home
+from tidemark.flows import admitting
 from tidemark.flows.merge_catalog import merge
-from tidemark.flows.spark_engine import SparkEngine
-from tidemark.flows.spark_session import close_sessions, session_at
 from tidemark.settings.model import SparkSettings
 
 pytestmark = [pytest.mark.full, pytest.mark.real("spark"), pytest.mark.timeout(400)]

@@ -12,12 +12,12 @@ from tests.centre import Centre, inline_centre
 from tests.expected import SITES
 from tests.landing_maker import companions, tsfiles_below
 from tests.services import spark as spark_service
+from tidemark.engines.choose import PoolEngine
+from tidemark.engines.java import java_home
+from tidemark.engines.spark import SparkEngine
 from tidemark.errors import RetryableError, UsageError
 from tidemark.flows.admitting import local_root
-from tidemark.flows.engines import PoolEngine
-from tidemark.flows.java import java_home
 from tidemark.flows.merge_catalog import merge
-from tidemark.flows.spark_engine import SparkEngine
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver import merges as merge_rows
 from tidemark.load.merge_plan import Unit, plan_merge, tasks_of

@@ -19,11 +19,11 @@ from tests.services.processes import descendants, descendants_named
 from tests.services.sshd import Sshd
 from tidemark.app import App, open_app
 from tidemark.cluster import move_task
+from tidemark.engines.java import java_home
+from tidemark.engines.spark import close_sessions, session_at
 from tidemark.errors import UsageError
 from tidemark.flows.cluster_change import ChangeResult, Wanted, change, init
 from tidemark.flows.cluster_check import check
-from tidemark.flows.java import java_home
-from tidemark.flows.spark_session import close_sessions, session_at
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.settings.load import load
 

@@ -18,8 +18,8 @@ from tests.expected import SITES, RealSite
 from tests.services import spark as spark_service
 from tests.services.processes import PartMissing
 from tests.small_files import tsfile
+from tidemark.engines.java import java_home
 from tidemark.errors import UsageError
-from tidemark.flows.java import java_home
 from tidemark.tsfiles.spark.dataset import PAPER, read_paper
 
 pytestmark = [pytest.mark.full, pytest.mark.real("spark")]

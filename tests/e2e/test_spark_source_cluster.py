@@ -13,8 +13,8 @@ import pytest
 
 from tests.expected import SITES
 from tests.services import spark as spark_service
+from tidemark.engines.java import java_home
 from tidemark.errors import UsageError
-from tidemark.flows.java import java_home
 
 pytestmark = [pytest.mark.full, pytest.mark.real("spark"), pytest.mark.timeout(600)]
 SITE = SITES["2.0.1-beta"]

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.services.processes import PartMissing, die_with_parent, free_port, stop, wait_until
+from tidemark.engines.java import java_home
+from tidemark.engines.spark import close_sessions
 from tidemark.errors import UsageError
-from tidemark.flows.java import java_home
-from tidemark.flows.spark_session import close_sessions
 
 PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
 

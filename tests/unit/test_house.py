@@ -19,13 +19,12 @@ NAMELESS = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "
 ROOMS_OF_UNTRUSTED_FILES = ("cluster", "engines", "flows", "load", "operations", "proof", "receiver", "sync", "tsfiles")
 OPENS_ITSELF = {
     "flows/adopt": "a folder that the operator names",
-    "flows/engine_children": "/proc",
+    "engines/pool": "/proc",
     "flows/far_tasks": "files in a scratch folder of its own",
-    "flows/java": "a program that it wrote",
+    "engines/java": "a program that it wrote",
     "flows/ledger_care": "its own lock",
     "flows/load_iotdb": "a password file that the operator names",
-    "flows/spark_engine": "tasks and results in a folder of its own",
-    "flows/spark_session": "its own log",
+    "engines/spark": "tasks and results in a folder of its own; its own log",
     "proof/site_points": "writes copies into a scratch folder of its own",
     "tsfiles/spark/dataset": "a folder that the user names",
     "tsfiles/spark/sink": "a folder that the user names",

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.app import App
+from tidemark.engines.choose import Engine, PoolEngine, choose_engine
+from tidemark.engines.task import Limits
 from tidemark.errors import CorruptionError, NotFoundError, TaskLimitError, TidemarkError, UsageError
 from tidemark.flows.cluster_cache import places_of, recall
 from tidemark.flows.cluster_nodes import Cluster
-from tidemark.flows.engines import Engine, Limits, PoolEngine, choose_engine
 from tidemark.formats.landing import LandedFile
 from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver.catalog import CatalogFile

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tidemark.cluster.move_task import End, MoveTask, shared, waves
+from tidemark.engines.choose import Engine, choose_engine
+from tidemark.engines.task import Outcome
 from tidemark.errors import PermanentError, RetryableError, UsageError
 from tidemark.flows.cluster_nodes import Cluster, node_address
-from tidemark.flows.engines import Engine, Outcome, choose_engine
 from tidemark.stores.protocol import Store, StoreAddress, without_password
 from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
 from tidemark.transfer.limits import LineShare

@@ -154,7 +154,7 @@ def _disk(settings: Settings) -> Check:
 
 def _java(settings: Settings) -> Check:
     """Spark's Java. Its absence is no trouble: a wheel brings one when Spark is needed."""
-    from tidemark.flows.java import java_home, java_version
+    from tidemark.engines.java import java_home, java_version
 
     try:
         home = java_home()

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tidemark.app import App
+from tidemark.engines.choose import Engine, PoolEngine
 from tidemark.errors import CorruptionError, TaskLimitError
 from tidemark.flows.admitting import find_survivors
-from tidemark.flows.engines import Engine, PoolEngine
 from tidemark.flows.rebuild_conclude import Remains, conclude
 from tidemark.flows.rebuild_late import Late
 from tidemark.flows.rebuild_papers import Books, read_books

@@ -128,7 +128,7 @@ PRINTERS = {  # who writes to a stream: the door, a bar and a last resort that g
     "stores/agent/publisher.py",
     "orchestration/part_starter.py",
     "cli/hand_over.py",
-    "flows/engine_worker.py",
+    "engines/worker.py",
 }
 ESCAPERS = {"proof/page_style.py"}
 LOGGERS = {  # whose messages name nothing of an edge's

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tidemark.cluster.move_task import AT_ONCE, SMALLEST, TASK_BYTES, TASK_FILES, End, MoveTask, run_move, shared, waves
 from tidemark.cluster.node_folder import NodeFolder
+from tidemark.engines.choose import PoolEngine
 from tidemark.errors import CorruptionError, DiskAwayError, SourceVanishedError
-from tidemark.flows.engines import PoolEngine
 from tidemark.stores.local import LocalStore
 from tidemark.stores.protocol import StoreAddress
 from tidemark.transfer.engine import SendItem, SendOptions

@@ -13,11 +13,11 @@ import pytest
 from tests.cluster_world import ClusterWorld
 from tidemark.cluster import move_task
 from tidemark.cluster.move_task import MoveTask, run_move
+from tidemark.engines.task import Outcome
 from tidemark.errors import RetryableError
 from tidemark.flows import cluster_carry
 from tidemark.flows.cluster_carry import CarrierLostError
 from tidemark.flows.cluster_migrate import MigrateResult, migrate
-from tidemark.flows.engines import Outcome
 from tidemark.flows.far_tasks import reached_by
 from tidemark.flows.prove import status
 from tidemark.ledger.cluster import copies as copy_rows
@@ -117,7 +117,7 @@ def test_little_is_not_worth_an_engine_and_the_settings_have_the_last_word(
     world: ClusterWorld, monkeypatch: pytest.MonkeyPatch, word: str, little: bool, tasks: int
 ) -> None:
     engine = Losing()
-    monkeypatch.setattr("tidemark.flows.engines._spark", lambda _settings: engine)
+    monkeypatch.setattr("tidemark.engines.choose._spark", lambda _settings: engine)
     world.app.settings = dataclasses.replace(world.app.settings, spark=SparkSettings(engine=word))
     if not little:
         monkeypatch.setattr(cluster_carry, "LITTLE", 1)
@@ -129,7 +129,7 @@ def test_the_command_line_moves_by_itself_unless_the_settings_say_spark(
     world: ClusterWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = Losing()
-    monkeypatch.setattr("tidemark.flows.engines._spark", lambda _settings: engine)
+    monkeypatch.setattr("tidemark.engines.choose._spark", lambda _settings: engine)
     monkeypatch.setattr(cluster_carry, "LITTLE", 1)
     migrate(world.app, world.receiver, slots=range(4))
     assert engine.ran == []

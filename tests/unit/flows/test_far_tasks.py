@@ -13,9 +13,9 @@ import pytest
 
 from tests.landing_maker import Sender
 from tests.small_files import column_of, file_of, sealed, source
+from tidemark.engines.spark import zip_package
 from tidemark.errors import CorruptionError, RetryableError
 from tidemark.flows.far_tasks import FarTask, run_far
-from tidemark.flows.spark_session import zip_package
 from tidemark.formats.landing import LandedFile
 from tidemark.load.check import Examined, ExamineTask
 from tidemark.load.merge_task import MergeOutcome, MergeTask, TaskSource

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tidemark.app import App
+from tidemark.engines import spark as spark_engine
 from tidemark.errors import PermanentError, UnreachableError
-from tidemark.flows import spark_engine, sync_loading
+from tidemark.flows import sync_loading
 from tidemark.flows.load_landings import load
 from tidemark.flows.sync_link import Options, open_run, run_sync
 from tidemark.flows.sync_steps import STEPS, one_step

@@ -11,9 +11,9 @@ import pytest
 from tests.centre import Centre, InlineEngine, inline_centre
 from tests.landing_maker import SITE_B
 from tests.small_files import deletion, sealed, source
+from tidemark.engines.task import Outcome
 from tidemark.errors import LeaseHeldError, NotFoundError, RetryableError
 from tidemark.flows import merge_catalog
-from tidemark.flows.engines import Outcome
 from tidemark.flows.merge_result import MergeResult
 from tidemark.ledger.leases import Leases
 from tidemark.tsfiles.points.codes import DataType

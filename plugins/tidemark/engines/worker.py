@@ -1,6 +1,6 @@
-"""The child of `engine_children`: reads tasks from stdin, runs each, answers on stdout, ends with its parent.
+"""The child of `pool`: reads tasks from stdin, runs each, answers on stdout, ends with its parent.
 
-    python -m tidemark.flows.engine_worker MODULE:FUNCTION PARENT_PID CPU_SECONDS MEMORY_BYTES
+    python -m tidemark.engines.worker MODULE:FUNCTION PARENT_PID CPU_SECONDS MEMORY_BYTES
 
 A frame is 8 bytes of length (big-endian) and a pickle: a task on the way in, `(value, error)` on the way out. Whatever
 the task prints goes to stderr.

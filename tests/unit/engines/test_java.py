@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tidemark.engines import java
 from tidemark.errors import UsageError
-from tidemark.flows import java
 
 
 def fake_java(home: Path, version: str) -> Path:

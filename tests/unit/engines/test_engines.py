@@ -13,16 +13,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.unit.flows.engine_tasks import Task
+from tests.unit.engines.engine_tasks import Task
+from tidemark.engines import choose as engine_begun
+from tidemark.engines import pool as engine_children
+from tidemark.engines.choose import PoolEngine, begin, choose_engine, run_begun
+from tidemark.engines.pool import run_in_children, run_in_kept_child
+from tidemark.engines.task import Limits, Outcome
 from tidemark.errors import CorruptionError, RetryableError, TaskLimitError, UsageError
-from tidemark.flows import engine_begun, engine_children
-from tidemark.flows.engine_begun import begin, run_begun
-from tidemark.flows.engine_children import run_in_children, run_in_kept_child
-from tidemark.flows.engines import Limits, Outcome, PoolEngine, choose_engine
 from tidemark.settings.model import SparkSettings
 
 ROOT = Path(__file__).parents[3]
-WHERE = "tests.unit.flows.engine_tasks:perform"
+WHERE = "tests.unit.engines.engine_tasks:perform"
 
 
 @pytest.fixture(autouse=True)
@@ -54,9 +55,9 @@ def test_a_task_may_open_as_many_files_as_the_machine_allows() -> None:
     """A merge has all its sources open, and a shell starts with 1024: late points may lie in more files than that."""
     program = f"""
 import resource
-from tests.unit.flows.engine_tasks import Task
-from tidemark.flows.engine_children import run_in_children
-from tidemark.flows.engines import Limits
+from tests.unit.engines.engine_tasks import Task
+from tidemark.engines.pool import run_in_children
+from tidemark.engines.task import Limits
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 (outcome,) = run_in_children({WHERE!r}, [Task("open")], 1, Limits())
 print(outcome.value)
@@ -187,9 +188,9 @@ def test_what_was_begun_waits_for_who_asks_for_it_and_is_forgotten_for_other_tas
 
 def test_children_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     program = (
-        "from tests.unit.flows.engine_tasks import Task\n"
-        "from tidemark.flows.engine_children import run_in_children\n"
-        "from tidemark.flows.engines import Limits\n"
+        "from tests.unit.engines.engine_tasks import Task\n"
+        "from tidemark.engines.pool import run_in_children\n"
+        "from tidemark.engines.task import Limits\n"
         f"for o in run_in_children({WHERE!r}, [Task('pid'), Task('sleep')], 1, Limits()):\n"
         "    print(o.value, flush=True)\n"
     )

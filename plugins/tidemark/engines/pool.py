@@ -1,7 +1,7 @@
 """Runs tasks in child processes: each child has one task at a time, and a child that dies costs only its task.
 
 Children are started with exec, so nothing of this process (threads, open TsFiles, Airflow) is in them. They end when
-their stdin closes, and the kernel kills them when this process dies (`engine_worker`).
+their stdin closes, and the kernel kills them when this process dies (`worker`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import IO, Any
 
 import tidemark
+from tidemark.engines.task import Limits, Outcome
+from tidemark.engines.worker import LENT_BYTES, at_most, out_of_memory, read_frame, subject_of, write_frame
 from tidemark.errors import CorruptionError, RetryableError, TaskLimitError, TidemarkError
-from tidemark.flows.engine_worker import LENT_BYTES, at_most, out_of_memory, read_frame, subject_of, write_frame
-from tidemark.flows.engines import Limits, Outcome
 
 _OURS = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
 _TAIL_BYTES = 2000
@@ -90,7 +90,7 @@ class _Child:
         self.stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
         words = (where, os.getpid(), limits.cpu_seconds, limits.memory_bytes)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tidemark.flows.engine_worker", *(str(w) for w in words)],
+            [sys.executable, "-m", "tidemark.engines.worker", *(str(w) for w in words)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.stderr,

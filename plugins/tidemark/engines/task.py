@@ -1,0 +1,54 @@
+"""Kinds of tasks, what one task may use, and what became of it. Below every engine.
+
+`KINDS` names the function behind each kind as `module:name`. `spark_jobs/<kind>.py` is its Spark job. `PLACE_FAR`
+names what makes tasks for executors that do not see this machine's folders. `Limits` are CPU seconds, wall seconds
+and bytes of memory of one task; `LIMITS` has the kinds with limits of their own. `Outcome` is the value of a task or
+the error that names why there is none: CorruptionError where it crashed its child, TaskLimitError where it hit a
+limit, RetryableError where something else ended it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tidemark.errors import TidemarkError
+
+KINDS: Mapping[str, str] = {
+    "load_check": "tidemark.load.check:examine",
+    "describe_kept": "tidemark.load.check:describe_kept",  # for a rebuilt ledger: in the pool only
+    "surviving_points": "tidemark.load.surviving_points:look_for_points",  # in the pool only
+    "merge": "tidemark.load.merge_task:run_merge_task",
+    "slot_migrate": "tidemark.cluster.move_task:run_move",
+    "far": "tidemark.flows.far_tasks:run_far",  # any of them, for an executor that reaches the files over SFTP
+}
+"""The function behind each kind, as `module:name`; `spark_jobs/<kind>.py` is its Spark job."""
+
+PLACE_FAR = "tidemark.flows.far_tasks:place_far"
+"""What makes tasks for executors that do not see this machine's folders: a word, as the kinds are."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one task may use before its child is ended."""
+
+    cpu_seconds: int = 900
+    wall_seconds: int = 1800
+    memory_bytes: int = 6 << 30  # of address space, which libraries reserve generously
+
+
+LIMITS: Mapping[str, Limits] = {"slot_migrate": Limits(cpu_seconds=86_400, wall_seconds=14 * 86_400)}
+"""Kinds with limits of their own. A move reads no TsFile, and what hangs on its lines the transfer ends by itself."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of the task at `index` of those given: `value`, or the `error` that names why there is none.
+
+    CorruptionError: the task crashed its child; TaskLimitError: it hit a limit; RetryableError: something else ended it.
+    """
+
+    index: int
+    value: Any = None
+    error: TidemarkError | None = None
