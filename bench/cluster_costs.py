@@ -8,13 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from bench.cluster_play import SLOTS, zipf
-from tidemark.cluster.balance import Balance, Owners, balance_of, moves
-from tidemark.cluster.change_plan import ChangePlan, plan_change
-from tidemark.cluster.levels import level_of
-from tidemark.cluster.partition_table import PartitionTable, begin
-from tidemark.cluster.ring import Node, identifier_of
-from tidemark.cluster.slot_hash import data_slot
-from tidemark.cluster.table_paper import encode
+from tidemark.cluster.membership.plan import ChangePlan, plan_change
+from tidemark.cluster.slots.balance import Balance, Owners, balance_of, moves
+from tidemark.cluster.slots.hash_ring import Node, data_slot, identifier_of
+from tidemark.cluster.slots.table import PartitionTable, begin, encode
+from tidemark.cluster.slots.weights import level_of
 
 COPIES = 3
 STRATEGIES = ("slots", "bytes", "compat")

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from tests.services.sshd import Sshd
 from tidemark.app import App, open_app
-from tidemark.cluster.partition_table import PartitionTable
-from tidemark.flows.cluster_change import init
-from tidemark.flows.cluster_nodes import Cluster
+from tidemark.cluster.membership.change import init
+from tidemark.cluster.nodes.cluster import Cluster
+from tidemark.cluster.slots.table import PartitionTable
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster.copies import CopyRow
 from tidemark.ledger.receiver import catalog as catalog_rows

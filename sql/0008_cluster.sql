@@ -3,7 +3,7 @@
 CREATE TABLE cluster_table (
     receiver TEXT NOT NULL,                -- the receiver whose catalog the nodes hold
     epoch BIGINT NOT NULL,                 -- version of the table; the highest is the one in force
-    paper TEXT NOT NULL,                   -- the table as `cluster.table_paper` writes it, base64
+    paper TEXT NOT NULL,                   -- the table as `cluster.slots.table` writes it, base64
     sha256 TEXT NOT NULL,                  -- digest of the paper's bytes: a row that rots is noticed
     change_id TEXT NOT NULL,               -- the change that made it
     at DOUBLE PRECISION NOT NULL,          -- when it came into force
@@ -60,7 +60,7 @@ CREATE TABLE cluster_slot (
     receiver TEXT NOT NULL,                -- the receiver
     node TEXT NOT NULL,                    -- the node
     slot INTEGER NOT NULL,                 -- a slot that moves at this node; no row: null
-    state TEXT NOT NULL,                   -- pulling | pulling_writable | sending | sent (cluster/slot_states.py)
+    state TEXT NOT NULL,                   -- pulling | pulling_writable | sending | sent (cluster/slots/states.py)
     epoch BIGINT NOT NULL,                 -- epoch of the move
     PRIMARY KEY (receiver, node, slot)
 );

@@ -16,14 +16,13 @@ import sqlalchemy as sa
 
 from tidemark.app import App, open_app
 from tidemark.cli.main import main
-from tidemark.cluster import table_paper
-from tidemark.cluster.change_plan import first_table, plan_change
-from tidemark.cluster.node_folder import NodeFolder
-from tidemark.cluster.partition_table import PartitionTable
-from tidemark.cluster.ring import identifier_of
-from tidemark.cluster.routing import home_slot, members_of
-from tidemark.cluster.schema_paper import paper_of
-from tidemark.cluster.slot_hash import SlotHash
+from tidemark.cluster.membership.plan import first_table, plan_change
+from tidemark.cluster.nodes.folder import NodeFolder
+from tidemark.cluster.nodes.schema_format import paper_of
+from tidemark.cluster.slots import table as table_paper
+from tidemark.cluster.slots.hash_ring import SlotHash, identifier_of
+from tidemark.cluster.slots.routing import home_slot, members_of
+from tidemark.cluster.slots.table import PartitionTable
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import moves as move_rows
 from tidemark.ledger.cluster import tables as cluster_rows

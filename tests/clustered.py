@@ -10,14 +10,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.centre import Centre
-from tidemark.cluster import deliveries, table_paper
-from tidemark.cluster.balance import even_slots
-from tidemark.cluster.change_plan import first_table
-from tidemark.cluster.node_folder import NodeFolder
-from tidemark.cluster.partition_table import PartitionTable
-from tidemark.cluster.slot_hash import SlotHash
+from tidemark.cluster.membership.plan import first_table
+from tidemark.cluster.nodes.cluster import Cluster, opened
+from tidemark.cluster.nodes.folder import NodeFolder
+from tidemark.cluster.replicas import plan as deliveries
+from tidemark.cluster.slots import table as table_paper
+from tidemark.cluster.slots.balance import even_slots
+from tidemark.cluster.slots.hash_ring import SlotHash
+from tidemark.cluster.slots.table import PartitionTable
 from tidemark.errors import UnreachableError
-from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.ledger.cluster import tables as cluster_rows
 from tidemark.ledger.cluster.tables import NodeRow, TableRow
 from tidemark.ledger.receiver import catalog as catalog_rows

@@ -18,7 +18,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tidemark.cluster import node_papers, schema_paper, table_paper
+from tidemark.cluster.nodes import formats as node_papers
+from tidemark.cluster.nodes import schema_format as schema_paper
+from tidemark.cluster.slots import table as table_paper
 from tidemark.errors import TidemarkError
 from tidemark.formats.landing import decode_manifest, decode_receipt
 from tidemark.formats.records import decode_decided, decode_settled

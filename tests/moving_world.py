@@ -17,12 +17,12 @@ import sqlalchemy as sa
 from tests.crash.explorer import CrashingLedger, CrashingStore, Effects, identity
 from tests.memory_store import MemoryStore
 from tidemark.app import App
-from tidemark.cluster.routing import members_of
-from tidemark.cluster.table_paper import decode
+from tidemark.cluster.health.check import check
+from tidemark.cluster.nodes.cluster import Cluster, opened
+from tidemark.cluster.replicas.forward import make_visible
+from tidemark.cluster.slots.routing import members_of
+from tidemark.cluster.slots.table import decode
 from tidemark.errors import UnreachableError
-from tidemark.flows.cluster_check import check
-from tidemark.flows.cluster_forward import make_visible
-from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.cluster_verify import verify_nodes
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import moves as move_rows

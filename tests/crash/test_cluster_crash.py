@@ -16,7 +16,7 @@ from tests.crash.explorer import Effects, explore, explore_double
 from tests.memory_store import MemoryStore
 from tests.moving_world import MovingWorld
 from tidemark.app import App
-from tidemark.flows.cluster_change import Wanted, change, init
+from tidemark.cluster.membership.change import Wanted, change, init
 from tidemark.settings.model import ClusterSettings
 
 SMALL = ClusterSettings(replicas=2, quorum=1, slots=4, grace_hours=0, cache_bytes=0)

@@ -16,8 +16,8 @@ from tests.crash.explorer import CrashingLedger, CrashingStore, Effects, explore
 from tests.crash.test_merge_crash import CrashingEngine
 from tests.small_files import deletion, sealed, source
 from tidemark.app import App
+from tidemark.cluster.health.check import check
 from tidemark.flows import admitting, merge_catalog
-from tidemark.flows.cluster_check import check
 from tidemark.flows.housekeep import DAY, housekeep
 from tidemark.flows.merge_catalog import merge
 from tidemark.stores.protocol import Store, StoreAddress

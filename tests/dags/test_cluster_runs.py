@@ -14,11 +14,11 @@ import pytest
 from tests.dags.conftest import Centre
 from tests.dags.test_parsing import CLUSTER
 from tests.services.processes import descendants_named
+from tidemark.cluster.health.check import check
+from tidemark.cluster.membership.change import Wanted, change, init
 from tidemark.engines.java import java_home
 from tidemark.engines.spark import close_sessions
 from tidemark.errors import NotFoundError, UsageError
-from tidemark.flows.cluster_change import Wanted, change, init
-from tidemark.flows.cluster_check import check
 from tidemark.flows.cluster_show import show
 from tidemark.flows.sync_link import Options, run_sync
 from tidemark.orchestration import cluster_tasks
@@ -116,7 +116,7 @@ def test_what_cannot_be_is_red_with_its_reason(nodes: Centre) -> None:
 
 
 def test_many_batches_are_few_tasks() -> None:
-    from tidemark.cluster.migration_plan import Batch
+    from tidemark.cluster.migration.plan import Batch
 
     many = [Batch(3, (2 * slot, 2 * slot + 1), ("a",), ("b",)) for slot in range(500)]
     told = cluster_tasks.batches_of(many, most=100)

@@ -13,8 +13,8 @@ import pytest
 import sqlalchemy as sa
 
 from tests.cluster_world import ClusterWorld, last_json
-from tidemark.cluster.slot_hash import data_slot
-from tidemark.cluster.table_paper import decode
+from tidemark.cluster.slots.hash_ring import data_slot
+from tidemark.cluster.slots.table import decode
 from tidemark.flows.housekeep import housekeep
 from tidemark.ledger.cluster import tables as cluster_rows
 

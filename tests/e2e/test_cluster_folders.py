@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.cluster_world import ClusterWorld, last_json
-from tidemark.flows.cluster_migrate import migrate, open_batches
+from tidemark.cluster.migration.migrate import migrate, open_batches
 
 REAL = Path(__file__).resolve().parents[1] / "data" / "iotdb" / "2.0.1-beta" / "data" / "datanode" / "data"
 Ask = Callable[..., tuple[int, dict[str, Any]]]

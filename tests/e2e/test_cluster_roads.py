@@ -16,7 +16,7 @@ from tests.services.sshd import FarEnd, Sshd
 from tests.services.wire import Wire
 from tidemark.app import open_app
 from tidemark.cli.main import main
-from tidemark.flows.cluster_change import init
+from tidemark.cluster.membership.change import init
 from tidemark.settings.load import load
 
 pytestmark = pytest.mark.real("sshd")

@@ -13,11 +13,11 @@ import pytest
 
 from tests.moving_world import put
 from tidemark.app import App, open_app
-from tidemark.cluster.levels import FREE, least_moved
-from tidemark.cluster.partition_table import PartitionTable
-from tidemark.flows.cluster_change import Wanted, change, init
-from tidemark.flows.cluster_check import check
-from tidemark.flows.cluster_nodes import Cluster
+from tidemark.cluster.health.check import check
+from tidemark.cluster.membership.change import Wanted, change, init
+from tidemark.cluster.nodes.cluster import Cluster
+from tidemark.cluster.slots.table import PartitionTable
+from tidemark.cluster.slots.weights import FREE, least_moved
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.settings.load import load
 

@@ -11,14 +11,14 @@ import pytest
 
 from tests.centre import InlineEngine
 from tests.rebuild_world import PLANT1, World
-from tidemark.cluster import schema_paper
-from tidemark.cluster.node_folder import NodeFolder
+from tidemark.cluster.health.check import check
+from tidemark.cluster.membership.change import Wanted, change, init
+from tidemark.cluster.migration.migrate import migrate
+from tidemark.cluster.nodes import schema_format as schema_paper
+from tidemark.cluster.nodes.cluster import Cluster, opened
+from tidemark.cluster.nodes.folder import NodeFolder
 from tidemark.errors import PermanentError, UnreachableError
 from tidemark.flows import admitting, merge_catalog, rebuild_receiver
-from tidemark.flows.cluster_change import Wanted, change, init
-from tidemark.flows.cluster_check import check
-from tidemark.flows.cluster_migrate import migrate
-from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.rebuild_nodes import named_digest
 from tidemark.flows.rebuild_result import RebuildResult
 from tidemark.ledger.cluster import tables as cluster_rows

@@ -15,12 +15,11 @@ from tests.services.sshd import FarEnd, Sshd
 from tests.unit.cluster.node_folder_conformance import NodeFolderConformance
 from tests.unit.stores.store_conformance import FolderPlace, Place
 from tidemark.app import open_app
-from tidemark.cluster.balance import first_owners
-from tidemark.cluster.partition_table import begin
-from tidemark.cluster.ring import Node, identifier_of
-from tidemark.cluster.table_paper import encode
+from tidemark.cluster.nodes.cluster import NodeStores, node_row, opened
+from tidemark.cluster.slots.balance import first_owners
+from tidemark.cluster.slots.hash_ring import Node, identifier_of
+from tidemark.cluster.slots.table import begin, encode
 from tidemark.errors import HostKeyError, UnreachableError
-from tidemark.flows.cluster_nodes import NodeStores, node_row, opened
 from tidemark.ledger.cluster import tables as cluster_rows
 from tidemark.ledger.cluster.tables import TableRow
 from tidemark.settings.model import ClusterSettings, NodeSettings, ReceiverSettings, Settings

@@ -21,7 +21,7 @@ from tests.services.processes import soon
 from tests.services.sshd import Sshd
 from tests.services.wire import Wire
 from tidemark.app import open_app
-from tidemark.flows.cluster_change import init
+from tidemark.cluster.membership.change import init
 from tidemark.flows.prove import status
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.sender import runs as run_rows

@@ -18,12 +18,12 @@ from tests.services import spark as spark_service
 from tests.services.processes import descendants, descendants_named
 from tests.services.sshd import Sshd
 from tidemark.app import App, open_app
-from tidemark.cluster import move_task
+from tidemark.cluster.health.check import check
+from tidemark.cluster.membership.change import ChangeResult, Wanted, change, init
+from tidemark.cluster.migration import send_task as move_task
 from tidemark.engines.java import java_home
 from tidemark.engines.spark import close_sessions, session_at
 from tidemark.errors import UsageError
-from tidemark.flows.cluster_change import ChangeResult, Wanted, change, init
-from tidemark.flows.cluster_check import check
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.settings.load import load
 
@@ -139,7 +139,7 @@ def test_a_task_that_is_killed_is_done_again(world: Callable[[str], World], java
     moving = world("local[2]")
     first = session_at("slot_migrate", "local[2]", java)
     assert any("slot_migrate.py" in word for word in psutil.Process(first.pid).cmdline()), "the first move started it"
-    sent = strike(moving, lambda: descendants_named(first.pid, "tidemark.cluster.move_task:run_move"))
+    sent = strike(moving, lambda: descendants_named(first.pid, "tidemark.cluster.migration.send_task:run_move"))
     done = moving.add()
     assert (done.state, {road.road for road in done.roads}) == ("done", {"direct"}), "an executor's nodes send, too"
     before, after = sent(), moving.whole()

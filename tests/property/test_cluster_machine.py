@@ -22,11 +22,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.crash.explorer import Died, Effects
 from tests.moving_world import RECEIVER, MovingWorld, put
 from tidemark.app import App
+from tidemark.cluster.membership.change import Wanted, change, init, roll_back
+from tidemark.cluster.migration.migrate import migrate
+from tidemark.cluster.replicas.cache import evict
+from tidemark.cluster.replicas.catch_up import catch_up
 from tidemark.errors import NoQuorumError, NotFoundError, RetryableError, UsageError
-from tidemark.flows.cluster_cache import evict
-from tidemark.flows.cluster_catch_up import catch_up
-from tidemark.flows.cluster_change import Wanted, change, init, roll_back
-from tidemark.flows.cluster_migrate import migrate
 from tidemark.settings.model import ClusterSettings
 
 NODES = ("n1", "n2", "n3", "n4", "n5")

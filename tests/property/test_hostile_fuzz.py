@@ -27,7 +27,7 @@ from tests.property.test_papers_damage import MANIFEST, RECEIPT
 from tests.small_files import deletion, sealed
 from tests.unit.tsfiles.test_mods import table, tree
 from tests.unit.tsfiles.test_schema_log import TEXT, create, frame
-from tidemark.cluster.node_papers import KeptPaper, NodePaper, encode_kept, encode_node
+from tidemark.cluster.nodes.formats import KeptPaper, NodePaper, encode_kept, encode_node
 from tidemark.formats.landing import encode
 from tidemark.settings import template
 

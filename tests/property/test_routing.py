@@ -8,11 +8,10 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.cluster import routing
-from tidemark.cluster.balance import even_slots, first_owners
-from tidemark.cluster.partition_table import PartitionTable, begin
-from tidemark.cluster.ring import Node
-from tidemark.cluster.slot_hash import SlotHash, data_slot
+from tidemark.cluster.slots import routing
+from tidemark.cluster.slots.balance import even_slots, first_owners
+from tidemark.cluster.slots.hash_ring import Node, SlotHash, data_slot
+from tidemark.cluster.slots.table import PartitionTable, begin
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tidemark.progress import size, span
 from tidemark.settings.model import ReceiverSettings
 
 if TYPE_CHECKING:
-    from tidemark.flows.cluster_change import ChangeResult, Wanted
+    from tidemark.cluster.membership.change import ChangeResult, Wanted
     from tidemark.progress import Progress
 
 
@@ -88,7 +88,7 @@ def receiver_of(call: Call) -> ReceiverSettings:
 
 def wanted_of(asked: argparse.Namespace, kind: str) -> Wanted:
     """The change that the words say. UsageError where `add` names no node."""
-    from tidemark.flows.cluster_change import Wanted
+    from tidemark.cluster.membership.change import Wanted
 
     if kind != "add":
         return Wanted(kind, getattr(asked, "node", ""))
@@ -109,7 +109,7 @@ def _absolute(url: str) -> str:
 
 
 def _init(call: Call) -> Answer:
-    from tidemark.flows.cluster_change import init
+    from tidemark.cluster.membership.change import init
 
     return _changed(call, lambda beat: init(call.app, receiver_of(call), beat))
 
@@ -127,7 +127,7 @@ def _show(call: Call) -> Answer:
 
 
 def _plan(call: Call) -> Answer:
-    from tidemark.flows.cluster_change import plan_change
+    from tidemark.cluster.membership.change import plan_change
 
     found = plan_change(call.app, receiver_of(call), wanted_of(call.arguments, call.arguments.kind)).as_json()
     return Answer(found, lambda screen: _show_plan(screen, found))
@@ -160,7 +160,7 @@ def _names(group: object) -> str:
 
 
 def _change(call: Call) -> Answer:
-    from tidemark.flows.cluster_change import change
+    from tidemark.cluster.membership.change import change
 
     asked = call.arguments
     wanted = wanted_of(asked, asked.action)
@@ -168,7 +168,7 @@ def _change(call: Call) -> Answer:
 
 
 def _roll_back(call: Call) -> Answer:
-    from tidemark.flows.cluster_change import roll_back
+    from tidemark.cluster.membership.change import roll_back
 
     return _changed(call, lambda _beat: roll_back(call.app, receiver_of(call)))
 
@@ -189,9 +189,9 @@ def _show_changed(screen: Screen, found: Mapping[str, Any]) -> None:
 
 
 def _check(call: Call) -> Answer:
-    from tidemark.cluster.agreement import MEND
-    from tidemark.flows.cluster_check import check
-    from tidemark.flows.cluster_repair import repair
+    from tidemark.cluster.health.check import check
+    from tidemark.cluster.health.problems import MEND
+    from tidemark.cluster.health.repair import repair
 
     mending, lost = call.arguments.repair, call.arguments.lost
     if lost and not mending:

@@ -1,1 +1,18 @@
-"""Slots, ring, partition table, balance, migration: what the centre's nodes hold, decided by pure functions."""
+"""A receiver's data kept at several data nodes: which node holds what, how files come there, how nodes join and leave.
+
+It has no module of its own. The folders, from the bottom up:
+
+    slots/        the decisions: hash, partition table, routing, balance; pure
+    nodes/        a node's folder and store; the cluster as one process has it open
+    replicas/     files go to their nodes before they are visible; late nodes catch up; the receiver's cache
+    migration/    slots go from the old members of a group to the new ones
+    health/       check, repair, housekeeping
+    membership/   the change of the nodes: plan, two phases, roll back
+
+Enter by `nodes.cluster.opened(app, receiver)`; it gives None where the receiver alone has its data. Imports `app`,
+`engines`, `formats`, `ledger`, `stores`, `transfer`. Others use `nodes`, `replicas.forward`, `replicas.catch_up`,
+`replicas.cache`, and the verbs in `membership.change` and `health`.
+
+A file becomes visible only when a quorum of every group it belongs to holds it, proved by digest. Not guaranteed:
+that all members hold it; a late one catches up. A file is not cut: it goes whole to the nodes of all its slots.
+"""

@@ -20,7 +20,7 @@ KINDS: Mapping[str, str] = {
     "describe_kept": "tidemark.load.check:describe_kept",  # for a rebuilt ledger: in the pool only
     "surviving_points": "tidemark.load.surviving_points:look_for_points",  # in the pool only
     "merge": "tidemark.load.merge_task:run_merge_task",
-    "slot_migrate": "tidemark.cluster.move_task:run_move",
+    "slot_migrate": "tidemark.cluster.migration.send_task:run_move",
     "far": "tidemark.flows.far_tasks:run_far",  # any of them, for an executor that reaches the files over SFTP
 }
 """The function behind each kind, as `module:name`; `spark_jobs/<kind>.py` is its Spark job."""

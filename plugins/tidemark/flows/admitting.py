@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.app import App
+from tidemark.cluster.nodes.cluster import Cluster
+from tidemark.cluster.replicas.cache import places_of, recall
 from tidemark.engines.choose import Engine, PoolEngine, choose_engine
 from tidemark.engines.task import Limits
 from tidemark.errors import CorruptionError, NotFoundError, TaskLimitError, TidemarkError, UsageError
-from tidemark.flows.cluster_cache import places_of, recall
-from tidemark.flows.cluster_nodes import Cluster
 from tidemark.formats.landing import LandedFile
 from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver.catalog import CatalogFile

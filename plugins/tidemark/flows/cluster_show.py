@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -10,28 +9,19 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidemark.app import App
-from tidemark.cluster.partition_table import PartitionTable
-from tidemark.cluster.routing import slots_of
-from tidemark.cluster.slot_hash import schema_slot
-from tidemark.cluster.table_paper import decode
+from tidemark.cluster.migration.pull import roads_of
+from tidemark.cluster.replicas.catch_up import late_members
+from tidemark.cluster.slots.hash_ring import schema_slot
+from tidemark.cluster.slots.routing import slots_of
+from tidemark.cluster.slots.table import PartitionTable, decode
 from tidemark.errors import CorruptionError, NotFoundError
-from tidemark.flows.cluster_late import late_members
 from tidemark.formats.layout import catalog_partition
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import moves as move_rows
 from tidemark.ledger.cluster import tables as table_rows
 from tidemark.ledger.cluster.moves import MoveRow
 from tidemark.ledger.cluster.tables import ChangeRow, NodeRow
-from tidemark.proof.cluster_view import (
-    ChangeView,
-    ClusterView,
-    GroupView,
-    MovingView,
-    NodeView,
-    RoadView,
-    RouteView,
-    spans_of,
-)
+from tidemark.proof.cluster_view import ChangeView, ClusterView, GroupView, MovingView, NodeView, RouteView, spans_of
 from tidemark.proof.status import ClusterStatus
 from tidemark.settings.model import ReceiverSettings
 from tidemark.tsfiles.times import moment
@@ -154,14 +144,6 @@ def _moving(moves: Iterable[MoveRow], sizes: Mapping[int, int]) -> tuple[MovingV
         done = whole if state == "acknowledged" else came
         found.append(MovingView(spans_of(row.slot for row in rows), old, new, state, whole, done))
     return tuple(sorted(found, key=lambda one: one.spans))
-
-
-def roads_of(connection: Connection, receiver: str, epoch: int) -> tuple[RoadView, ...]:
-    """Which way files went from node to node in a change: the last word on each."""
-    sql = "SELECT detail FROM event WHERE path = :r AND kind = 'cluster.road' ORDER BY event_id"
-    said = [json.loads(row[0]) for row in connection.execute(sa.text(sql), {"r": receiver})]
-    roads = {(one["source"], one["node"]): one["road"] for one in said if one["epoch"] == epoch}
-    return tuple(RoadView(source, node, road) for (source, node), road in sorted(roads.items()))
 
 
 def _change(row: ChangeRow | None) -> ChangeView | None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tidemark.cluster import deliveries
-from tidemark.cluster.deliveries import Piece
+from tidemark.cluster.nodes.cluster import Cluster
+from tidemark.cluster.replicas import plan
+from tidemark.cluster.replicas.catch_up import catch_up
+from tidemark.cluster.replicas.deliver import Parcel, bring
+from tidemark.cluster.replicas.plan import Piece
 from tidemark.errors import TidemarkError
-from tidemark.flows.cluster_catch_up import catch_up
-from tidemark.flows.cluster_deliver import Parcel, bring
-from tidemark.flows.cluster_nodes import Cluster
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import moves as move_rows
 from tidemark.ledger.cluster import tables as table_rows
@@ -82,7 +82,7 @@ def _look(cluster: Cluster, sites: Collection[str]) -> _Look:
     receiver = cluster.receiver.name
     with cluster.app.ledger.read() as connection:
         files = [file for file in catalog_rows.live_files(connection, receiver) if file.site_id in sites]
-        pieces = {piece.location: piece for piece in deliveries.pieces_of(cluster.table, files)}
+        pieces = {piece.location: piece for piece in plan.pieces_of(cluster.table, files)}
         copies = copy_rows.copies_of(connection, receiver, pieces)
         epoch = table_rows.current_epoch(connection, receiver)
         moves = move_rows.moves(connection, receiver, epoch, open_only=True)  # of the first table no paper says what moves
@@ -118,7 +118,7 @@ def _short(
     held = {at: dict.fromkeys(nodes, look.pieces[at].sha256) for at, nodes in look.copies.items()}
     still = [piece for piece in look.pieces.values() if look.moving.isdisjoint(piece.slots)]
     for piece in still:
-        for short in deliveries.shortages(cluster.table, [piece], held, cluster.quorum):
+        for short in plan.shortages(cluster.table, [piece], held, cluster.quorum):
             why = f"{len(short.holders)} of the group {', '.join(short.members)} hold it, {cluster.quorum} are to"
             told = Difference(
                 MISSING, names.get(look.sites[piece.location], ""), piece.location, f"node {short.header}", why

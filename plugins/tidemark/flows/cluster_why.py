@@ -7,9 +7,9 @@ from collections import Counter
 from sqlalchemy.engine import Connection
 
 from tidemark.app import App
+from tidemark.cluster.nodes.cluster import NodeStores, cluster_settings
+from tidemark.cluster.replicas.catch_up import as_now, late_members, schema_digest
 from tidemark.errors import NotFoundError, TidemarkError
-from tidemark.flows.cluster_late import as_now, late_members, schema_digest
-from tidemark.flows.cluster_nodes import NodeStores, cluster_settings
 from tidemark.flows.cluster_show import table_of, view_of
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import moves as move_rows

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import make_url
 
-from tidemark.cluster.node_folder import NodeFolder
-from tidemark.cluster.node_papers import NodePaper
-from tidemark.cluster.partition_table import PartitionTable
-from tidemark.cluster.table_paper import decode
+from tidemark.cluster.nodes.folder import NodeFolder
+from tidemark.cluster.nodes.formats import NodePaper
+from tidemark.cluster.slots.table import PartitionTable, decode
 from tidemark.errors import CorruptionError, RetryableError, TidemarkError, UsageError
 from tidemark.flows.doctor_stores import Clock, Opener, looked_at, written_to
 from tidemark.flows.findings import Check, bad, good

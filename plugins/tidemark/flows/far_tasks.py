@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tidemark.cluster.move_task import End, MoveTask
+from tidemark.cluster.migration.send_task import End, MoveTask
 from tidemark.errors import RetryableError
 from tidemark.formats.layout import landed_path
 from tidemark.load.check import Examined, ExamineTask, examine, parts

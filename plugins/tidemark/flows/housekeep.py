@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.app import App, catch_up_mark, changing
-from tidemark.flows.cluster_care import keep_nodes
-from tidemark.flows.cluster_catch_up import remove_everywhere
-from tidemark.flows.cluster_nodes import Cluster, opened
+from tidemark.cluster.health.housekeeping import keep_nodes
+from tidemark.cluster.nodes.cluster import Cluster, opened
+from tidemark.cluster.replicas.catch_up import remove_everywhere
 from tidemark.flows.known_sites import root_here
 from tidemark.formats.records import SettledPaper, SettledSource, encode_settled, settled_place
 from tidemark.ledger import journal

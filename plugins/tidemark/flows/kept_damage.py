@@ -11,8 +11,8 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from tidemark.app import App
+from tidemark.cluster.replicas.cache import places_of
 from tidemark.errors import CorruptionError, NotFoundError, PermanentError
-from tidemark.flows.cluster_cache import places_of
 from tidemark.ledger.cluster.copies import held_somewhere
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver import landings as landing_rows

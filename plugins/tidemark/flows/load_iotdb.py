@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidemark.app import App
+from tidemark.cluster.nodes.cluster import Cluster, opened
+from tidemark.cluster.replicas.cache import fetcher, recall
 from tidemark.errors import LeaseLostError, RetryableError, TidemarkError, UsageError
 from tidemark.flows.admitting import local_root
-from tidemark.flows.cluster_cache import fetcher, recall
-from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.iotdb_counting import count_open
 from tidemark.flows.load_result import IotdbResult, LoadResult, Trouble
 from tidemark.ledger.leases import Lease, Leases

@@ -14,12 +14,12 @@ from dataclasses import replace
 from sqlalchemy.engine import Connection
 
 from tidemark.app import App, catch_up_mark
+from tidemark.cluster.nodes.cluster import opened
+from tidemark.cluster.replicas.catch_up import catch_up
+from tidemark.cluster.replicas.forward import make_visible
 from tidemark.errors import CorruptionError, LeaseLostError, PartialError, TaskLimitError, TidemarkError
 from tidemark.flows.admitting import CheckedFile, ask_survivors, decide, examine_all, local_root, site_of
 from tidemark.flows.answers import catch_up_answers, keep_manifest, keep_receipt
-from tidemark.flows.cluster_catch_up import catch_up
-from tidemark.flows.cluster_forward import make_visible
-from tidemark.flows.cluster_nodes import opened
 from tidemark.flows.load_result import LoadResult, Trouble
 from tidemark.flows.load_work import Landing, Work, give_up, name_foreign, reject, row_of, said, theirs, wait
 from tidemark.flows.proved_files import note_proved

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidemark.app import App
+from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.errors import (
     CorruptionError,
     LeaseLostError,
@@ -18,7 +19,6 @@ from tidemark.errors import (
     TidemarkError,
     limit_met,
 )
-from tidemark.flows.cluster_nodes import Cluster
 from tidemark.flows.load_result import Tally, Trouble
 from tidemark.formats.landing import Manifest
 from tidemark.formats.layout import RECEIPT

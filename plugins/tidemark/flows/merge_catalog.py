@@ -22,14 +22,14 @@ from dataclasses import dataclass, field
 from sqlalchemy.engine import Connection
 
 from tidemark.app import App
+from tidemark.cluster.nodes.cluster import Cluster, opened
+from tidemark.cluster.replicas.cache import give_back, places_of, recall
+from tidemark.cluster.replicas.catch_up import remove_everywhere
+from tidemark.cluster.replicas.forward import make_visible, withdraw_left
 from tidemark.engines.choose import choose_engine
 from tidemark.engines.task import Outcome
 from tidemark.errors import CorruptionError, NoQuorumError, NotFoundError, TaskLimitError, TidemarkError
 from tidemark.flows.admitting import local_root
-from tidemark.flows.cluster_cache import give_back, places_of, recall
-from tidemark.flows.cluster_catch_up import remove_everywhere
-from tidemark.flows.cluster_forward import make_visible, withdraw_left
-from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.merge_leases import STAGING, MergeLeases, Place
 from tidemark.flows.merge_result import MergeResult, Tally
 from tidemark.formats.json_stream import parse_json

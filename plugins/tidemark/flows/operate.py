@@ -15,6 +15,8 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from tidemark.app import App, changing
+from tidemark.cluster.nodes.cluster import opened
+from tidemark.cluster.replicas.forward import make_visible
 from tidemark.errors import (
     CorruptionError,
     GuardError,
@@ -26,8 +28,6 @@ from tidemark.errors import (
 )
 from tidemark.flows import kept_damage, link_quarantine
 from tidemark.flows.admitting import local_root, site_of
-from tidemark.flows.cluster_forward import make_visible
-from tidemark.flows.cluster_nodes import opened
 from tidemark.flows.replay import Bench, ask, replay_refused, take, try_again
 from tidemark.flows.taking import leave
 from tidemark.formats.landing import Answer, Resend

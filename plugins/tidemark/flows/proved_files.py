@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tidemark.app import App
+from tidemark.cluster.replicas.cache import places_of
 from tidemark.errors import CorruptionError
-from tidemark.flows.cluster_cache import places_of
 from tidemark.flows.known_sites import site_names
 from tidemark.ledger import journal
 from tidemark.ledger.cluster.copies import held_somewhere

@@ -17,10 +17,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidemark.app import App
+from tidemark.cluster.nodes.cluster import opened
+from tidemark.cluster.replicas.cache import Feed, feeding, through
 from tidemark.errors import PartialError
 from tidemark.flows.admitting import local_root, site_of
-from tidemark.flows.cluster_feed import Feed, feeding, through
-from tidemark.flows.cluster_nodes import opened
 from tidemark.flows.point_files import PointFile, check_ending
 from tidemark.flows.proved_files import require_proved
 from tidemark.ledger.receiver import catalog as catalog_rows

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from sqlalchemy.engine import Connection
 
 from tidemark.app import App
-from tidemark.cluster.migration_plan import plan
-from tidemark.cluster.partition_table import PartitionTable
-from tidemark.cluster.routing import home_slot, wanted_copies
-from tidemark.cluster.slot_states import SlotState
+from tidemark.cluster.migration.plan import plan
+from tidemark.cluster.slots.routing import home_slot, wanted_copies
+from tidemark.cluster.slots.states import SlotState
+from tidemark.cluster.slots.table import PartitionTable
 from tidemark.flows.rebuild_nodes import Survivors, named_digest
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import moves as move_rows

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tidemark.app import App
-from tidemark.cluster.node_papers import NodePaper
-from tidemark.cluster.partition_table import PartitionTable
-from tidemark.cluster.table_paper import decode
+from tidemark.cluster.nodes.cluster import cluster_settings
+from tidemark.cluster.nodes.formats import NodePaper
+from tidemark.cluster.nodes.stores import NodeStores, node_row, unreachable
+from tidemark.cluster.slots.table import PartitionTable, decode
 from tidemark.errors import CorruptionError, DiskFullError, PermanentError, UnreachableError
-from tidemark.flows.cluster_nodes import cluster_settings
-from tidemark.flows.node_stores import NodeStores, node_row, unreachable
 from tidemark.flows.rebuild_result import Findings
 from tidemark.ledger.cluster.tables import NodeRow
 from tidemark.progress import Progress, Tick

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tidemark.app import App
-from tidemark.cluster.schema_paper import decode
+from tidemark.cluster.nodes.schema_format import decode
 from tidemark.errors import CorruptionError, SchemaTooNewError
 from tidemark.flows.rebuild_nodes import Survivors
 from tidemark.ledger.receiver import schemas as schema_rows

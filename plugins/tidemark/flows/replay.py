@@ -14,9 +14,9 @@ from pathlib import Path
 from sqlalchemy.engine import Connection
 
 from tidemark.app import App
+from tidemark.cluster.nodes.cluster import Cluster
+from tidemark.cluster.replicas.forward import make_visible
 from tidemark.flows.admitting import ask_survivors, decide, examine_all
-from tidemark.flows.cluster_forward import make_visible
-from tidemark.flows.cluster_nodes import Cluster
 from tidemark.flows.load_work import said, theirs
 from tidemark.flows.taking import leave, take_in
 from tidemark.formats.answered import kept_manifest, read_landed

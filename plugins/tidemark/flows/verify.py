@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tidemark.app import App
+from tidemark.cluster.nodes.cluster import Cluster, opened
+from tidemark.cluster.replicas.cache import restore
 from tidemark.errors import HostKeyError, PermissionDeniedError, TidemarkError, UnreachableError
-from tidemark.flows.cluster_cache import restore
-from tidemark.flows.cluster_nodes import Cluster, opened
 from tidemark.flows.cluster_verify import verify_nodes
 from tidemark.flows.kept_damage import kept_id
 from tidemark.flows.known_sites import site_names, sites_of

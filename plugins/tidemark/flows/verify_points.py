@@ -23,8 +23,8 @@ from pathlib import Path
 from sqlalchemy.engine import Connection
 
 from tidemark.app import App
-from tidemark.flows.cluster_feed import feeding, through
-from tidemark.flows.cluster_nodes import Cluster
+from tidemark.cluster.nodes.cluster import Cluster
+from tidemark.cluster.replicas.cache import feeding, through
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile

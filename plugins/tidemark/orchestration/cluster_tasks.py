@@ -16,8 +16,8 @@ from tidemark.visible_log import VisibleLog
 
 if TYPE_CHECKING:
     from tidemark.app import App
-    from tidemark.cluster.migration_plan import Batch
-    from tidemark.flows.cluster_change import Wanted
+    from tidemark.cluster.membership.change import Wanted
+    from tidemark.cluster.migration.plan import Batch
     from tidemark.ledger.cluster.tables import ChangeRow
 
 
@@ -32,7 +32,7 @@ def plan(receiver: str, params: Mapping[str, Any] | None = None, dag_run: Any = 
 
 
 def _plan(app: App, receiver: str, wanted: Wanted) -> dict[str, Any]:
-    from tidemark.flows.cluster_change import plan_change
+    from tidemark.cluster.membership.change import plan_change
     from tidemark.progress import size, span
 
     known = _known(app, receiver, wanted)
@@ -58,8 +58,8 @@ def phase_one(
     wanted = _wanted(params or {}, dag_run)
 
     def act(app: App) -> list[dict[str, Any]]:
-        from tidemark.flows.cluster_change import change
-        from tidemark.flows.cluster_migrate import open_batches
+        from tidemark.cluster.membership.change import change
+        from tidemark.cluster.migration.migrate import open_batches
 
         result = change(app, app.receiver(receiver), wanted, progress, wait=False)
         log.info("%s", result.as_json())
@@ -88,7 +88,7 @@ def migrate(receiver: str, batch: Mapping[str, Any], task_state_store: Any = Non
     slots = _slots(batch["ranges"])
 
     def act(app: App) -> dict[str, Any]:
-        from tidemark.flows.cluster_migrate import migrate as run
+        from tidemark.cluster.migration.migrate import migrate as run
         from tidemark.ledger.cluster.tables import current_epoch
 
         with app.ledger.read() as connection:
@@ -113,7 +113,7 @@ def finish(
     wanted = _wanted(params or {}, dag_run)
 
     def act(app: App) -> dict[str, Any]:
-        from tidemark.flows.cluster_change import change
+        from tidemark.cluster.membership.change import change
 
         known = _known(app, receiver, wanted)
         if known is None or known.state == "rolled_back":
@@ -127,7 +127,7 @@ def finish(
 
 def check(receiver: str, task_state_store: Any = None) -> dict[str, Any]:
     """Every node, every copy. Red when anything is not as the table says: the log lists it."""
-    from tidemark.flows.cluster_check import check as run
+    from tidemark.cluster.health.check import check as run
 
     report = perform(lambda app: run(app, app.receiver(receiver), shown(task_state_store)))
     for problem in report.problems:
@@ -136,7 +136,7 @@ def check(receiver: str, task_state_store: Any = None) -> dict[str, Any]:
 
 
 def _wanted(params: Mapping[str, Any], dag_run: Any) -> Wanted:
-    from tidemark.flows.cluster_change import Wanted
+    from tidemark.cluster.membership.change import Wanted
 
     kind, node = params.get("kind") or "rebalance", (params.get("node") or "").strip()
     joins = kind == "add"

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tidemark.cluster.migration.pull import RoadView
 from tidemark.proof.as_of import iso
 
 Span = tuple[int, int]
@@ -78,18 +79,6 @@ class MovingView:
             "bytes": self.bytes,
             "done": self.done,
         }
-
-
-@dataclass(frozen=True)
-class RoadView:
-    """Which way files go from a node to another. `road`: "direct", or "relayed: …" through this process and why."""
-
-    source: str
-    node: str
-    road: str
-
-    def as_json(self) -> dict[str, Any]:
-        return {"from": self.source, "to": self.node, "road": self.road}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.stores.store_conformance import Place, sha
-from tidemark.cluster.node_folder import NodeFolder
+from tidemark.cluster.nodes.folder import NodeFolder
 from tidemark.errors import (
     CorruptionError,
     DiskAwayError,

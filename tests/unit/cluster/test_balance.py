@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.cluster.balance import Balance, Owners, balance_of, even_slots, even_weights, moves, original
+from tidemark.cluster.slots.balance import Balance, Owners, balance_of, even_slots, even_weights, moves, original
 from tidemark.errors import UsageError
 
 NODES = [f"n{number}" for number in range(12)]

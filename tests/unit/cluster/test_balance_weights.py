@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.cluster.test_balance import CHANGES, sequence
-from tidemark.cluster.balance import Owners, even_slots, even_weights, moves
-from tidemark.cluster.levels import FREE, least_moved, level_of, lightest
+from tidemark.cluster.slots.balance import Owners, even_slots, even_weights, moves
+from tidemark.cluster.slots.weights import FREE, least_moved, level_of, lightest
 
 SMALL = st.lists(st.integers(0, 12), min_size=3, max_size=7)
 ANY = st.lists(st.integers(0, 1_000), min_size=1, max_size=40)

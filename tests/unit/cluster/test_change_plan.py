@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.cluster.balance import original
-from tidemark.cluster.change_plan import ChangePlan, first_table, plan_change, plan_init
-from tidemark.cluster.partition_table import PartitionTable
-from tidemark.cluster.slot_hash import SlotHash
-from tidemark.cluster.slot_states import SlotState
+from tidemark.cluster.membership.plan import ChangePlan, first_table, plan_change, plan_init
+from tidemark.cluster.slots.balance import original
+from tidemark.cluster.slots.hash_ring import SlotHash
+from tidemark.cluster.slots.states import SlotState
+from tidemark.cluster.slots.table import PartitionTable
 from tidemark.errors import OutcomeUnknownError, RetryableError, UsageError
 
 SIZES = {slot: 10 * slot for slot in range(60)}

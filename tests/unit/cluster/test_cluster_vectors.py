@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tidemark.cluster import balance
-from tidemark.cluster.migration_plan import Move, batches, plan
-from tidemark.cluster.partition_table import PartitionTable, begin
-from tidemark.cluster.ring import Group, Node
+from tidemark.cluster.migration.plan import Move, batches, plan
+from tidemark.cluster.slots import balance
+from tidemark.cluster.slots.hash_ring import Group, Node
+from tidemark.cluster.slots.table import PartitionTable, begin
 from tidemark.errors import UsageError
 
 FILE: dict[str, Any] = json.loads((Path(__file__).parents[2] / "data" / "cluster_vectors.json").read_text())

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.cluster import deliveries
-from tidemark.cluster.balance import even_slots
-from tidemark.cluster.change_plan import first_table
-from tidemark.cluster.deliveries import Cached, Piece, applied_upto, due, evictable
-from tidemark.cluster.slot_hash import SlotHash
+from tidemark.cluster.membership.plan import first_table
+from tidemark.cluster.replicas import plan as deliveries
+from tidemark.cluster.replicas.plan import Cached, Piece, applied_upto, due, evictable
+from tidemark.cluster.slots.balance import even_slots
+from tidemark.cluster.slots.hash_ring import SlotHash
 from tidemark.ledger.cluster.operations import OperationRow
 
 TABLE = first_table([f"n{n}" for n in range(1, 6)], 3, 20, SlotHash.FULL, even_slots)

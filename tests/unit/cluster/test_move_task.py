@@ -10,8 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.cluster.move_task import AT_ONCE, SMALLEST, TASK_BYTES, TASK_FILES, End, MoveTask, run_move, shared, waves
-from tidemark.cluster.node_folder import NodeFolder
+from tidemark.cluster.migration.send_task import (
+    AT_ONCE,
+    SMALLEST,
+    TASK_BYTES,
+    TASK_FILES,
+    End,
+    MoveTask,
+    run_move,
+    shared,
+    waves,
+)
+from tidemark.cluster.nodes.folder import NodeFolder
 from tidemark.engines.choose import PoolEngine
 from tidemark.errors import CorruptionError, DiskAwayError, SourceVanishedError
 from tidemark.stores.local import LocalStore

@@ -12,7 +12,7 @@ from tests.memory_store import MemoryStore
 from tests.unit.cluster.node_folder_conformance import NodeFolderConformance
 from tests.unit.stores.store_conformance import FolderPlace, Place
 from tests.unit.stores.test_memory import MemoryPlace
-from tidemark.cluster.node_folder import NodeFolder
+from tidemark.cluster.nodes.folder import NodeFolder
 from tidemark.errors import DiskFullError
 from tidemark.stores.local import LocalStore
 from tidemark.stores.protocol import Store

@@ -10,13 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.cluster import balance
-from tidemark.cluster.migration_plan import batches, plan
-from tidemark.cluster.partition_table import PartitionTable, begin
-from tidemark.cluster.ring import Node, identifier_of
-from tidemark.cluster.slot_hash import SlotHash
-from tidemark.cluster.slot_states import AGAIN, TRANSITIONS, SlotEvent, SlotState, after
-from tidemark.cluster.table_paper import decode, encode
+from tidemark.cluster.migration.plan import batches, plan
+from tidemark.cluster.slots import balance
+from tidemark.cluster.slots.hash_ring import Node, SlotHash, identifier_of
+from tidemark.cluster.slots.states import AGAIN, TRANSITIONS, SlotEvent, SlotState, after
+from tidemark.cluster.slots.table import PartitionTable, begin, decode, encode
 from tidemark.errors import CorruptionError, OutcomeUnknownError, RetryableError, SchemaTooNewError, UsageError
 
 

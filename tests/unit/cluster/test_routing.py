@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from tidemark.cluster import routing
-from tidemark.cluster.balance import even_slots, first_owners
-from tidemark.cluster.partition_table import PartitionTable, begin
-from tidemark.cluster.ring import Node
-from tidemark.cluster.slot_hash import SlotHash, data_slot
+from tidemark.cluster.slots import routing
+from tidemark.cluster.slots.balance import even_slots, first_owners
+from tidemark.cluster.slots.hash_ring import Node, SlotHash, data_slot
+from tidemark.cluster.slots.table import PartitionTable, begin
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidemark.cluster.slot_hash import SlotHash, data_slot, murmur3, original_partition, schema_slot
+from tidemark.cluster.slots.hash_ring import SlotHash, data_slot, murmur3, original_partition, schema_slot
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "data" / "slot_vectors.json").read_text())
 

@@ -9,8 +9,9 @@ import pytest
 from tests.centre import InlineEngine, d1, rows
 from tests.clustered import Clustered
 from tests.small_files import deletion, source
-from tidemark.cluster.slot_hash import data_slot
-from tidemark.flows import admitting, cluster_check, merge_catalog
+from tidemark.cluster.health import check as cluster_check
+from tidemark.cluster.slots.hash_ring import data_slot
+from tidemark.flows import admitting, merge_catalog
 from tidemark.flows.merge_catalog import merge
 
 WEEK = 604_800_000

@@ -1,0 +1,261 @@
+"""Do all nodes agree, is every slot owned once, is every copy there and whole, is nothing left over?
+
+The ledger is read before the nodes are asked and again after: loading and moving go on meanwhile, and a difference that only
+the first reading explains is none. Every copy's digest is made where it lies, by the node's own tool.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from tidemark.app import App
+from tidemark.cluster.health.lost_table import find_lost
+from tidemark.cluster.health.problems import MEND, Expected, Found, Problem, Recorded, expected_of, problems_of, unsure
+from tidemark.cluster.nodes.cluster import NodeStores, cluster_settings
+from tidemark.cluster.nodes.folder import NodeFolder
+from tidemark.cluster.replicas.catch_up import as_now, late_members
+from tidemark.cluster.slots.hash_ring import schema_slot
+from tidemark.cluster.slots.table import PartitionTable, decode
+from tidemark.errors import DIFFERENCES_FOUND, CorruptionError, NotFoundError, TidemarkError
+from tidemark.ledger.cluster import (
+    copies as copy_rows,
+)
+from tidemark.ledger.cluster import (
+    moves as move_rows,
+)
+from tidemark.ledger.cluster import (
+    operations as operation_rows,
+)
+from tidemark.ledger.cluster import (
+    tables as table_rows,
+)
+from tidemark.ledger.cluster.copies import CopyRow
+from tidemark.ledger.cluster.tables import NodeRow
+from tidemark.ledger.database import now
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.progress import Progress, Tick, silent
+from tidemark.settings.model import ReceiverSettings
+
+AT_ONCE = 8  # nodes
+BATCH = 256  # copies whose digests are asked for in one call
+
+
+@dataclass(frozen=True)
+class ClusterCheck:
+    """What `cluster check` says. `damaged`: why the ledger's table cannot be read, '' where it can."""
+
+    receiver: str
+    epoch: int
+    nodes: int
+    files: int
+    copies: int
+    bytes: int
+    moving: int  # slots
+    problems: tuple[Problem, ...]
+    damaged: str = ""
+    repaired: int = 0  # problems that a repair mended
+
+    @property
+    def exit_code(self) -> int:
+        return CorruptionError.kind if self.damaged else DIFFERENCES_FOUND if self.problems else 0
+
+    def as_json(self) -> dict[str, Any]:
+        told: dict[str, Any] = {key: value for key, value in vars(self).items() if key not in ("problems", "damaged")}
+        told |= {"ok": not self.exit_code, "problems": [one.as_json() for one in self.problems]}
+        if self.damaged:
+            told |= {"error": self.damaged, "hint": self.problems[0].next}
+        elif self.problems:
+            first = min(self.problems, key=lambda one: one.kind == "left_over")  # what harms readers before what harms none
+            said = " ".join(filter(None, (first.node and f"node {first.node}:", first.location, first.problem)))
+            more = f" (and {len(self.problems) - 1} more)" if len(self.problems) > 1 else ""
+            told["error"] = said + more
+            told["hint"] = first.next or next((one.next for one in self.problems if one.next), "")
+        return told
+
+
+def check(app: App, receiver: ReceiverSettings, progress: Progress = silent) -> ClusterCheck:
+    """Look at everything; changes nothing. NotFoundError before `cluster init`. A damaged table in the ledger is told with
+    the nodes that have it whole."""
+    with node_stores(app, receiver) as stores:
+        try:
+            before = read_recorded(app, receiver)
+        except CorruptionError as damage:
+            return _damaged(app, receiver, stores, damage)
+        return look(app, receiver, stores, before, progress)
+
+
+def node_stores(app: App, receiver: ReceiverSettings) -> NodeStores:
+    """The stores of every node, whatever the table says. NotFoundError before `cluster init`."""
+    with app.ledger.read() as connection:
+        rows = table_rows.nodes(connection, receiver.name)
+        if table_rows.current_epoch(connection, receiver.name) == 0:
+            raise NotFoundError(
+                f"{receiver.name} has no partition table: its data lies at the receiver alone",
+                hint="./tidemark cluster init, with [cluster] and [nodes.NAME] in the settings",
+                subject=receiver.name,
+            )
+    return NodeStores(app, rows)
+
+
+def look(
+    app: App, receiver: ReceiverSettings, stores: NodeStores, before: Recorded, progress: Progress = silent
+) -> ClusterCheck:
+    """As `check`, of nodes whose stores are open. A problem counts where it is one by both readings of the ledger."""
+    found = list(_asked(app, receiver, stores, before, progress))
+    after = read_recorded(app, receiver)
+    still = unsure(problems_of(after, found))
+    problems = tuple(one for one in problems_of(before, found) if unsure([one]) <= still)
+    copies = [row for rows in before.copies.values() for row in rows.values() if row.state == "held"]
+    return ClusterCheck(
+        receiver=receiver.name,
+        epoch=before.table.epoch,
+        nodes=sum(row.state != "left" for row in before.nodes.values()),
+        files=sum(file.live for file in before.files.values()),
+        copies=len(copies),
+        bytes=sum(row.size for row in copies),
+        moving=len(after.moves),
+        problems=problems,
+    )
+
+
+def read_recorded(app: App, receiver: ReceiverSettings) -> Recorded:
+    """What the ledger says, in one transaction. CorruptionError for a damaged table."""
+    name = receiver.name
+    settings = cluster_settings(app, receiver)
+    with app.ledger.read() as connection:
+        row = table_rows.current_table(connection, name)
+        if row is None:
+            raise NotFoundError(f"{name} has no partition table", hint="./tidemark cluster init", subject=name)
+        moves = {move.slot: move for move in move_rows.moves(connection, name, row.epoch, open_only=True)}
+        table = replace(decode(row.paper), moving={slot: move.old for slot, move in moves.items()})
+        acknowledged = move_rows.acknowledged(connection, name, row.epoch)
+        nodes = {node.node: node for node in table_rows.nodes(connection, name)}
+        return Recorded(
+            table=table,
+            paper=row.paper,
+            change=table_rows.open_change(connection, name),
+            nodes=nodes,
+            files={one.location: one for one in _expected(connection, name, table, acknowledged)},
+            copies={node: _by_location(copy_rows.copies_at(connection, name, node)) for node in nodes},
+            moves=moves,
+            states=move_rows.slot_states(connection, name),
+            proposed=operation_rows.proposed(connection, name),
+            withdrawn=operation_rows.withdrawn_puts(connection, name),
+            late=as_now(connection, late_members(connection, name, table)),
+            databases={one: schema_slot(one, table.slots, table.hash) for one in _databases(connection, name)},
+            at=now(connection),
+            grace=3600.0 * settings.grace_hours if settings is not None else 0.0,
+        )
+
+
+@dataclass(frozen=True)
+class _CatalogRow:
+    """What of a catalog file says where it belongs."""
+
+    database: str
+    partition_from: int
+    partition_to: int
+    location: str
+    mods_location: str
+
+
+def _expected(
+    connection: Connection, receiver: str, table: PartitionTable, acknowledged: Mapping[int, frozenset[str]]
+) -> Iterator[Expected]:
+    """Live files last: a location that a live and a retired row share is a live one."""
+    sql = (
+        "SELECT database_name, partition_from, partition_to, location, mods_location, sha256, mods_sha256, state"
+        " FROM catalog_file WHERE receiver = :r AND state IN ('live', 'retired') ORDER BY state DESC"
+    )
+    for row in connection.execute(sa.text(sql), {"r": receiver}):
+        file = _CatalogRow(row[0], int(row[1]), int(row[2]), row[3], row[4] or "")
+        yield from expected_of(table, file, (row[5], row[6] or ""), row[7] == "live", acknowledged)
+
+
+def _databases(connection: Connection, receiver: str) -> frozenset[str]:
+    """Of live files: those that were told to nodes."""
+    named = catalog_rows.databases(connection, receiver)
+    return catalog_rows.known_databases(connection, receiver, named)
+
+
+def _by_location(rows: Sequence[CopyRow]) -> dict[str, CopyRow]:
+    return {row.location: row for row in rows}
+
+
+def _asked(
+    app: App, receiver: ReceiverSettings, stores: NodeStores, recorded: Recorded, progress: Progress
+) -> Iterator[Found]:
+    """Every node's answer, several asked at once."""
+    with app.ledger.read() as connection:
+        identity = table_rows.cluster_identity(connection, receiver.name)
+    rows = [row for row in recorded.nodes.values() if row.state != "left"]
+    total = sum(copy.size for row in rows for copy in recorded.copies[row.node].values() if copy.state == "held")
+    beats = _Beats(progress, sum(len(recorded.copies[row.node]) for row in rows), total)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        yield from pool.map(lambda row: ask(stores, row, identity, recorded, beats), rows)
+
+
+class _Beats:
+    """Ticks of several nodes as one; a tick that another thread overtook shows a little less."""
+
+    def __init__(self, progress: Progress, copies: int, total: int) -> None:
+        self._progress, self._copies, self._total = progress, copies, total
+        self._done = self._bytes = 0
+
+    def add(self, copies: int, count: int) -> None:
+        self._done += copies
+        self._bytes += count
+        self._progress(Tick("check", self._done, self._copies, self._bytes, self._total))
+
+
+def ask(stores: NodeStores, row: NodeRow, identity: str, recorded: Recorded, beats: _Beats) -> Found:
+    """One node: whose folder it is, its table, its files, their digests. Never raises what the node does."""
+    try:
+        folder = stores.folder(row.node)
+        if row.state == "joining" and folder.owner() is None:
+            return Found(row.node, wrong="" if recorded.change else "it joins, and no change goes on")
+        folder.require(identity)
+        held = {loc: copy for loc, copy in recorded.copies[row.node].items() if copy.state == "held"}
+        listed = tuple(folder.left_over(recorded.copies[row.node]))
+        kept = (one for one in folder.schemas() if not isinstance(one, CorruptionError))
+        schemas = {one.about: hashlib.sha256(one.body).hexdigest() for one in kept}
+        found = Found(row.node, digests=_digests(folder, held, beats), listed=listed, schemas=schemas)
+        return _with_table(folder, found)
+    except TidemarkError as trouble:
+        return Found(row.node, away=trouble.message)
+
+
+def _with_table(folder: NodeFolder, found: Found) -> Found:
+    try:
+        return replace(found, table=folder.table())
+    except CorruptionError as torn:
+        return replace(found, wrong=torn.message)
+
+
+def _digests(folder: NodeFolder, held: Mapping[str, CopyRow], beats: _Beats) -> dict[str, str | int | None]:
+    found: dict[str, str | int | None] = {}
+    locations = sorted(held)
+    for start in range(0, len(locations), BATCH):
+        batch = locations[start : start + BATCH]
+        found |= folder.digests({location: held[location].size for location in batch})
+        beats.add(len(batch), sum(held[location].size for location in batch))
+    return found
+
+
+def _damaged(app: App, receiver: ReceiverSettings, stores: NodeStores, damage: CorruptionError) -> ClusterCheck:
+    """Which nodes have the table that the ledger lost."""
+    lost = find_lost(app, receiver, stores)
+    names = ", ".join(lost.whole)
+    first = Problem(
+        f"{damage.message}; whole at {names}" if names else f"{damage.message}; no node has it whole",
+        next=MEND if names else "./tidemark ledger backup keeps copies of the ledger: put one back",
+    )
+    others = (Problem(why, node, next="./tidemark doctor") for node, why in lost.others.items())
+    return ClusterCheck(receiver.name, lost.epoch, lost.nodes, 0, 0, 0, 0, (first, *others), first.problem)

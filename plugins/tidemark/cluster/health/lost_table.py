@@ -1,0 +1,96 @@
+"""A partition table that rots in the ledger's row is taken back from a node: each keeps the newest in its folder."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from tidemark.app import App
+from tidemark.cluster.nodes.cluster import NodeStores
+from tidemark.cluster.slots.table import decode
+from tidemark.errors import CorruptionError, TidemarkError
+from tidemark.ledger import journal
+from tidemark.ledger.cluster import tables as table_rows
+from tidemark.settings.model import ReceiverSettings
+
+
+@dataclass(frozen=True)
+class LostTable:
+    """`whole`: node → the table's bytes, where they are what the ledger's digest says (or, where the digest rotted too, what
+    most nodes have); `others`: node → why it has none."""
+
+    epoch: int
+    nodes: int
+    whole: Mapping[str, bytes]
+    others: Mapping[str, str]
+
+
+def find_lost(app: App, receiver: ReceiverSettings, stores: NodeStores) -> LostTable:
+    """Ask every node for the table of the epoch in force."""
+    with app.ledger.read() as connection:
+        epoch = table_rows.current_epoch(connection, receiver.name)
+        sha256 = _recorded_digest(connection, receiver.name, epoch)
+        nodes = [row.node for row in table_rows.nodes(connection, receiver.name) if row.state != "left"]
+    found: dict[str, bytes] = {}
+    others: dict[str, str] = {}
+    for node in nodes:
+        try:
+            found[node] = _table_at(stores, node, epoch)
+        except TidemarkError as trouble:
+            others[node] = trouble.message
+    right = _right(found, sha256)
+    others |= {node: f"its table {epoch} is another one" for node, paper in found.items() if paper != right}
+    return LostTable(epoch, len(nodes), {node: paper for node, paper in found.items() if paper == right}, others)
+
+
+def restore(app: App, receiver: ReceiverSettings, stores: NodeStores) -> str:
+    """Write the row again from a node; the node's name. CorruptionError where no node has the table whole."""
+    lost = find_lost(app, receiver, stores)
+    if not lost.whole:
+        raise CorruptionError(
+            f"no node has partition table {lost.epoch} of {receiver.name} whole",
+            hint="./tidemark ledger backup keeps copies of the ledger: put one back",
+            subject=receiver.name,
+        )
+    node, paper = next(iter(sorted(lost.whole.items())))
+    values = {
+        "r": receiver.name,
+        "e": lost.epoch,
+        "paper": base64.b64encode(paper).decode(),
+        "sha256": hashlib.sha256(paper).hexdigest(),
+    }
+    with app.ledger.write() as connection:
+        table_rows.require_epoch(connection, receiver.name, lost.epoch)
+        sql = "UPDATE cluster_table SET paper = :paper, sha256 = :sha256 WHERE receiver = :r AND epoch = :e"
+        connection.execute(sa.text(sql), values)
+        journal.record_decision(connection, "cluster restore-table", receiver.name, epoch=lost.epoch, node=node)
+    return node
+
+
+def _recorded_digest(connection: sa.engine.Connection, receiver: str, epoch: int) -> str:
+    sql = "SELECT sha256 FROM cluster_table WHERE receiver = :r AND epoch = :e"
+    return str(connection.execute(sa.text(sql), {"r": receiver, "e": epoch}).scalar_one())
+
+
+def _table_at(stores: NodeStores, node: str, epoch: int) -> bytes:
+    """CorruptionError where its newest table is of another epoch or no table."""
+    found = stores.folder(node).table()
+    if found is None or found[0] != epoch:
+        has = f"table {found[0]}" if found else "no table"
+        raise CorruptionError(f"its folder has {has}, {epoch} is in force", subject=node)
+    decode(found[1])
+    return found[1]
+
+
+def _right(found: Mapping[str, bytes], sha256: str) -> bytes:
+    """The bytes of the recorded digest; where nobody has those, the ones that more than half of the nodes share."""
+    papers = list(found.values())
+    named = [paper for paper in papers if hashlib.sha256(paper).hexdigest() == sha256]
+    if named:
+        return named[0]
+    shared = [paper for paper in papers if papers.count(paper) * 2 > len(papers)]
+    return shared[0] if shared else b""

@@ -1,0 +1,234 @@
+"""`cluster check --repair`: make again what a check found wrong, from what is right.
+
+A copy that is gone or damaged stops counting, then comes again from the receiver or a node whose digest is right. What
+nobody wants is given up and swept after the grace, as after a move. A file without a record is removed only where the
+catalog knew it once, or where it is the part of a transfer that is over; any other stays, for a person to look at.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+
+import sqlalchemy as sa
+
+from tidemark.app import App
+from tidemark.cluster.health.check import ClusterCheck, check, node_stores
+from tidemark.cluster.health.lost_table import restore
+from tidemark.cluster.health.problems import DOCTOR, MEND, Problem, whole_name
+from tidemark.cluster.nodes.cluster import HELD, Cluster, alone, opened
+from tidemark.cluster.nodes.folder import NodeFolder
+from tidemark.cluster.nodes.schema_format import paper_of
+from tidemark.cluster.replicas.cache import places_of, recall
+from tidemark.cluster.replicas.deliver import Parcel, deliver_all, write_down
+from tidemark.cluster.replicas.plan import Piece, pieces_of
+from tidemark.errors import NotFoundError, TidemarkError, UsageError
+from tidemark.ledger import journal
+from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.cluster import tables as table_rows
+from tidemark.ledger.database import now
+from tidemark.ledger.leases import Lease, Leases, check_in
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver.catalog import CatalogFile
+from tidemark.progress import Progress, silent
+from tidemark.settings.model import ReceiverSettings
+from tidemark.untrusted_files import MOST_MODS
+
+
+@dataclass(frozen=True)
+class _Work:
+    app: App
+    receiver: ReceiverSettings
+    cluster: Cluster
+    failed: dict[tuple[str, str], TidemarkError] = field(default_factory=dict)  # (node, location or "") → why not mended
+
+
+def repair(app: App, receiver: ReceiverSettings, progress: Progress = silent, lost: str = "") -> ClusterCheck:
+    """Check, mend, check again: what is left is what could not be mended. `repaired` counts problems that are gone.
+
+    `lost`: a node whose disk is gone and whose folder is an empty one now: it is the node's from then on, and filled.
+    LeaseHeldError while a load or a change is at work. CorruptionError where no node has the table that the ledger lost,
+    UsageError where the folder of `lost` is somebody's.
+    """
+    with ExitStack() as held:
+        lease = held.enter_context(alone(app, receiver, "repair"))
+        held.enter_context(Leases(app.ledger, app.identity).hold(f"load:{receiver.name}", lease.holder))
+        if lost:
+            _begin_anew(app, receiver, lost, lease)
+        before = check(app, receiver, progress)
+        if before.damaged:
+            with node_stores(app, receiver) as stores:
+                restore(app, receiver, stores)
+            before = replace(check(app, receiver, progress), repaired=1)
+        if not before.problems:
+            return before
+        cluster = held.enter_context(opened(app, receiver))
+        if cluster is None:
+            return before
+        work = _Work(app, receiver, cluster)
+        _mend(work, before.problems)
+        after = check(app, receiver, progress)
+    repaired = before.repaired + max(0, len(before.problems) - len(after.problems))
+    return replace(after, problems=tuple(_with_why(work, one) for one in after.problems), repaired=repaired)
+
+
+def _with_why(work: _Work, left: Problem) -> Problem:
+    """A problem that a repair left, with what stood in its way: the same command again would not help."""
+    if left.next != MEND:
+        return left
+    if left.kind == "left_over" and left.location == whole_name(left.location):
+        return replace(left, next="nothing needs it: look at it, and remove it there by hand (docs/runbooks/cluster.md)")
+    error = work.failed.get((left.node, left.location)) or work.failed.get((left.node, ""))
+    if error is None:
+        return left
+    return replace(left, problem=f"{left.problem}, and cannot be made again: {error.message}", next=error.hint or DOCTOR)
+
+
+def _begin_anew(app: App, receiver: ReceiverSettings, node: str, lease: Lease) -> None:
+    with opened(app, receiver) as cluster:
+        row = cluster.nodes.get(node) if cluster is not None else None
+        if cluster is None or row is None or row.state not in HELD:
+            raise NotFoundError(f"{node} is no node of the cluster", hint="./tidemark cluster show", subject=node)
+        folder = cluster.stores.folder(node)
+        if folder.owner() is not None:
+            raise UsageError(
+                f"{folder.store.url} is the folder of a node: nothing is lost there but what a check names",
+                hint="./tidemark cluster check --repair",
+                subject=node,
+            )
+        with app.ledger.write() as connection:
+            check_in(connection, lease)
+            gone = [copy.location for copy in copy_rows.copies_at(connection, receiver.name, node)]
+            copy_rows.forget_copies(connection, receiver.name, node, gone)
+            journal.record_decision(connection, "cluster.lost", node, copies=len(gone))
+            known = catalog_rows.known_databases(
+                connection, receiver.name, catalog_rows.databases(connection, receiver.name)
+            )
+            schemas = {database: paper_of(connection, receiver.name, database) for database in known}
+        # CRASH WINDOW: nobody counts on its copies and the folder is nobody's: the node is away, and this is done again.
+        folder.claim(cluster.identity)
+        # CRASH WINDOW: it is the node's, and empty: what a check names is made again.
+        folder.put_table(cluster.epoch, cluster.paper)
+        for database, paper in schemas.items():
+            if node in cluster.table.route_schema(database).members:
+                folder.put_schema(database, paper)
+
+
+def _mend(work: _Work, problems: Sequence[Problem]) -> None:
+    by_kind: dict[str, list[Problem]] = defaultdict(list)
+    for problem in problems:
+        by_kind[problem.kind].append(problem)
+    with work.app.ledger.write() as connection:
+        counts = {kind: len(found) for kind, found in by_kind.items()}
+        journal.record_decision(connection, "cluster.repair", work.receiver.name, **counts)
+    _tables(work, {one.node for one in by_kind["table"]})
+    _schemas(work, by_kind["schema"])
+    _copies(work, by_kind["copy"])
+    _strangers(work, by_kind["stranger"])
+    _left_over(work, by_kind["left_over"])
+
+
+def _tables(work: _Work, nodes: Iterable[str]) -> None:
+    """The table in force into these nodes' folders; one beyond it was never in force."""
+    cluster = work.cluster
+    for node in sorted(nodes):
+        try:
+            _put_table(cluster.folder(node), cluster)
+        except TidemarkError as error:
+            work.failed[node, ""] = error
+            continue
+        with work.app.ledger.write() as connection:
+            table_rows.note_node(connection, work.receiver.name, node, cluster.epoch)
+
+
+def _schemas(work: _Work, problems: Sequence[Problem]) -> None:
+    """The schemas of databases as they are now."""
+    for problem in problems:
+        with work.app.ledger.read() as connection:
+            paper = paper_of(connection, work.receiver.name, problem.location)
+        try:
+            work.cluster.folder(problem.node).put_schema(problem.location, paper)
+        except TidemarkError as error:
+            work.failed[problem.node, problem.location] = error
+
+
+def _put_table(folder: NodeFolder, cluster: Cluster) -> None:
+    """What stands there as a newer one was never in force, whole or not."""
+    folder.withdraw_beyond(cluster.epoch)
+    folder.put_table(cluster.epoch, cluster.paper)
+
+
+def _copies(work: _Work, problems: Sequence[Problem]) -> None:
+    """Each from where it is right. Nothing is counted on before it is proved again."""
+    cluster, receiver = work.cluster, work.receiver.name
+    wanted: dict[str, set[str]] = defaultdict(set)
+    for problem in problems:
+        wanted[problem.node].add(problem.location)
+    with work.app.ledger.write() as connection:
+        for node, locations in wanted.items():
+            # CRASH WINDOW: forgotten and not made again: the next check finds that the node has no copy.
+            copy_rows.forget_copies(connection, receiver, node, locations)
+        asked = {location for locations in wanted.values() for location in locations}
+        files = [f for f in catalog_rows.live_files(connection, receiver) if {f.location, f.mods_location} & asked]
+    pieces = {piece.location: piece for piece in pieces_of(cluster.table, files)}
+    with work.app.receiver_store(work.receiver) as store:
+        gone = _recalled(work, files)
+        parcels = [Parcel(node, pieces=_of(pieces, at - gone)) for node, at in sorted(wanted.items())]
+        for delivered in deliver_all(cluster, store, [parcel for parcel in parcels if parcel.pieces]):
+            write_down(cluster, delivered)
+            if delivered.error is not None:
+                work.failed.setdefault((delivered.node, ""), delivered.error)
+
+
+def _of(pieces: Mapping[str, Piece], locations: Iterable[str]) -> tuple[Piece, ...]:
+    return tuple(pieces[location] for location in sorted(locations) if location in pieces)
+
+
+def _recalled(work: _Work, files: Sequence[CatalogFile]) -> set[str]:
+    """Have them at the receiver, each proved by its digest; returns locations that nobody has. One at the receiver that
+    rotted is fetched anew from a node."""
+    gone: set[str] = set()
+    with work.app.receiver_store(work.receiver) as store:
+        for file in files:
+            places = places_of(file)
+            there = {at: (entry, digest) for at, digest in places if (entry := store.stat(at)) is not None}
+            bounds = {file.location: file.size, file.mods_location: MOST_MODS}
+            rotten = [at for at, (entry, digest) in there.items() if entry.size > bounds[at] or store.sha256(at) != digest]
+            with work.app.ledger.read() as connection:
+                copies = copy_rows.copies_of(connection, work.receiver.name, rotten)
+            # The receiver's copy goes only where a node has another, proved.
+            store.remove([at for at in rotten if any(row.state == "held" for row in copies.get(at, ()))])
+            try:
+                recall(work.cluster, [file])
+            except TidemarkError:
+                gone |= {at for at, _ in places}
+    return gone
+
+
+def _strangers(work: _Work, problems: Sequence[Problem]) -> None:
+    """Nobody counts on them any more; their bytes go after the grace, by whoever sweeps next."""
+    with work.app.ledger.write() as connection:
+        table_rows.require_epoch(connection, work.receiver.name, work.cluster.epoch)
+        for problem in problems:
+            at = now(connection)
+            copy_rows.mark_going(connection, work.receiver.name, problem.node, [problem.location], at)
+
+
+def _left_over(work: _Work, problems: Sequence[Problem]) -> None:
+    """Parts of transfers that are over, and files that the catalog had once and gave up."""
+    by_node: dict[str, list[str]] = defaultdict(list)
+    with work.app.ledger.read() as connection:
+        sql = "SELECT location, mods_location FROM catalog_file WHERE receiver = :r AND state = 'reclaimed'"
+        rows = connection.execute(sa.text(sql), {"r": work.receiver.name})
+        over = {location for row in rows for location in row if location}
+        over -= catalog_rows.locations_in_use(connection, work.receiver.name, over)
+    for problem in problems:
+        if problem.location != whole_name(problem.location) or problem.location in over:
+            by_node[problem.node].append(problem.location)
+    for node, locations in by_node.items():
+        try:
+            work.cluster.folder(node).remove(locations)
+        except TidemarkError:
+            continue  # the check that follows names them again

@@ -1,0 +1,241 @@
+"""Phase 1 of a change: it is written down, everybody takes the new table, one transaction puts it in force.
+
+Until that transaction nothing acts on the new table and the change can be rolled back. Each step may be done again by
+whoever comes next: what nodes took counts only in the run in which they took it, since a plan made again may differ.
+Source: seed 001 "Two-phase method", phase 1; docs/decisions/0015.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from sqlalchemy.engine import Connection
+
+from tidemark.app import App
+from tidemark.cluster.membership.plan import ChangePlan, SlotStates
+from tidemark.cluster.migration.inventory import Stock, Stored
+from tidemark.cluster.nodes.cluster import NodeStores
+from tidemark.cluster.nodes.formats import NodePaper
+from tidemark.cluster.slots.hash_ring import Group
+from tidemark.cluster.slots.states import SlotState
+from tidemark.cluster.slots.table import encode
+from tidemark.errors import (
+    CorruptionError,
+    DiskFullError,
+    NoQuorumError,
+    OutcomeUnknownError,
+    PermanentError,
+    StaleEpochError,
+    TidemarkError,
+    UnreachableError,
+)
+from tidemark.ledger.cluster import moves as move_rows
+from tidemark.ledger.cluster import tables as table_rows
+from tidemark.ledger.cluster.moves import MoveRow
+from tidemark.ledger.cluster.tables import ChangeRow, NodeRow, TableRow
+from tidemark.ledger.database import now
+from tidemark.ledger.journal import record
+from tidemark.ledger.leases import Lease, check_in
+from tidemark.progress import Progress, Tick
+
+
+@dataclass(frozen=True)
+class PhaseOne:
+    """A change on its way to the swap. `joining`: nodes that come with it, all of them for the first table."""
+
+    app: App
+    receiver: str
+    lease: Lease
+    change: ChangeRow
+    plan: ChangePlan
+    stock: Stock
+    stores: NodeStores
+    identity: str  # of the cluster
+    joining: Collection[NodeRow]
+    quorum: int
+    progress: Progress
+
+
+def run(phase: PhaseOne) -> None:
+    """From nothing, or from wherever an earlier run ended, to the swap.
+
+    UnreachableError for a joining node, DiskFullError where a node has no room for what comes to it, PermanentError for the
+    folder of another cluster, NoQuorumError where too few nodes took the table: nothing is in force then.
+    """
+    for row in phase.joining:
+        _require_free_folder(phase, row)
+    _require_room(phase)
+    _write_down(phase)
+    # CRASH WINDOW: written down, nobody knows of it: the same command goes on here, or it is rolled back.
+    for row in phase.joining:
+        phase.stores.folder(row.node).claim(phase.identity)
+    taken, away = _publish(phase)
+    # CRASH WINDOW: nodes have a table that is not in force, nothing acts on it: published again, or withdrawn.
+    lacking = phase.plan.without_quorum(taken, phase.quorum)
+    if lacking:
+        raise NoQuorumError(
+            f"the group of {lacking[0][0]} ({', '.join(lacking[0])}) has no quorum of {phase.quorum} for the new table: "
+            + "; ".join(error.message for error in away.values()),
+            hint="nothing was changed; bring the nodes back and run it again, or ./tidemark cluster roll-back"
+            + _without_it(phase, lacking, away),
+            subject=lacking[0][0],
+        )
+    _swap(phase, taken)
+    # CRASH WINDOW: in force, nothing has moved: `migrate` goes on from what the transaction wrote.
+
+
+def _without_it(phase: PhaseOne, lacking: Collection[Group], away: Collection[str]) -> str:
+    """What the administrator of a node that never comes back can do, where its quorum alone stands in the way."""
+    leaving = phase.change.node if phase.change.kind == "remove" else ""
+    enough = min(sum(name not in away for name in group) for group in lacking)
+    if leaving not in away or not enough or any(leaving not in group for group in lacking):
+        return ""
+    return f"; where {leaving} is lost for good: [cluster] quorum = {enough} in the settings until it has left"
+
+
+def withdraw(
+    phase_nodes: NodeStores, epoch: int, identity: str, joining: Collection[str], members: Collection[str]
+) -> list[str]:
+    """Take a table that was never in force away from the nodes that can be reached; who came for it is let go.
+
+    `identity`: of the cluster; a folder of another one is left alone. Returns the nodes that could not be reached: they keep
+    it until they take the next one.
+    """
+    away = []
+    for name in sorted({*joining, *members}):
+        try:
+            folder = phase_nodes.folder(name)
+            if name in joining:
+                folder.release(identity)
+            else:
+                folder.withdraw_table(epoch)
+        except TidemarkError:
+            away.append(name)
+    return away
+
+
+def _require_free_folder(phase: PhaseOne, row: NodeRow) -> None:
+    """Before anything is written down: the node that joins can be reached, and its folder is nobody else's."""
+    try:
+        owner = phase.stores.folder(row.node).owner()
+    except UnreachableError as away:  # no `cluster check` asks it: it is no node yet
+        hint = "nothing was changed; is its sshd up, the address right? Then the same command again"
+        raise type(away)(away.message, hint=hint, subject=row.node) from away
+    except CorruptionError as torn:
+        hint = "nothing was changed; give the node an empty folder of its own"
+        raise CorruptionError(torn.message, hint=hint, subject=row.node) from torn
+    if owner is not None and owner != NodePaper(phase.identity, row.node):
+        raise PermanentError(
+            f"{row.store} is the folder of node {owner.node} of cluster {owner.cluster} already",
+            hint="give the node a folder of its own; nothing was changed",
+            subject=row.node,
+        )
+
+
+def _require_room(phase: PhaseOne) -> None:
+    """DiskFullError where a node would not hold what comes to it; what lies there already needs no room."""
+    for name, needed in sorted(phase.plan.gained_bytes(phase.stock.sizes()).items()):
+        try:
+            folder = phase.stores.folder(name)
+            free = folder.free_bytes()
+            if free is None or free >= needed:
+                continue
+            present = folder.sizes()
+        except TidemarkError:
+            continue  # whether it is needed is for the quorum to say; it is asked again when it is filled
+        missing = sum(f.size for f in _coming(phase, name) if present.get(f.location) != f.size)
+        if free < missing:
+            raise DiskFullError(
+                f"node {name} has room for {free:,} bytes, {missing:,} would come to it",
+                hint="nothing was changed; free space there, or add a node with more",
+                subject=name,
+            )
+
+
+def _coming(phase: PhaseOne, name: str) -> list[Stored]:
+    gained = [s for move in phase.plan.moves if name in move.new and name not in move.old for s in move.slots]
+    return phase.stock.of(gained)
+
+
+def _write_down(phase: PhaseOne) -> None:
+    """The change is planned. Said again, it changes nothing."""
+    with phase.app.ledger.write() as connection:
+        check_in(connection, phase.lease)
+        table_rows.require_epoch(connection, phase.receiver, phase.change.from_epoch)
+        table_rows.put_change(connection, phase.change)
+        for row in phase.joining:
+            table_rows.put_node(connection, replace(row, state="joining", epoch=0, at=now(connection)))
+
+
+def _publish(phase: PhaseOne) -> tuple[set[str], dict[str, TidemarkError]]:
+    """Who took the table, durably, and why others did not: the members' pre-change, noted in the swap's transaction."""
+    epoch, paper = phase.plan.new.epoch, encode(phase.plan.new)
+    joining = {row.node for row in phase.joining}
+    taken: set[str] = set()
+    away: dict[str, TidemarkError] = {}
+    for number, name in enumerate(sorted(phase.plan.takers), 1):
+        try:
+            phase.stores.folder(name).require(phase.identity)
+            phase.stores.folder(name).put_table(epoch, paper)
+            taken.add(name)
+        except StaleEpochError as newer:
+            raise PermanentError(
+                f"node {name} knows a newer partition table than the ledger: the ledger is older than its nodes",
+                hint="nothing was changed. Is it this node alone: ./tidemark cluster check --repair takes it away; is the"
+                " ledger the old one: ./tidemark ledger rebuild --replace (docs/runbooks/ledger-lost.md)",
+                subject=name,
+            ) from newer
+        except TidemarkError as error:  # a full disk, a folder that is damaged: as one that is away
+            if name in joining:
+                raise
+            away[name] = error
+        phase.progress(Tick("publish table", number, len(phase.plan.takers)))
+    return taken, away
+
+
+def _swap(phase: PhaseOne, taken: Collection[str]) -> None:
+    """The definite point in time: whoever routed by the table before cannot commit any more."""
+    plan, receiver = phase.plan, phase.receiver
+    with phase.app.ledger.write() as connection:
+        check_in(connection, phase.lease)
+        at = now(connection)
+        open_now = table_rows.open_change(connection, receiver)
+        if open_now is None or open_now.change_id != phase.change.change_id or open_now.state != "planned":
+            raise StaleEpochError(
+                f"the change {phase.change.change_id} was ended by somebody else", hint="./tidemark cluster show"
+            )
+        table_rows.swap_table(connection, TableRow(receiver, plan.new.epoch, encode(plan.new), phase.change.change_id, at))
+        move_rows.add_moves(
+            connection,
+            [
+                MoveRow(receiver, plan.new.epoch, s, m.old, m.new, at=at)
+                for m in (*plan.moves, *plan.handed)
+                for s in m.slots
+            ],
+        )
+        states = plan.swap_states(_states(connection, receiver))
+        move_rows.put_slot_states(connection, receiver, states, plan.new.epoch)
+        for name in taken:
+            table_rows.note_node(connection, receiver, name, plan.new.epoch)
+        for row in phase.joining:
+            table_rows.set_node_state(connection, receiver, row.node, "serving", at)
+        if phase.change.kind == "remove":
+            table_rows.set_node_state(connection, receiver, phase.change.node, "leaving", at)
+        table_rows.set_change_state(connection, phase.change.change_id, "swapped")
+        record(
+            connection,
+            "cluster.swapped",
+            epoch=plan.new.epoch,
+            slots=plan.slots,
+            change=phase.change.kind,
+            node=phase.change.node,
+        )
+
+
+def _states(connection: Connection, receiver: str) -> SlotStates:
+    found: Mapping[tuple[str, int], tuple[str, int]] = move_rows.slot_states(connection, receiver)
+    try:
+        return {key: SlotState(state) for key, (state, _) in found.items()}
+    except ValueError as odd:
+        raise OutcomeUnknownError(f"a slot's state in the ledger is no word of ours: {odd}") from odd

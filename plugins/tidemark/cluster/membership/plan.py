@@ -1,0 +1,139 @@
+"""What a change of the nodes does, decided before anything is done: the new table, what moves, who must know of it.
+
+Pure: the same table, words and sizes give the same plan. Source: seed 001 "Two-phase method", "Data repartitioning";
+docs/decisions/0015.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from tidemark.cluster.migration import plan
+from tidemark.cluster.migration.plan import Move
+from tidemark.cluster.slots.balance import Balance, Owners, even_slots, first_owners, original
+from tidemark.cluster.slots.hash_ring import Group, Node, SlotHash, identifier_of
+from tidemark.cluster.slots.states import SlotEvent, SlotState, after
+from tidemark.cluster.slots.table import PartitionTable, begin
+from tidemark.errors import UsageError
+
+KINDS = ("init", "add", "remove", "rebalance")
+
+SlotStates = Mapping[tuple[str, int], SlotState]
+"""(node, slot) → state, of slots that move at a node; no entry: null."""
+
+
+@dataclass(frozen=True)
+class ChangePlan:
+    """`old`: None for the first table. `slots`: how many move. `bytes`: what crosses a line, of each slot as often as
+    members of its new group lack it. `handed`: what goes to another group of the same nodes: nothing crosses a line, but the
+    operations a member of the old group still lacks are no other group's, so it has to say that it lacks nothing."""
+
+    old: PartitionTable | None
+    new: PartitionTable
+    moves: tuple[Move, ...]
+    slots: int
+    bytes: int
+    handed: tuple[Move, ...] = ()
+
+    @property
+    def takers(self) -> frozenset[str]:
+        """Who is to take the table before it is in force: every member of every group, old and new."""
+        return frozenset(self.new.ring.names) | frozenset(self.old.ring.names if self.old else ())
+
+    def without_quorum(self, taken: Collection[str], quorum: int) -> tuple[Group, ...]:
+        """The groups, old and new, of which fewer than `quorum` members have taken the table: it may not come into force."""
+        groups = {*self.new.groups().values(), *(self.old.groups().values() if self.old else ())}
+        return tuple(sorted(group for group in groups if sum(name in taken for name in group) < min(quorum, len(group))))
+
+    def gained_slots(self) -> dict[str, int]:
+        """Node → slots that come to it."""
+        return self._gained(None)
+
+    def gained_bytes(self, sizes: Mapping[int, int]) -> dict[str, int]:
+        """Node → bytes that come to it. `sizes`: bytes by slot."""
+        return self._gained(sizes)
+
+    def swap_states(self, known: SlotStates) -> dict[tuple[str, int], SlotState]:
+        """What the swap of the table makes of slots at nodes: who gains one pulls it, who loses one sends it.
+
+        OutcomeUnknownError where a slot is in a state of an earlier change still.
+        """
+        return {key: after(known.get(key, SlotState.NULL), event) for key, event in self._events()}
+
+    def _events(self) -> Iterable[tuple[tuple[str, int], SlotEvent]]:
+        for move in self.moves:
+            for slot in move.slots:
+                yield from (((name, slot), SlotEvent.GAINED) for name in move.new if name not in move.old)
+                yield from (((name, slot), SlotEvent.LOST) for name in move.deleting)
+
+    def _gained(self, sizes: Mapping[int, int] | None) -> dict[str, int]:
+        """Bytes by node; without `sizes`, slots by node."""
+        found: dict[str, int] = {}
+        for move in self.moves:
+            amount = len(move.slots) if sizes is None else sum(sizes.get(slot, 0) for slot in move.slots)
+            for name in move.new:
+                if name not in move.old:
+                    found[name] = found.get(name, 0) + amount
+        return found
+
+
+def plan_change(
+    table: PartitionTable, kind: str, node: str, sizes: Mapping[int, int], balance: Balance = even_slots
+) -> ChangePlan:
+    """`kind`: add | remove | rebalance; `node`: who joins or leaves, "" otherwise; `sizes`: bytes by slot.
+
+    UsageError for a node that is there already, an unknown one, one too few to keep all copies; RetryableError while slots
+    of an earlier change move.
+    """
+    if kind == "add":
+        new = table.joined(Node(identifier_of(node), node), balance)
+    elif kind == "remove":
+        new = table.left(node, balance)
+    elif kind == "rebalance":
+        new = table.rebalanced(balance)
+    else:
+        raise UsageError(f"{kind!r} is no change of the nodes; there are {', '.join(KINDS)}", hint="./tidemark cluster plan")
+    return _planned(table, new, plan.plan(new), sizes)
+
+
+def first_table(
+    names: Collection[str], replicas: int, slots: int, kind: SlotHash, balance: Balance = even_slots
+) -> PartitionTable:
+    """Of a new cluster, epoch 1: as many slots for each node, or the original's ranges where `balance` is the original's.
+
+    UsageError where there are fewer nodes than copies.
+    """
+    nodes = sorted(Node(identifier_of(name), name) for name in names)
+    ring = [node.name for node in nodes]
+    owners: Owners = ()
+    if ring:
+        owners = first_owners(slots, ring) if balance is original else even_slots(("",) * slots, ring)
+    return begin(nodes, replicas, owners, kind)
+
+
+def plan_init(table: PartitionTable, filled: Collection[int], sizes: Mapping[int, int]) -> ChangePlan:
+    """The first table's change: what the receiver has already moves from nobody to its group. `filled`: slots of which there
+    is anything, a file or a schema; `sizes`: bytes by slot."""
+    moves = tuple(Move(table.epoch, slot, slot, (), table.group_of(slot)) for slot in sorted(filled))
+    return _planned(None, table, moves, sizes)
+
+
+def _planned(
+    old: PartitionTable | None, new: PartitionTable, moves: tuple[Move, ...], sizes: Mapping[int, int]
+) -> ChangePlan:
+    return ChangePlan(old, new, moves, sum(len(m.slots) for m in moves), _bytes(moves, sizes), _handed(old, new))
+
+
+def _handed(old: PartitionTable | None, new: PartitionTable) -> tuple[Move, ...]:
+    if old is None:
+        return ()
+    pairs = enumerate(zip(old.owners, new.owners, strict=True))
+    slots = [slot for slot, (before, now) in pairs if before != now and slot not in new.moving]
+    return tuple(Move(new.epoch, slot, slot, old.group_of(slot), new.group_of(slot)) for slot in slots)
+
+
+def _bytes(moves: Iterable[Move], sizes: Mapping[int, int]) -> int:
+    return sum(
+        sum(name not in move.old for name in move.new) * sum(sizes.get(slot, 0) for slot in move.slots) for move in moves
+    )

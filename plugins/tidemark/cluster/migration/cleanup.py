@@ -1,0 +1,165 @@
+"""Copies that nobody counts on any more: after the grace their bytes go, then their rows; a node that left is let go last.
+
+A copy goes only where the table in force wants none, and of a live file only while every node that is to hold it does, under
+the lease under which tables change. The grace is counted by the database's clock, from when the copy was given up.
+Source: docs/decisions/0015.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy.engine import Connection
+
+from tidemark.cluster.nodes.cluster import Cluster
+from tidemark.cluster.slots.routing import members_of
+from tidemark.errors import CorruptionError, PermanentError, UnreachableError
+from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.cluster import operations as operation_rows
+from tidemark.ledger.cluster import tables as table_rows
+from tidemark.ledger.cluster.copies import CopyRow
+from tidemark.ledger.cluster.tables import NodeRow
+from tidemark.ledger.database import now
+from tidemark.ledger.leases import Lease, check_in
+from tidemark.ledger.receiver import catalog as catalog_rows
+
+_HOUR = 3600.0
+_WAITED_FOR = 7 * 86_400.0  # seconds that a node which left may be away before what lies there is nobody's
+_AT_ONCE = 512  # files removed, then forgotten
+
+
+@dataclass(frozen=True)
+class Swept:
+    """`files`, `bytes`: gone by this call; `waiting`: files whose grace lasts, or whose node is away."""
+
+    files: int = 0
+    bytes: int = 0
+    waiting: int = 0
+
+
+def sweep(cluster: Cluster, lease: Lease) -> Swept:
+    """Remove what is due at every node that can be reached. `lease`: of the receiver's cluster, held by the caller."""
+    cluster.reload()
+    _within_reach(cluster, lease)
+    with cluster.app.ledger.read() as connection:
+        going = copy_rows.going(connection, cluster.receiver.name)
+        due = _due(connection, cluster, going) if going else []
+    gone: list[CopyRow] = []
+    by_node: dict[str, list[CopyRow]] = defaultdict(list)
+    for row in due:
+        by_node[row.node].append(row)
+    for node, rows in by_node.items():
+        gone += _remove_at(cluster, lease, node, rows)
+    waiting = {row.node for row in set(going) - set(gone)}
+    for left in cluster.nodes.values():
+        if left.state == "left" and left.epoch and left.node not in waiting:
+            _release(cluster, lease, left)
+    return Swept(len(gone), sum(row.size for row in gone), len(going) - len(gone))
+
+
+def _within_reach(cluster: Cluster, lease: Lease) -> None:
+    """What was given up while the database's clock was ahead would stay until that time comes: its grace begins anew."""
+    receiver = cluster.receiver.name
+    with cluster.app.ledger.read() as connection:
+        at = now(connection)
+        ahead = [row for row in copy_rows.going(connection, receiver) if row.at > at]
+    if ahead:
+        with cluster.app.ledger.write() as connection:
+            check_in(connection, lease)
+            copy_rows.begin_grace_anew(connection, receiver, at)
+
+
+def _due(connection: Connection, cluster: Cluster, going: Sequence[CopyRow]) -> list[CopyRow]:
+    """Given up long enough, wanted there by nobody, and proved wherever it is wanted."""
+    receiver = cluster.receiver.name
+    before = now(connection) - cluster.settings.grace_hours * _HOUR
+    old = [row for row in going if row.at <= before]
+    asked = {row.location for row in old}
+    wanted = _wanted(connection, cluster, asked)
+    copies = copy_rows.copies_of(connection, receiver, wanted)
+    held = {at: {row.node for row in rows if row.state == "held"} for at, rows in copies.items()}
+    return [
+        row
+        for row in old
+        if row.location not in wanted
+        or (row.node not in wanted[row.location] and wanted[row.location] <= held.get(row.location, set()))
+    ]
+
+
+def _wanted(connection: Connection, cluster: Cluster, locations: set[str]) -> Mapping[str, set[str]]:
+    """Who is to hold each of these that is live, now and while slots of it move."""
+    found: dict[str, set[str]] = {}
+    for file in catalog_rows.live_files(connection, cluster.receiver.name):
+        for location in {file.location, file.mods_location} & locations:
+            found.setdefault(location, set()).update(members_of(cluster.table, file))
+    return found
+
+
+def _remove_at(cluster: Cluster, lease: Lease, node: str, rows: Sequence[CopyRow]) -> list[CopyRow]:
+    """Returns what is gone."""
+    gone: list[CopyRow] = []
+    try:
+        folder = cluster.folder(node)
+        for start in range(0, len(rows), _AT_ONCE):
+            some = _still_going(cluster, lease, rows[start : start + _AT_ONCE])
+            folder.remove([row.location for row in some])
+            # CRASH WINDOW: files gone, their rows still `going`: removed again, which changes nothing.
+            _forget(cluster, lease, node, some)
+            gone += some
+    except UnreachableError:
+        if not _given_up(cluster, node):
+            return gone
+        _forget(cluster, lease, node, rows)
+        return list(rows)
+    except CorruptionError:  # whose folder it is cannot be told: it waits, `cluster check` names it
+        return gone
+    except PermanentError:
+        if cluster.nodes[node].state != "left":
+            raise
+        _forget(cluster, lease, node, rows)  # released before, or somebody else's by now: nothing of ours is there
+        return list(rows)
+    return gone
+
+
+def _given_up(cluster: Cluster, node: str) -> bool:
+    """Whether a node left so long ago that nobody waits any more for it to be reached once again."""
+    row = cluster.nodes[node]
+    with cluster.app.ledger.read() as connection:
+        return row.state == "left" and row.at + cluster.settings.grace_hours * _HOUR + _WAITED_FOR < now(connection)
+
+
+def _release(cluster: Cluster, lease: Lease, row: NodeRow) -> None:
+    """Nothing of ours is at a node that left: it is nobody's folder from now on, and noted to have no table."""
+    try:
+        cluster.folder(row.node).release(cluster.identity)
+    except UnreachableError:
+        if not _given_up(cluster, row.node):
+            return
+    except CorruptionError:
+        return
+    except PermanentError:
+        pass  # released before, or somebody else's by now
+    # CRASH WINDOW: released, the ledger does not know: found to be nobody's, and noted.
+    with cluster.app.ledger.write() as connection:
+        check_in(connection, lease)
+        table_rows.put_node(connection, replace(row, epoch=0))
+
+
+def _still_going(cluster: Cluster, lease: Lease, rows: Sequence[CopyRow]) -> list[CopyRow]:
+    """Right before bytes go: a process that slept while another went on finds out here, and what a load has brought here
+    again meanwhile, or is bringing, stays."""
+    receiver = cluster.receiver.name
+    with cluster.app.ledger.write() as connection:
+        check_in(connection, lease)
+        table_rows.require_epoch(connection, receiver, cluster.epoch)
+        coming = {row.subject for row in operation_rows.proposed(connection, receiver)}
+        known = copy_rows.copies_of(connection, receiver, [row.location for row in rows])
+    return [row for row in rows if row.location not in coming and row in known.get(row.location, ())]
+
+
+def _forget(cluster: Cluster, lease: Lease, node: str, rows: Sequence[CopyRow]) -> None:
+    with cluster.app.ledger.write() as connection:
+        check_in(connection, lease)
+        copy_rows.forget_copies(connection, cluster.receiver.name, node, [row.location for row in rows])

@@ -1,0 +1,118 @@
+"""How files go to a member of a new group: sent by this process, or by tasks of the Spark job `slot_migrate`.
+
+This side decides what goes where and holds the snapshot, tasks send, and what they proved is recorded by `pull`:
+a task that is lost marks nothing. Which of the two it is, `[spark] engine` decides as for loads and merges; where it leaves
+the choice and the caller wants Spark, little goes by this process: a start of Spark takes longer. Source: DESIGN §7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tidemark.cluster.migration.send_task import End, MoveTask, shared, waves
+from tidemark.cluster.nodes.cluster import Cluster, node_address
+from tidemark.engines.choose import Engine, choose_engine
+from tidemark.engines.task import Outcome
+from tidemark.errors import PermanentError, RetryableError, UsageError
+from tidemark.stores.protocol import Store, StoreAddress, without_password
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.limits import LineShare
+
+KIND = "slot_migrate"
+LITTLE = 64 << 20  # bytes that no engine is started for unless the settings say so
+_TRIES = 3  # of a task whose process was lost
+
+
+class CarrierLostError(RetryableError):
+    """Whoever was to send has died, again and again: another source would not help."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """From `source` ("": the receiver) to `member`. `label`: of the snapshot there. `engine`: what the caller wants.
+
+    `line`: our place under the receiver's cap, where it has one. It does not leave this process.
+    """
+
+    cluster: Cluster
+    source: str
+    member: str
+    label: str
+    engine: str
+    line: LineShare | None = None
+
+
+def carry(
+    way: Way, source: Store, target: Store, items: Sequence[SendItem], on_bytes: Callable[[int], None]
+) -> Iterator[Sent | Failed]:
+    """As `transfer.send`, by whatever the settings say. CarrierLostError where the engine itself fails."""
+    cap = way.cluster.settings.bandwidth
+    options = SendOptions(bandwidth=cap, retries=2, line=way.line, direct=True)  # then another member is asked
+    engine = _engine(way, sum(item.size for item in items)) if items else None
+    if engine is None:
+        yield from send(source, target, items, options, on_bytes)
+        return
+    for portions in waves(items):
+        mine = shared(options, len(portions))
+        yield from _in_tasks(engine, [_task(way, portion, mine) for portion in portions])
+
+
+def _engine(way: Way, size: int) -> Engine | None:
+    """None: this process sends, over the stores that it has open."""
+    if way.line is not None:
+        return None  # who shares a cap has to hear every second what is left of it, and executors have no ledger
+    settings = way.cluster.app.settings.spark
+    if any(without_password(end.address.url) != end.address.url for end in _ends(way)):
+        return None  # a password does not leave this process
+    wanted = way.engine if size >= LITTLE else "pool"
+    try:
+        engine = choose_engine(settings, wanted, 0)
+    except (UsageError, PermanentError):
+        if settings.engine != "auto":
+            raise
+        return None  # without Java this process does the same work
+    return None if engine.name == "pool" else engine
+
+
+def _ends(way: Way) -> tuple[End, End]:
+    cluster = way.cluster
+
+    def end(node: str) -> End:
+        if not node:
+            return End(StoreAddress.of(cluster.receiver))
+        return End(node_address(cluster.app, cluster.nodes[node]), node)
+
+    return end(way.source), end(way.member)
+
+
+def _task(way: Way, items: tuple[SendItem, ...], options: SendOptions) -> MoveTask:
+    return MoveTask(way.cluster.identity, *_ends(way), items, way.label, options)
+
+
+def _in_tasks(engine: Engine, tasks: Sequence[MoveTask]) -> Iterator[Sent | Failed]:
+    """What became of each item. A task whose process died is run again: its files are looked at, not sent twice."""
+    for left in reversed(range(_TRIES)):
+        lost: list[MoveTask] = []
+        for outcome in _outcomes(engine, tasks, left):
+            task, error = tasks[outcome.index], outcome.error
+            if error is None:
+                yield from outcome.value.sent
+                yield from outcome.value.failed
+            elif type(error) is RetryableError and left:  # its process was killed: nobody refused anything
+                lost.append(task)
+            else:
+                yield from (Failed(item, error, 0) for item in task.items)
+        tasks = lost
+        if not tasks:
+            return
+
+
+def _outcomes(engine: Engine, tasks: Sequence[MoveTask], left: int) -> list[Outcome]:
+    """All of them, or where the engine itself broke: all lost, as long as there are tries `left`."""
+    try:
+        return list(engine.run(KIND, tasks))
+    except RetryableError as broken:
+        if not left:
+            raise CarrierLostError(broken.message, hint=broken.hint, subject=broken.subject) from broken
+        return [Outcome(index, error=broken) for index in range(len(tasks))]

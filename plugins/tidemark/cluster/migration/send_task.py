@@ -1,0 +1,110 @@
+"""One task of a migration: files go from one store to another, proved at both ends. Runs wherever an engine puts it.
+
+It opens both ends itself, by addresses that name key files by path and hold no secret, and may be run twice, or by two at
+once: what lies at the target with the right bytes is not sent again, a broken file goes on at its last verified block.
+It records nothing: what was proved is the answer, and only the flow, which has the lease, marks a copy.
+Source: issue D part 3, DESIGN §7; docs/decisions/0015.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+from tidemark.cluster.nodes.folder import NodeFolder
+from tidemark.stores.open import open_store
+from tidemark.stores.protocol import Store, StoreAddress
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
+
+AT_ONCE = 4  # tasks of a wave: between them they have the connections and the bandwidth of one sending
+TASK_BYTES = 1 << 30  # a task that is lost is begun again with its files proved once more
+TASK_FILES = 512
+SMALLEST = 16 << 20  # bytes of a task that is worth one of its own
+
+
+@dataclass(frozen=True)
+class End:
+    """`node`: whose folder it must be; "" for the receiver's own."""
+
+    address: StoreAddress
+    node: str = ""
+
+    def __str__(self) -> str:
+        return f"node {self.node}" if self.node else "the receiver"
+
+
+@dataclass(frozen=True)
+class MoveTask:
+    """`items`: what goes from `source` to `target`, below their stores' roots. `cluster`: whose nodes they are.
+
+    `label`: of the snapshot at the source that the items' source paths lie in, "" where they are read in place.
+    """
+
+    cluster: str
+    source: End
+    target: End
+    items: tuple[SendItem, ...]
+    label: str = ""
+    options: SendOptions = field(default_factory=SendOptions)
+
+    @property
+    def subject(self) -> str:
+        """What errors call the task."""
+        return f"move of {len(self.items)} files from {self.source} to {self.target}"
+
+
+@dataclass(frozen=True)
+class MoveOutcome:
+    """`sent`: durable at the target under their names, each with its digest there; `failed`: each with its own error."""
+
+    sent: tuple[Sent, ...] = ()
+    failed: tuple[Failed, ...] = ()
+
+
+def run_move(task: MoveTask) -> MoveOutcome:
+    """Send the task's files. Raises what opening the stores raises, PermanentError for a folder that is not the node's."""
+    sent: list[Sent] = []
+    failed: list[Failed] = []
+    with closing(_opened(task.source, task.cluster)) as source, closing(_opened(task.target, task.cluster)) as target:
+        for outcome in send(source, target, task.items, task.options):
+            if isinstance(outcome, Sent):
+                sent.append(outcome)
+            else:
+                failed.append(outcome)
+    return MoveOutcome(tuple(sent), tuple(failed))
+
+
+def waves(items: Sequence[SendItem], at_once: int = AT_ONCE) -> Iterator[list[tuple[SendItem, ...]]]:
+    """The items of tasks that run at once, wave by wave; each item in one task, in their order. Pure."""
+    total = sum(item.size for item in items)
+    most = min(TASK_BYTES, max(SMALLEST, -(-total // at_once)))
+    portions: list[tuple[SendItem, ...]] = []
+    mine: list[SendItem] = []
+    weight = 0
+    for item in items:
+        if mine and (weight + item.size > most or len(mine) == TASK_FILES):
+            portions.append(tuple(mine))
+            mine, weight = [], 0
+        mine.append(item)
+        weight += item.size
+    if mine:
+        portions.append(tuple(mine))
+    for start in range(0, len(portions), at_once):
+        yield portions[start : start + at_once]
+
+
+def shared(options: SendOptions, tasks: int) -> SendOptions:
+    """The part of a sending's bandwidth and connections that each of so many tasks may use. Pure."""
+    return replace(options, bandwidth=options.bandwidth / tasks, connections=max(1, options.connections // tasks))
+
+
+def _opened(end: End, cluster: str) -> Store:
+    store = open_store(end.address)
+    try:
+        if end.node:
+            NodeFolder(store, end.node).require(cluster)
+    except BaseException:
+        store.close()
+        raise
+    return store

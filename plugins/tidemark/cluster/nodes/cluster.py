@@ -1,0 +1,208 @@
+"""A receiver's cluster, opened for a flow: the table in force, the nodes, their folders over stores that are kept open.
+
+    with opened(app, receiver) as cluster:      # None: the receiver alone has its data
+        if cluster is not None: cluster.folder("n1").digests(…)
+
+Source: docs/decisions/0015.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from tidemark.app import App
+from tidemark.cluster.nodes.folder import NodeFolder
+from tidemark.cluster.nodes.stores import NodeStores, node_address, node_row
+from tidemark.cluster.slots.table import PartitionTable, decode
+from tidemark.errors import CorruptionError, LeaseHeldError, NotFoundError, UnreachableError, UsageError
+from tidemark.ledger.cluster import moves as move_rows
+from tidemark.ledger.cluster import tables as table_rows
+from tidemark.ledger.cluster.tables import ChangeRow, NodeRow
+from tidemark.ledger.leases import Lease, Leases
+from tidemark.settings.model import ClusterSettings, ReceiverSettings
+from tidemark.stores.protocol import Store
+
+__all__ = ["HELD", "Cluster", "NodeStores", "cluster_settings", "node_address", "node_row", "opened"]
+
+HELD = ("serving", "leaving")
+"""States of nodes whose copies are read."""
+
+
+def cluster_settings(app: App, receiver: ReceiverSettings) -> ClusterSettings | None:
+    """`[cluster]` where it is of this receiver: named there, or the only one there is."""
+    settings = app.settings.cluster
+    if settings is None or settings.receiver not in ("", receiver.name):
+        return None
+    return settings
+
+
+@dataclass
+class Cluster:
+    """The nodes of one receiver. `table` is as of `open` or the last `reload`: who commits checks its epoch again."""
+
+    app: App
+    receiver: ReceiverSettings
+    settings: ClusterSettings
+    identity: str  # of the cluster: what a node's folder is claimed for
+    table: PartitionTable
+    paper: bytes  # the table as it lies in the ledger and at nodes
+    nodes: Mapping[str, NodeRow]
+    stores: NodeStores = field(repr=False)
+    _proved: dict[str, Store] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def open(cls, app: App, receiver: ReceiverSettings) -> Cluster | None:
+        """None where the settings have no `[cluster]` of this receiver, or the ledger no table yet (one query).
+
+        CorruptionError for a damaged table. No node is connected before it is asked for.
+        """
+        settings = cluster_settings(app, receiver)
+        if settings is None:
+            return None
+        found = _in_force(app, receiver.name)
+        if found is None:
+            return None
+        return cls(app, receiver, settings, found.identity, found.table, found.paper, found.nodes, _stores(app, found))
+
+    @property
+    def epoch(self) -> int:
+        return self.table.epoch
+
+    @property
+    def quorum(self) -> int:
+        """Members of a group that must have an operation before it is committed."""
+        return min(self.settings.quorum, self.table.replicas)
+
+    def store(self, node: str) -> Store:
+        """The node's store, proved once to be its folder. UnreachableError names the node, also where its disk is not
+        mounted; PermanentError for another's folder."""
+        return self.folder(node).store
+
+    def folder(self, node: str) -> NodeFolder:
+        """As `store`."""
+        folder = self.stores.folder(node)
+        if self._proved.get(node) is not folder.store:  # opened anew it may be another disk
+            try:
+                folder.require(self.identity)
+            except UnreachableError as away:
+                raise self.stores.gone(node, away) from away
+            self._proved[node] = folder.store
+        return folder
+
+    def reload(self) -> Cluster:
+        """Take the newest table and nodes; nodes that were away are tried again. Returns itself."""
+        found = _in_force(self.app, self.receiver.name)
+        if found is None:
+            raise NotFoundError(
+                f"{self.receiver.name} has no partition table any more",
+                hint="./tidemark cluster init",
+                subject=self.receiver.name,
+            )
+        self.identity, self.table, self.paper, self.nodes = found.identity, found.table, found.paper, found.nodes
+        for row in found.nodes.values():
+            self.stores.add(row)
+        self.stores.forgive()
+        return self
+
+    def close(self) -> None:
+        self.stores.close()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+@contextmanager
+def opened(app: App, receiver: ReceiverSettings) -> Iterator[Cluster | None]:
+    """`Cluster.open`, closed at the end."""
+    cluster = Cluster.open(app, receiver)
+    try:
+        yield cluster
+    finally:
+        if cluster is not None:
+            cluster.close()
+
+
+@dataclass(frozen=True)
+class _InForce:
+    identity: str
+    table: PartitionTable
+    paper: bytes
+    nodes: Mapping[str, NodeRow]
+
+
+def _in_force(app: App, receiver: str) -> _InForce | None:
+    """One read transaction. What has moved already does not move any more: the paper is of the moment of the swap."""
+    with app.ledger.read() as connection:
+        row = table_rows.current_table(connection, receiver)
+        if row is None:
+            return None
+        table = decode(row.paper)
+        if table.epoch != row.epoch:
+            raise CorruptionError(
+                f"the ledger has the partition table of epoch {table.epoch} as that of {row.epoch}",
+                hint="./tidemark cluster check names a node that has it whole",
+                subject=receiver,
+            )
+        if table.moving:
+            left = {move.slot for move in move_rows.moves(connection, receiver, row.epoch, open_only=True)}
+            table = table.moved(set(table.moving) - left)
+        rows = table_rows.nodes(connection, receiver)
+        identity = table_rows.cluster_identity(connection, receiver)
+    return _InForce(identity, table, row.paper, {node.node: node for node in rows})
+
+
+def _stores(app: App, found: _InForce) -> NodeStores:
+    return NodeStores(app, found.nodes.values())
+
+
+@contextmanager
+def require_cluster(app: App, receiver: ReceiverSettings) -> Iterator[Cluster]:
+    cluster = Cluster.open(app, receiver)
+    if cluster is None:
+        raise NotFoundError(f"{receiver.name} has no nodes yet", hint="./tidemark cluster init", subject=receiver.name)
+    with cluster:
+        yield cluster
+
+
+def require_settings(app: App, receiver: ReceiverSettings) -> ClusterSettings:
+    settings = cluster_settings(app, receiver)
+    if settings is None:
+        raise UsageError(
+            f"the settings have no [cluster] for {receiver.name}",
+            hint='[cluster] receiver = "…" and [nodes.NAME] store = "…" in tidemark.toml',
+            subject=receiver.name,
+        )
+    return settings
+
+
+@contextmanager
+def alone(app: App, receiver: ReceiverSettings, what: str) -> Iterator[Lease]:
+    """The lease under which nodes and slots change. LeaseHeldError names the change that goes on and who is at it."""
+    holder = f"{what.replace(' ', '-')}-{uuid.uuid4().hex[:12]}"
+    with ExitStack() as held:
+        try:
+            lease = held.enter_context(Leases(app.ledger, app.identity).hold(f"cluster:{receiver.name}", holder))
+        except LeaseHeldError as busy:
+            with app.ledger.read() as connection:
+                change = table_rows.open_change(connection, receiver.name)
+            going_on = f"{words_of(change)}: " if change is not None else ""
+            raise LeaseHeldError(
+                f"{going_on}{busy.message}",
+                hint="wait for it: ./tidemark cluster show tells what goes on and how far it is",
+                subject=busy.subject,
+            ) from busy
+        yield lease
+
+
+def words_of(change: ChangeRow) -> str:
+    """Which change it is, whose, since when and how far."""
+    begun = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(change.begun))
+    return f"“{change.kind} {change.node}".rstrip() + f"” of {change.actor}, begun {begun}, is {change.state}"

@@ -1,0 +1,157 @@
+"""Where a receiver's nodes are, and their stores: opened once, kept, closed together.
+
+A node's address is what the settings say where they have the node, else what the ledger noted when it joined; host key and
+login likewise. A password stands in neither. Source: docs/decisions/0015.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+from types import TracebackType
+
+from tidemark.app import App
+from tidemark.cluster.nodes.folder import NodeFolder
+from tidemark.cluster.slots.hash_ring import identifier_of
+from tidemark.errors import NotFoundError, UnreachableError, UsageError
+from tidemark.ledger.cluster.tables import NodeRow
+from tidemark.settings import values
+from tidemark.settings.model import ReceiverSettings
+from tidemark.stores.protocol import Store, StoreAddress, without_password
+
+OPENING_TRIES = 2  # a server that answers nothing costs twenty seconds a try, and the other members of its groups are there
+
+
+def node_row(app: App, receiver: ReceiverSettings, name: str, url: str = "", host_key: str = "", key: str = "") -> NodeRow:
+    """The row of a node that is to join, at `url`, or where the settings have it. `identifier`: its place on the ring.
+    `host_key`, `key`: of a node that the settings do not have.
+
+    UsageError where neither says where it is or both say something else, for a bad address, and as `node_address`.
+    """
+    settings = app.settings.nodes.get(name)
+    if not 0 < len(name) <= 100 or not name.isascii() or not all(c.isalnum() or c in "_-." for c in name):
+        raise UsageError(f"{name!r} is no name of a node: letters, digits, _ - and . only, at most 100", subject=name)
+    if not url and settings is None:
+        raise UsageError(
+            f"nothing says where node {name} is",
+            hint=f"./tidemark cluster add {name}=sftp://user@host:port/folder, or [nodes.{name}] in the settings",
+            subject=name,
+        )
+    try:
+        store = str(values.store(app.settings.root)(url)) if url else ""
+    except ValueError as wrong:
+        raise UsageError(
+            f"the address of node {name} {wrong}", hint="./tidemark cluster add --help", subject=name
+        ) from wrong
+    if settings is not None and store not in ("", settings.store):
+        raise UsageError(
+            f"node {name} is at {settings.store} in the settings, not at {store}",
+            hint=f"leave the address out, or mend [nodes.{name}] store",
+            subject=name,
+        )
+    where = settings.store if settings else store
+    row = NodeRow(receiver.name, name, identifier_of(name), where, host_key, key)
+    address = node_address(app, row)
+    return NodeRow(receiver.name, name, row.identifier, address.url, address.host_key, address.key)
+
+
+def node_address(app: App, row: NodeRow) -> StoreAddress:
+    """Where a node's store is and how to log in. UsageError for an sftp node without a host key or with a password."""
+    settings = app.settings.nodes.get(row.node)
+    address = StoreAddress.of(settings) if settings is not None else StoreAddress(row.store, row.host_key, row.key_file)
+    if without_password(address.url) != address.url:
+        raise UsageError(
+            f"the address of node {row.node} has a password: {without_password(address.url)}",
+            hint=f'log in by key: [nodes.{row.node}] key = "…"; the ledger keeps no secrets',
+            subject=row.node,
+        )
+    if address.url.startswith("sftp://") and not address.host_key:
+        raise UsageError(
+            f"node {row.node} at {address.url} needs its server's key",
+            hint=f'--host-key, or [nodes.{row.node}] host_key = "SHA256:…"; ssh-keyscan HOST | ssh-keygen -lf - shows it',
+            subject=row.node,
+        )
+    return replace(address, tries=OPENING_TRIES)
+
+
+class NodeStores:
+    """Stores of nodes, each opened when it is first asked for, kept, and closed together. May be used by several threads.
+
+    A node that could not be reached is not tried again before `forgive`: who works on many groups waits for it once.
+    """
+
+    def __init__(self, app: App, rows: Iterable[NodeRow]) -> None:
+        self._app = app
+        self._rows = {row.node: row for row in rows}
+        self._stores: dict[str, Store] = {}
+        self._away: dict[str, UnreachableError] = {}
+        self._door = threading.Lock()
+        self._doors: dict[str, threading.Lock] = {}
+
+    def add(self, row: NodeRow) -> None:
+        """A node more, or a node as it is now; a store that is open stays."""
+        self._rows[row.node] = row
+
+    def store(self, node: str) -> Store:
+        """UnreachableError names the node; NotFoundError where there is none of that name; UsageError as `node_address`."""
+        with self._door:
+            door = self._doors.setdefault(node, threading.Lock())
+        with door:
+            if node in self._away:
+                raise self._away[node]
+            if node not in self._stores:
+                self._stores[node] = self._opened(node)
+            return self._stores[node]
+
+    def folder(self, node: str) -> NodeFolder:
+        """Whoever's folder it is: a node that joins has none of its own yet."""
+        return NodeFolder(self.store(node), node)
+
+    def gone(self, node: str, error: UnreachableError) -> UnreachableError:
+        """It went away while it was worked at: not tried again before `forgive`. Returns the error that names it."""
+        named = unreachable(node, error)
+        with self._door:
+            self._away[node] = named
+            store = self._stores.pop(node, None)
+        if store is not None:
+            store.close()
+        return named
+
+    def forgive(self) -> None:
+        """Nodes that were away are tried again."""
+        with self._door:
+            self._away.clear()
+
+    def close(self) -> None:
+        with self._door:
+            stores, self._stores = self._stores, {}
+        for store in stores.values():
+            store.close()
+
+    def __enter__(self) -> NodeStores:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _opened(self, node: str) -> Store:
+        row = self._rows.get(node)
+        if row is None:
+            raise NotFoundError(
+                f"no node named {node!r}; there are: {', '.join(sorted(self._rows)) or 'none'}",
+                hint="./tidemark cluster show",
+                subject=node,
+            )
+        try:
+            return self._app.opener(node_address(self._app, row))
+        except UnreachableError as away:
+            self._away[node] = unreachable(node, away)
+            raise self._away[node] from away
+
+
+def unreachable(node: str, error: UnreachableError) -> UnreachableError:
+    """The error with the node's name, once."""
+    if error.subject == node:
+        return error
+    return UnreachableError(f"node {node} cannot be reached: {error.message}", hint="./tidemark cluster check", subject=node)

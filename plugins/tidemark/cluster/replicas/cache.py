@@ -1,0 +1,325 @@
+"""The receiver's own copies of what its nodes hold: a cache, fetched when read, given up when many.
+
+A file is fetched by its digest into a place of the fetch's own and renamed, so two readers never meet in a part.
+What is given up is what every node has that shall have it and what nobody asked for within the grace (a day), the
+longest unused first. Files of places that a dead fetch left are removed later.
+
+`feeding` brings files for a reading that goes through many, as it comes to them, not all before its first row. As
+many as the cache may have (`cache_bytes`) come into the cache, and stay there for others. The rest goes to a place
+of the reading's own, where a file stays only while the next steps ask for it. So a catalog larger than the cache can
+be read, where there is room for the cache and for what one step needs.
+
+Source: docs/decisions/0015.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from tidemark.cluster.nodes.cluster import Cluster
+from tidemark.cluster.replicas import plan
+from tidemark.cluster.replicas.plan import Cached
+from tidemark.errors import DiskFullError, NotFoundError, RetryableError, TidemarkError
+from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.cluster.copies import CopyRow
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver.catalog import CatalogFile
+from tidemark.stores.protocol import Store
+from tidemark.transfer import engine
+from tidemark.transfer.engine import SendItem, SendOptions, Sent
+
+FOLDER = "recall"  # below the receiver's root: files on their way here
+GRACE = 86_400.0  # seconds: as long as a reader may take, so long a file that was asked for stays
+_OPTIONS = SendOptions(retries=2)  # another node may have it, too
+_turn = itertools.count()  # the first node that is asked: one after another
+
+
+def recall(
+    cluster: Cluster | None, files: Iterable[CatalogFile], if_any: bool = False, at: float | None = None
+) -> tuple[str, ...]:
+    """Make sure that these files (with their mods) lie below the receiver's root; the locations that were fetched.
+
+    Their use is noted (`at`: when; None: now), so that they stay for the grace. Raises NotFoundError where no node has a
+    file, RetryableError where those that do cannot be reached: both name the file and the nodes. `if_any`: what no node has
+    is passed over. Without a cluster nothing is done.
+    """
+    if cluster is None:
+        return ()
+    root = cluster.app.receiver_root(cluster.receiver)
+    wanted = {at: digest for file in files for at, digest in places_of(file)}
+    if root is None or not wanted:
+        return ()
+    with cluster.app.ledger.write() as connection:  # before anybody looks, so that a housekeeping in between leaves them
+        copy_rows.put_uses(connection, cluster.receiver.name, wanted, cluster.app.clock() if at is None else at)
+    missing = [location for location in sorted(wanted) if not (root / location).is_file()]
+    if missing:
+        _fetch(cluster, {location: wanted[location] for location in missing}, if_any)
+    return tuple(missing)
+
+
+def fetch_aside(cluster: Cluster, files: Iterable[CatalogFile], folder: str) -> None:
+    """Files with their mods below `folder` of the receiver, for one reading alone; errors as `recall`. The caller removes
+    them."""
+    wanted = {at: digest for file in files for at, digest in places_of(file)}
+    with cluster.app.receiver_store(cluster.receiver) as store:
+        _fetch_in_turns(_Way(cluster, store, folder, aside=True), _holders(cluster, wanted, if_any=False))
+
+
+def restore(cluster: Cluster | None, location: str, sha256: str) -> bool:
+    """Put a node's copy in the place of what is wrong here; False where no node gives it."""
+    if cluster is None:
+        return False
+    try:
+        _fetch(cluster, {location: sha256}, if_any=False)
+    except (NotFoundError, RetryableError):
+        return False
+    return True
+
+
+def give_back(cluster: Cluster, store: Store, fetched: dict[str, float]) -> None:
+    """Files that the caller fetched and has used up, with the times it noted (`recall`); `fetched` is empty then.
+
+    `store`: the receiver's. What somebody asked for since stays, and what no node holds any more.
+    """
+    with cluster.app.ledger.read() as connection:
+        uses = copy_rows.uses(connection, cluster.receiver.name, fetched)
+        copies = copy_rows.copies_of(connection, cluster.receiver.name, fetched)
+    held = {at for at, rows in copies.items() if any(row.state == "held" for row in rows)}
+    # CRASH WINDOW: some are gone: whoever needs them fetches them, housekeeping gives up the rest after the grace.
+    store.remove(sorted(at for at, when in fetched.items() if at in held and uses.get(at, 0.0) <= when))
+    fetched.clear()
+
+
+def fetcher(cluster: Cluster | None) -> Callable[[CatalogFile], None] | None:
+    """What a reader calls that finds a file gone; None without a cluster."""
+
+    def fetch(file: CatalogFile) -> None:
+        recall(cluster, [file])
+
+    return None if cluster is None else fetch
+
+
+def evict(cluster: Cluster | None, store: Store, keep_bytes: int) -> tuple[int, int]:
+    """Give up what is too many of the cache, the longest unused first; (files, bytes). 0 keeps everything.
+
+    `store`: the receiver's, whose load lease the caller holds. Stays: what not every node has that shall have it, and what
+    somebody asked for within the grace.
+    """
+    if cluster is None or not keep_bytes:
+        return 0, 0
+    receiver = cluster.receiver.name
+    with cluster.app.ledger.read() as connection:
+        files = catalog_rows.live_files(connection, receiver)
+        uses = copy_rows.uses(connection, receiver)
+        pieces = plan.pieces_of(cluster.table, files)
+        held = plan.held_of(copy_rows.copies_of(connection, receiver, [piece.location for piece in pieces]))
+    came = {location: file.created for file in files for location, _ in places_of(file)}
+    here = {entry.path: entry.size for entry in store.stat_many([piece.location for piece in pieces]) if entry}
+    cached = [Cached(at, size, max(came[at], uses.get(at, 0.0))) for at, size in here.items()]
+    unsafe = {piece.location for mine in plan.lacking(cluster.table, pieces, held).values() for piece in mine}
+    gone = plan.evictable(cached, here.keys() - unsafe, keep_bytes, cluster.app.clock() - GRACE)
+    # CRASH WINDOW: some are gone: whoever needs them fetches them, the next housekeeping gives up the rest.
+    store.remove([one.location for one in gone])
+    with cluster.app.ledger.write() as connection:
+        copy_rows.forget_uses(connection, receiver, (uses.keys() - here.keys()) | {one.location for one in gone})
+    return len(gone), sum(one.size for one in gone)
+
+
+def sweep(store: Store, before: float) -> None:
+    """Remove what fetches left that died: places nothing was written to since `before` (seconds since 1970)."""
+    newest: dict[str, float] = {}
+    for entry in store.list_files([FOLDER]).entries:
+        place = "/".join(entry.path.split("/")[:2])
+        newest[place] = max(newest.get(place, 0.0), entry.mtime)
+    for place, at in newest.items():
+        if at < before:
+            store.remove_tree(place)
+
+
+def places_of(file: CatalogFile) -> list[tuple[str, str]]:
+    """(location, digest) of the TsFile and of its mods."""
+    places = [(file.location, file.sha256)]
+    return [*places, (file.mods_location, file.mods_sha256)] if file.mods_location else places
+
+
+@dataclass(frozen=True)
+class _Way:
+    """Files go to `folder` of the receiver's store, and on to their own places unless they are to stay `aside`."""
+
+    cluster: Cluster
+    store: Store
+    folder: str
+    aside: bool = False
+
+
+def _fetch(cluster: Cluster, wanted: Mapping[str, str], if_any: bool) -> None:
+    """`wanted`: location → digest."""
+    holders = _holders(cluster, wanted, if_any)
+    place = new_place()
+    with cluster.app.receiver_store(cluster.receiver) as store:
+        try:
+            # CRASH WINDOW: a part in a place that nobody else uses: housekeeping sweeps it.
+            _fetch_in_turns(_Way(cluster, store, place), holders)
+        finally:
+            store.remove_tree(place)
+
+
+def new_place() -> str:
+    """A folder below the receiver's root that nobody else uses."""
+    return f"{FOLDER}/{uuid.uuid4().hex[:12]}"
+
+
+def _holders(cluster: Cluster, wanted: Mapping[str, str], if_any: bool) -> dict[str, list[CopyRow]]:
+    """Who is to be asked for what; NotFoundError where nobody is to be, or without it with `if_any`."""
+    with cluster.app.ledger.read() as connection:
+        copies = copy_rows.copies_of(connection, cluster.receiver.name, wanted)
+    holders = {
+        at: [c for c in copies.get(at, ()) if (c.state, c.sha256) == ("held", digest)] for at, digest in wanted.items()
+    }
+    nowhere = [location for location, rows in holders.items() if not rows]
+    if nowhere and if_any:
+        holders = {location: rows for location, rows in holders.items() if rows}
+    elif nowhere:
+        raise NotFoundError(
+            f"{nowhere[0]} is neither at receiver {cluster.receiver.name} nor at any of its nodes"
+            f" ({', '.join(sorted(cluster.nodes))})",
+            hint="./tidemark verify --repair fetches what the site still has",
+            subject=nowhere[0],
+        )
+    return holders
+
+
+def _fetch_in_turns(way: _Way, holders: Mapping[str, Sequence[CopyRow]]) -> None:
+    """Every file from one of its holders, from the next one where that fails."""
+    left = dict(holders)
+    failed: dict[str, list[str]] = {}
+    turn = next(_turn)
+    for number in range(max(map(len, holders.values()), default=0)):
+        asked: dict[str, list[CopyRow]] = {}
+        for rows in left.values():
+            if number < len(rows):
+                row = rows[(turn + number) % len(rows)]
+                asked.setdefault(row.node, []).append(row)
+        for node, rows in sorted(asked.items()):
+            for row, error in _ask(way, node, rows):
+                if error is None:
+                    del left[row.location]
+                elif isinstance(error, DiskFullError):
+                    raise error
+                else:
+                    failed.setdefault(row.location, []).append(f"{node}: {error.message}")
+    if left:
+        location = min(left)
+        raise RetryableError(
+            f"{location} is not at receiver {way.cluster.receiver.name}, and no node that has it gives it: "
+            + "; ".join(failed.get(location, [])),
+            hint="./tidemark cluster check names what is wrong with the nodes; then run it again",
+            subject=location,
+        )
+
+
+def _ask(way: _Way, node: str, rows: Sequence[CopyRow]) -> Iterator[tuple[CopyRow, TidemarkError | None]]:
+    """What a node gives of these, in place; or the reason."""
+    by_path = {f"{way.folder}/{row.location}": row for row in rows}
+    items = [SendItem(row.location, path, row.size, row.sha256) for path, row in by_path.items()]
+    try:
+        outcomes = list(engine.send(way.cluster.store(node), way.store, items, _OPTIONS))
+    except TidemarkError as error:
+        yield from ((row, error) for row in rows)
+        return
+    sent = [] if way.aside else [outcome.item for outcome in outcomes if isinstance(outcome, Sent)]
+    way.store.make_folders(sorted({item.source_path.rpartition("/")[0] for item in sent}))
+    way.store.seal_parts([(item.target_path, item.source_path) for item in sent])
+    for outcome in outcomes:
+        yield by_path[outcome.item.target_path], None if isinstance(outcome, Sent) else outcome.error
+
+
+AHEAD = 64 << 20  # bytes brought at a time: below it a transfer is mostly its start
+Step = TypeVar("Step")
+
+
+@dataclass
+class Feed:
+    """Called by a `CatalogReader` for a file that is not below the receiver's root; answers where it is."""
+
+    cluster: Cluster
+    store: Store  # the receiver's
+    root: Path
+    left: int | None  # bytes that may still come into the cache; None: any
+    place: str = field(default_factory=new_place)
+    counted: set[str] = field(default_factory=set)  # locations that are in the cache's account
+    own: dict[str, CatalogFile] = field(default_factory=dict)  # that lie in the reading's own place
+
+    def __call__(self, file: CatalogFile) -> Path | None:
+        if file.location not in self.own:
+            recall(self.cluster, [file])
+            return None
+        own = self.root / self.place
+        if not all((own / at).is_file() for at, _ in places_of(file)):  # swept: the reading took longer than the grace
+            fetch_aside(self.cluster, [file], self.place)
+        return own
+
+    def bring(self, files: Sequence[CatalogFile]) -> None:
+        """These are at hand from now on, and what else lies in the reading's own place is not."""
+        shared = [file for file in files if file.location not in self.counted and self._counts(file)]
+        aside = {file.location: file for file in files if file.location not in self.counted}
+        over = [self.own.pop(at) for at in sorted(self.own.keys() - aside.keys())]
+        self.store.remove([f"{self.place}/{at}" for file in over for at, _ in places_of(file)])
+        recall(self.cluster, shared)
+        missing = [file for at, file in aside.items() if at not in self.own]
+        if missing:
+            fetch_aside(self.cluster, missing, self.place)
+            self.own |= {file.location: file for file in missing}
+
+    def _counts(self, file: CatalogFile) -> bool:
+        """Whether it is in the cache, or there is room for it."""
+        if self.left is not None and not (self.root / file.location).is_file():
+            if file.size > self.left:
+                return False
+            self.left -= file.size
+        self.counted.add(file.location)
+        return True
+
+
+@contextmanager
+def feeding(cluster: Cluster | None, root: Path) -> Iterator[Feed | None]:
+    """None without a cluster: everything is at the receiver."""
+    if cluster is None:
+        yield None
+        return
+    with cluster.app.receiver_store(cluster.receiver) as store:
+        feed = Feed(cluster, store, root, cluster.settings.cache_bytes or None)
+        try:
+            # CRASH WINDOW: files in a place that nobody else uses: housekeeping sweeps it.
+            yield feed
+        finally:
+            store.remove_tree(feed.place)
+
+
+def through(feed: Feed | None, steps: Iterable[tuple[Step, Sequence[CatalogFile]]]) -> Iterator[Step]:
+    """Each step once its files are at hand, those of the following ones with them up to `AHEAD` bytes."""
+    if feed is None:
+        yield from (step for step, _ in steps)
+        return
+    ready: list[Step] = []
+    files: dict[str, CatalogFile] = {}
+    size = 0
+    for step, needed in steps:
+        new = {file.location: file for file in needed if file.location not in feed.counted}
+        more = sum(file.size for at, file in new.items() if at not in files)
+        if ready and more and size + more > AHEAD:
+            feed.bring(list(files.values()))
+            yield from ready
+            ready, files, size = [], {}, 0
+            more = sum(file.size for file in new.values())
+        ready.append(step)
+        files |= new
+        size += more
+    feed.bring(list(files.values()))
+    yield from ready

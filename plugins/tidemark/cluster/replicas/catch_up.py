@@ -1,0 +1,295 @@
+"""A member that was away gets what it missed: every committed operation of its groups above what it has applied.
+
+It gets files from the receiver's cache, or from another node that holds them. What is to go is removed too. What a
+forward that died left proposed is withdrawn: whoever calls this holds the receiver's load lease, so that no forward
+is at work. Nodes that cannot be reached are named.
+
+`late_members` says which members lack operations of their groups: by what is not there, not by how far they are
+noted to have come. A member that got its slots by moving has their files before anybody notes how far it has come.
+
+Source: seed 001 "Data group"; docs/decisions/0015.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from sqlalchemy.engine import Connection
+
+from tidemark.cluster.nodes.cluster import Cluster
+from tidemark.cluster.nodes.folder import NodeFolder
+from tidemark.cluster.nodes.schema_format import paper_of
+from tidemark.cluster.replicas.deliver import Parcel, advance, bring, logs_of
+from tidemark.cluster.replicas.forward import withdraw_left
+from tidemark.cluster.replicas.plan import Piece, due
+from tidemark.cluster.slots.table import PartitionTable
+from tidemark.errors import CorruptionError, TidemarkError
+from tidemark.formats.layout import MERGED
+from tidemark.ledger.cluster import (
+    copies as copy_rows,
+)
+from tidemark.ledger.cluster import (
+    moves as move_rows,
+)
+from tidemark.ledger.cluster import (
+    operations as operation_rows,
+)
+from tidemark.ledger.cluster import (
+    tables as table_rows,
+)
+from tidemark.ledger.cluster.operations import OperationRow
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.stores.protocol import Store
+
+
+@dataclass(frozen=True)
+class CaughtUp:
+    """`files`: that nodes got, `removed`: that went from them, `away`: node → why it is still late."""
+
+    files: int = 0
+    removed: int = 0
+    away: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Late:
+    """What a node has to do. `drops`: databases that are gone; `going`: locations to be removed."""
+
+    node: str
+    databases: tuple[OperationRow, ...]
+    schemas: Mapping[str, bytes]
+    drops: tuple[str, ...]
+    pieces: tuple[Piece, ...]
+    holders: Mapping[str, Sequence[str]]  # location → other nodes that hold it
+    going: tuple[str, ...]
+
+
+def catch_up(cluster: Cluster | None, store: Store, node: str = "", most: int | None = None) -> CaughtUp:
+    """Bring every node that is late up to date, or one. `store`: the receiver's. Nodes that cannot be reached are named.
+
+    `most`: bytes for each node, the rest waits for the next time: a load does not stand still for who was away for weeks.
+
+    The caller holds the receiver's load lease. Without a cluster, or with nobody late, it is a query or two.
+    """
+    if cluster is None:
+        return CaughtUp()
+    withdraw_left(cluster, lambda row: MERGED not in row.subject)  # merged files are proposed under leases of their own
+    files = removed = 0
+    away: dict[str, str] = {}
+    for late in _who_is_late(cluster, node, most):
+        try:
+            files += _put(cluster, store, late)
+            removed += _remove(cluster, late)
+        except TidemarkError as error:
+            away[late.node] = error.message
+    return CaughtUp(files, removed, away)
+
+
+def remove_everywhere(cluster: Cluster | None, locations: Iterable[str]) -> None:
+    """Nobody reads these any more: their copies are to go, at every node. Nodes that answer lose them at once, the others
+    when they catch up. The caller holds the lease under which such files are made."""
+    wanted = sorted(set(locations))
+    if cluster is None or not wanted:
+        return
+    receiver, at = cluster.receiver.name, cluster.app.clock()
+    with cluster.app.ledger.write() as connection:
+        copies = copy_rows.copies_of(connection, receiver, wanted)
+        by_node: dict[str, list[str]] = {}
+        for rows in copies.values():
+            for row in rows:
+                by_node.setdefault(row.node, []).append(row.location)
+        for name, mine in by_node.items():
+            copy_rows.mark_going(connection, receiver, name, mine, at)
+        slots = {location: rows[0].slot for location, rows in copies.items()}
+        rows_ = [_removal(cluster, location, slot, at) for location, slot in slots.items()]
+        operation_rows.set_operation_state(connection, operation_rows.propose(connection, rows_), "committed", at)
+    # CRASH WINDOW: to go, and still there: every catch-up removes what is to go and not in the catalog.
+    for name in sorted(by_node):
+        late = _Late(name, (), {}, (), (), {}, tuple(by_node[name]))
+        try:
+            _remove(cluster, late)
+        except TidemarkError:
+            continue  # it is away or does not let us: its rows say `going`, the next catch-up names it
+
+
+def drop_databases(cluster: Cluster | None, databases: Iterable[str]) -> None:
+    """Those of these without a live file are to go from the group of their schema: the next catch-up drops them there. The
+    caller holds the receiver's load lease."""
+    if cluster is None:
+        return
+    receiver, at, rows = cluster.receiver.name, cluster.app.clock(), []
+    with cluster.app.ledger.write() as connection:
+        if table_rows.current_epoch(connection, receiver) != cluster.epoch:
+            return  # the next round routes it
+        for database in sorted(set(databases) - catalog_rows.known_databases(connection, receiver, databases)):
+            route = cluster.table.route_schema(database)
+            last = operation_rows.last_of_database(connection, receiver, route.header, database)
+            if last is not None and last.kind == "create_database":
+                rows.append(OperationRow(receiver, route.header, route.epoch, route.slot, "drop_database", database, at=at))
+        operation_rows.set_operation_state(connection, operation_rows.propose(connection, rows), "committed", at)
+
+
+def _removal(cluster: Cluster, location: str, slot: int, at: float) -> OperationRow:
+    header = cluster.table.owners[slot]
+    return OperationRow(cluster.receiver.name, header, cluster.epoch, slot, "remove", location, at=at)
+
+
+def _who_is_late(cluster: Cluster, only: str, most: int | None) -> list[_Late]:
+    receiver, table = cluster.receiver.name, cluster.table
+    found = []
+    with cluster.app.ledger.read() as connection:
+        newest = operation_rows.committed_versions(connection, receiver)
+        applied = operation_rows.applied(connection, receiver)
+        going = _to_go(connection, receiver)
+        behind = {
+            node: late
+            for node, headers in logs_of(table, applied).items()
+            if (late := [h for h in headers if applied.get((h, node), 0) < newest.get(h, 0)])
+        }
+        states = move_rows.slot_states(connection, receiver) if behind else {}
+        for node in sorted(name for name in {*behind, *going} if only in ("", name)):
+            operations = [
+                operation
+                for header in behind.get(node, ())
+                for operation in due(operation_rows.operations(connection, receiver, header, applied.get((header, node), 0)))
+                if node in table.group_of(operation.slot) and (node, operation.slot) not in states
+            ]
+            found.append(_late(connection, cluster, node, operations, tuple(going.get(node, ())), most))
+    return found
+
+
+def _late(
+    connection: Connection,
+    cluster: Cluster,
+    node: str,
+    operations: Sequence[OperationRow],
+    going: tuple[str, ...],
+    most: int | None,
+) -> _Late:
+    """`operations`: what is due at the node; what lies there already, and what the catalog has no more, is left out, and
+    files above `most` bytes are left for the next time."""
+    receiver = cluster.receiver.name
+    puts = [operation for operation in operations if operation.kind == "put"]
+    places = [operation.subject for operation in puts]
+    copies = copy_rows.copies_of(connection, receiver, places)
+    known = catalog_rows.locations_in_use(connection, receiver, places)
+    pieces: dict[str, Piece] = {}
+    for put in puts:
+        rows = [row for row in copies.get(put.subject, ()) if row.state == "held"]
+        if put.subject in known and not any(row.node == node and row.sha256 == put.sha256 for row in rows):
+            home = rows[0].slot if rows else put.slot
+            if most is not None and most <= 0:
+                break
+            most = None if most is None else most - put.size
+            pieces[put.subject] = Piece(put.subject, put.sha256, put.size, home, (put.slot,), "")
+    created = [operation for operation in operations if operation.kind == "create_database"]
+    return _Late(
+        node,
+        tuple(operation for operation in operations if operation.kind.endswith("_database")),
+        {operation.subject: paper_of(connection, receiver, operation.subject) for operation in created},
+        tuple(operation.subject for operation in operations if operation.kind == "drop_database"),
+        tuple(pieces.values()),
+        {at: [row.node for row in copies.get(at, ()) if row.state == "held" and row.node != node] for at in pieces},
+        going,
+    )
+
+
+def _to_go(connection: Connection, receiver: str) -> dict[str, list[str]]:
+    """Node → what is to be removed there and not in the catalog any more; other copies that go are a moving slot's."""
+    rows = copy_rows.going(connection, receiver)
+    known = catalog_rows.known_places(connection, receiver, [row.location for row in rows])
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row.location not in known:
+            found.setdefault(row.node, []).append(row.location)
+    return found
+
+
+def _put(cluster: Cluster, store: Store, late: _Late) -> int:
+    """Files that came; raises the first error once all was tried."""
+    folder = cluster.folder(late.node)
+    for database in late.drops:
+        folder.drop_schema(database)
+    brought = bring(cluster, store, Parcel(late.node, late.schemas, late.pieces), late.holders)
+    if brought.schemas >= late.schemas.keys():
+        with cluster.app.ledger.write() as connection:
+            advance(connection, cluster, late.node, late.databases)
+    if brought.error is not None:
+        raise brought.error
+    return len(brought.pieces)
+
+
+def _remove(cluster: Cluster, late: _Late) -> int:
+    if not late.going:
+        return 0
+    cluster.folder(late.node).remove(late.going)
+    # CRASH WINDOW: gone, their rows say `going`: removed again, which changes nothing.
+    with cluster.app.ledger.write() as connection:
+        copy_rows.forget_copies(connection, cluster.receiver.name, late.node, late.going)
+        advance(connection, cluster, late.node)
+    return len(late.going)
+
+
+def late_members(connection: Connection, receiver: str, table: PartitionTable) -> dict[str, list[OperationRow]]:
+    """Node → committed operations that it lacks: files it has no proved copy of, databases it was not told of.
+
+    What a slot's move still brings is not late. Of a database only the node's folder says for sure: whoever asks there
+    compares (`as_now`, `schema_digest`).
+    """
+    newest, applied = operation_rows.committed_versions(connection, receiver), operation_rows.applied(connection, receiver)
+    states = None
+    found: dict[str, list[OperationRow]] = defaultdict(list)
+    for header, members in table.groups().items():
+        for node in members:
+            before = applied.get((header, node), 0)
+            if before >= newest.get(header, 0):
+                continue
+            states = move_rows.slot_states(connection, receiver) if states is None else states
+            waiting = due(operation_rows.operations(connection, receiver, header, before))
+            here = [o for o in waiting if table.owners[o.slot] == header and (node, o.slot) not in states]
+            found[node] += _missing(connection, receiver, node, here)
+    return {node: rows for node, rows in found.items() if rows}
+
+
+def _missing(connection: Connection, receiver: str, node: str, operations: list[OperationRow]) -> list[OperationRow]:
+    files = [operation.subject for operation in operations if operation.kind == "put"]
+    copies = copy_rows.copies_of(connection, receiver, files)
+    known = catalog_rows.locations_in_use(connection, receiver, files)
+
+    def lacks(operation: OperationRow) -> bool:
+        if operation.kind == "put":
+            proved = ((row.node, row.state, row.sha256) for row in copies.get(operation.subject, ()))
+            return operation.subject in known and (node, "held", operation.sha256) not in proved
+        return operation.kind.endswith("_database")
+
+    return [operation for operation in operations if lacks(operation)]
+
+
+def as_now(connection: Connection, late: Mapping[str, Sequence[OperationRow]]) -> dict[str, list[OperationRow]]:
+    """With `sha256` of an operation on a database what its schema's paper has to be now, '' for none: series may have come
+    since it was written down."""
+    digests: dict[tuple[str, str], str] = {}
+
+    def now(operation: OperationRow) -> OperationRow:
+        if operation.kind == "put":
+            return operation
+        if operation.kind == "drop_database":
+            return replace(operation, sha256="")
+        about = operation.receiver, operation.subject
+        if about not in digests:
+            digests[about] = hashlib.sha256(paper_of(connection, *about)).hexdigest()
+        return replace(operation, sha256=digests[about])
+
+    return {node: [now(operation) for operation in operations] for node, operations in late.items()}
+
+
+def schema_digest(folder: NodeFolder, database: str) -> str:
+    """Of what lies at the node; '' where it has none, or a torn one."""
+    try:
+        paper = folder.schema(database)
+    except CorruptionError:
+        return ""
+    return "" if paper is None else hashlib.sha256(paper).hexdigest()

@@ -1,0 +1,248 @@
+"""Bring files (and before them schema) to nodes, and write down what lies there: the acting half of forward and catch-up.
+
+A file that lies at the node already, with the right bytes, is not sent again: a process that died before it could write it
+down. Different machines work at once, nodes of one machine one after another. Source: docs/decisions/0015.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from sqlalchemy.engine import Connection
+
+from tidemark.cluster.nodes.cluster import Cluster
+from tidemark.cluster.replicas.plan import Piece, applied_upto
+from tidemark.cluster.slots.hash_ring import Group
+from tidemark.cluster.slots.table import PartitionTable
+from tidemark.errors import NotFoundError, SourceVanishedError, TidemarkError, UnreachableError
+from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.cluster import operations as operation_rows
+from tidemark.ledger.cluster import tables as table_rows
+from tidemark.ledger.cluster.copies import CopyRow
+from tidemark.ledger.cluster.operations import OperationRow
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.stores.protocol import Entry, Range, Store
+from tidemark.transfer import engine
+from tidemark.transfer.engine import SendItem, SendOptions, Sent
+from tidemark.untrusted_files import MOST_MODS
+
+MACHINES = 8  # that are sent to at once, at most
+# A member that stays away catches up later; the others do not wait long for it.
+_OPTIONS = SendOptions(retries=3, direct=True)
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """What a node is to get: schema papers by database first, then files."""
+
+    node: str
+    schemas: Mapping[str, bytes] = field(default_factory=dict)
+    pieces: tuple[Piece, ...] = ()
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """`schemas`, `pieces`: what is proved at the node now. `error`: why not all of it, the first reason."""
+
+    node: str
+    schemas: frozenset[str]
+    pieces: tuple[Piece, ...]
+    error: TidemarkError | None = None
+
+
+def deliver_all(cluster: Cluster, source: Store, parcels: Collection[Parcel]) -> Iterator[Delivered]:
+    """Each parcel's outcome as it is known; one a parcel. `source`: where the files are read."""
+    machines: dict[str, list[Parcel]] = {}
+    for parcel in parcels:
+        row = cluster.nodes.get(parcel.node)
+        machines.setdefault(urlsplit(row.store).netloc if row else "", []).append(parcel)
+    if len(machines) < 2:
+        yield from (deliver(cluster, source, parcel) for mine in machines.values() for parcel in mine)
+        return
+
+    def one_machine(mine: Sequence[Parcel]) -> list[Delivered]:
+        return [deliver(cluster, source, parcel) for parcel in mine]
+
+    with ThreadPoolExecutor(min(MACHINES, len(machines))) as pool:
+        for finished in as_completed([pool.submit(one_machine, mine) for mine in machines.values()]):
+            yield from finished.result()
+
+
+def deliver(cluster: Cluster, source: Store, parcel: Parcel) -> Delivered:
+    """To one node. What went wrong is in the answer; nothing of Tidemark's errors is raised."""
+    schemas: set[str] = set()
+    done: dict[str, Piece] = {}
+    error: TidemarkError | None = None
+    try:
+        folder = cluster.folder(parcel.node)
+        for database, paper in parcel.schemas.items():
+            folder.put_schema(database, paper)
+            schemas.add(database)
+        for piece, failed in _send(source, folder.store, parcel.pieces):
+            if failed is None:
+                done[piece.location] = piece
+            error = error or failed
+    except TidemarkError as broken:
+        error = broken
+    if isinstance(error, UnreachableError):
+        cluster.stores.gone(parcel.node, error)
+    return Delivered(parcel.node, frozenset(schemas), tuple(done.values()), error)
+
+
+def bring(cluster: Cluster, store: Store, parcel: Parcel, holders: Mapping[str, Sequence[str]]) -> Delivered:
+    """To one node from the receiver's `store`, or from another node where that lacks a file; what came is written down.
+
+    `holders`: location → nodes that hold it. `error` is None only when all of it came.
+    """
+    left = {piece.location: piece for piece in parcel.pieces}
+    schemas = dict(parcel.schemas)
+    error: TidemarkError | None = None
+    for name in ("", *sorted({name for names in holders.values() for name in names if name != parcel.node})):
+        pieces = [piece for piece in left.values() if not name or name in holders.get(piece.location, ())]
+        if name and not pieces:
+            continue
+        try:
+            source = cluster.store(name) if name else store
+            here = source.stat_many([piece.location for piece in pieces])
+        except TidemarkError as away:
+            error = away
+            continue
+        there = tuple(piece for piece, entry in zip(pieces, here, strict=True) if entry is not None)
+        if there or schemas:
+            delivered = deliver(cluster, source, Parcel(parcel.node, schemas, there))
+            error = delivered.error or error
+            write_down(cluster, delivered)
+            left = {at: piece for at, piece in left.items() if at not in {done.location for done in delivered.pieces}}
+            schemas = {} if delivered.schemas >= schemas.keys() else schemas
+    if left and error is None:
+        lacking = min(left)
+        error = NotFoundError(f"nobody has {lacking} any more", hint="./tidemark verify --repair", subject=lacking)
+    came = tuple(piece for piece in parcel.pieces if piece.location not in left)
+    told = frozenset() if schemas else frozenset(parcel.schemas)
+    return Delivered(parcel.node, told, came, error if left or schemas else None)
+
+
+def _send(source: Store, target: Store, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, TidemarkError | None]]:
+    """Each piece with None once it is proved at the target, else with the reason."""
+    there = target.stat_many([piece.location for piece in pieces])
+    here = source.stat_many([piece.location for piece in pieces])
+    known = _same(target, pieces, there)
+    by_path: dict[str, Piece] = {}
+    items = []
+    for piece, entry in zip(pieces, here, strict=True):
+        if piece.location in known:
+            yield piece._replace(size=known[piece.location]), None
+        elif entry is None or not _fits(piece, entry):
+            yield piece, _unsound(source, piece, entry)
+        else:
+            by_path[piece.location] = piece._replace(size=entry.size)
+            items.append(SendItem(piece.location, piece.location, entry.size, piece.sha256))
+    # CRASH WINDOW: some are sealed at the node and no row knows: the next delivery finds them by their digest, or a sweep
+    # removes them.
+    for outcome in engine.send(source, target, items, _OPTIONS) if items else ():
+        yield by_path[outcome.item.target_path], None if isinstance(outcome, Sent) else outcome.error
+
+
+def _same(target: Store, pieces: Sequence[Piece], there: Sequence[Entry | None]) -> dict[str, int]:
+    """Location → size of what lies at the target already, with the right bytes."""
+    found = [(p, e.size) for p, e in zip(pieces, there, strict=True) if e is not None and _fits(p, e)]
+    digests = target.digests([Range(piece.location) for piece, _ in found]) if found else ()
+    return {p.location: size for (p, size), digest in zip(found, digests, strict=True) if digest == p.sha256}
+
+
+def _fits(piece: Piece, entry: Entry) -> bool:
+    """As long as it should be; of mods nobody knows, and none has more than can be read."""
+    return entry.size == piece.size or (not piece.size and entry.size <= MOST_MODS)
+
+
+def _unsound(source: Store, piece: Piece, entry: Entry | None) -> TidemarkError:
+    if entry is None:
+        return SourceVanishedError(f"{piece.location} is gone from {source.url}", subject=piece.location)
+    return NotFoundError(
+        f"{piece.location} has {entry.size} bytes at {source.url}, {piece.size or f'at most {MOST_MODS}'} are recorded",
+        hint="./tidemark verify --repair",
+        subject=piece.location,
+    )
+
+
+def write_down(cluster: Cluster, delivered: Delivered, done: Collection[OperationRow] = ()) -> None:
+    """Record the copies that a node has now, and how far it has come. `done`: operations on databases it has done."""
+    if not delivered.pieces and not done:
+        return
+    receiver, at = cluster.receiver.name, cluster.app.clock()
+    rows = [CopyRow(receiver, delivered.node, p.location, p.home, p.sha256, p.size, "held", at) for p in delivered.pieces]
+    with cluster.app.ledger.write() as connection:
+        copy_rows.put_copies(connection, rows)
+        advance(connection, cluster, delivered.node, done)
+
+
+def advance(connection: Connection, cluster: Cluster, node: str, done: Collection[OperationRow] = ()) -> None:
+    """Note in each of its groups up to which version the node has everything, as the copies say. In the transaction.
+
+    `done`: operations on databases it has done. Nothing by a table that is not in force any more. A group that the node
+    is of no longer is forgotten once nothing of it is wanted here.
+    """
+    receiver, table = cluster.receiver.name, cluster.table
+    if table_rows.current_epoch(connection, receiver) != table.epoch:
+        return
+    applied = operation_rows.applied(connection, receiver)
+    finished = {(operation.header, operation.version) for operation in done}
+    for header in logs_of(table, applied).get(node, ()):
+        before = applied.get((header, node), 0)
+        operations = operation_rows.operations(connection, receiver, header, before)
+        settled = _settled(connection, cluster, node, operations, finished)
+        upto = applied_upto(operations, before, settled)
+        if upto > before:
+            operation_rows.put_applied(connection, receiver, header, node, upto, cluster.app.clock())
+        if (not operations or upto == operations[-1].version) and node not in members(table, header):
+            operation_rows.forget_member(connection, receiver, header, node)
+
+
+def logs_of(table: PartitionTable, applied: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Node of the table → headers of the groups whose operations concern it: it is of them, or was when it missed something.
+
+    `applied`: (header, node) of which the ledger knows how far it came.
+    """
+    pairs = {(header, node) for header, group in table.groups().items() for node in group}
+    found: dict[str, list[str]] = {}
+    for header, node in sorted(pairs.union(applied)):
+        if node in table.ring:
+            found.setdefault(node, []).append(header)
+    return found
+
+
+def members(table: PartitionTable, header: str) -> Group:
+    """Of the group that the node begins; none for one that left."""
+    return table.ring.group(header, table.replicas) if header in table.ring else ()
+
+
+def _settled(
+    connection: Connection,
+    cluster: Cluster,
+    node: str,
+    operations: Sequence[OperationRow],
+    finished: Collection[tuple[str, int]],
+) -> Callable[[OperationRow], bool]:
+    """Whether the outcome of an operation lies at the node, or is not wanted there (any more)."""
+    receiver, table = cluster.receiver.name, cluster.table
+    files = [operation.subject for operation in operations if not operation.kind.endswith("_database")]
+    copies = copy_rows.copies_of(connection, receiver, files)
+    here = {location: row for location, rows in copies.items() for row in rows if row.node == node}
+    known = catalog_rows.locations_in_use(connection, receiver, set(files) - set(here))
+
+    def settled(operation: OperationRow) -> bool:
+        if (operation.header, operation.version) in finished or node not in table.group_of(operation.slot):
+            return True
+        row = here.get(operation.subject)
+        if operation.kind == "remove":
+            return row is None
+        if operation.kind != "put":
+            return False
+        if row is None:
+            return operation.state == "committed" and operation.subject not in known  # no reader asks for it any more
+        return row.state == "held" and row.sha256 == operation.sha256
+
+    return settled

@@ -1,0 +1,168 @@
+"""What goes to which node before something becomes visible, who has enough of it, and who is late: pure decisions.
+
+A file is wanted by the union of the groups of its slots. An operation is settled at a member once its outcome lies there,
+or once a later one of the same subject took its place; a member's `applied` never passes one that is not.
+Source: seed 001 "Data group"; docs/decisions/0015.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from tidemark.cluster.slots.routing import home_slot, slots_of
+from tidemark.cluster.slots.table import PartitionTable
+from tidemark.ledger.cluster.copies import CopyRow
+from tidemark.ledger.cluster.operations import OperationRow
+from tidemark.ledger.receiver.catalog import CatalogFile
+
+
+class Piece(NamedTuple):
+    """A file (a TsFile or its mods) as it has to lie at nodes. `slots`: those it touches; `home`: the one it counts in."""
+
+    location: str
+    sha256: str
+    size: int  # bytes; 0 where nobody knows
+    home: int
+    slots: tuple[int, ...]
+    database: str
+
+
+Held = Mapping[str, Mapping[str, str]]
+"""Location → node → digest of the copy that is proved there."""
+
+
+def held_of(copies: Mapping[str, Iterable[CopyRow]]) -> dict[str, dict[str, str]]:
+    """As `Held`; a copy that is to go does not count."""
+    return {at: {row.node: row.sha256 for row in rows if row.state == "held"} for at, rows in copies.items()}
+
+
+class Shortage(NamedTuple):
+    """A group that too few members of have the piece. `holders`: those that have it."""
+
+    header: str
+    members: tuple[str, ...]
+    holders: tuple[str, ...]
+    piece: Piece
+
+
+def pieces_of(table: PartitionTable, files: Iterable[CatalogFile]) -> tuple[Piece, ...]:
+    """The files and their mods, each location once. The catalog has no size of mods: it is 0 there."""
+    found: dict[str, Piece] = {}
+    for file in files:
+        slots = slots_of(table, file.database, file.partition_from, file.partition_to)
+        home = home_slot(table, file)
+        found[file.location] = Piece(file.location, file.sha256, file.size, home, slots, file.database)
+        if file.mods_location:
+            found[file.mods_location] = Piece(file.mods_location, file.mods_sha256, 0, home, slots, file.database)
+    return tuple(found.values())
+
+
+def wanting(table: PartitionTable, piece: Piece) -> tuple[str, ...]:
+    """The nodes that shall have the piece: all members of its slots' groups, each once."""
+    return tuple(dict.fromkeys(name for slot in piece.slots for name in table.group_of(slot)))
+
+
+def lacking(table: PartitionTable, pieces: Iterable[Piece], held: Held) -> dict[str, tuple[Piece, ...]]:
+    """Node → what it shall have and has not, or has with another digest; nodes without any are left out."""
+    found: dict[str, dict[str, Piece]] = defaultdict(dict)
+    for piece in pieces:
+        for node in wanting(table, piece):
+            if held.get(piece.location, {}).get(node) != piece.sha256:
+                found[node][piece.location] = piece
+    return {node: tuple(mine.values()) for node, mine in found.items()}
+
+
+def puts(table: PartitionTable, receiver: str, pieces: Iterable[Piece], held: Held, at: float) -> list[OperationRow]:
+    """One operation for each group of a piece that lacks it at some member; its slot is the first of the group's."""
+    made = []
+    for piece in pieces:
+        groups: dict[str, int] = {}
+        for slot in piece.slots:
+            groups.setdefault(table.owners[slot], slot)
+        for header, slot in groups.items():
+            have = held.get(piece.location, {})
+            if any(have.get(node) != piece.sha256 for node in table.group_of(slot)):
+                row = OperationRow(
+                    receiver, header, table.epoch, slot, "put", piece.location, piece.sha256, piece.size, at=at
+                )
+                made.append(row)
+    return made
+
+
+def shortages(table: PartitionTable, pieces: Iterable[Piece], held: Held, quorum: int) -> list[Shortage]:
+    """Groups in which fewer than `quorum` members (all, of a smaller group) have a piece; the first such piece of each."""
+    found: dict[str, Shortage] = {}
+    for piece in pieces:
+        have = held.get(piece.location, {})
+        for slot in piece.slots:
+            members = table.group_of(slot)
+            holders = tuple(node for node in members if have.get(node) == piece.sha256)
+            if len(holders) < min(quorum, len(members)):
+                found.setdefault(members[0], Shortage(members[0], members, holders, piece))
+    return list(found.values())
+
+
+def strangers(table: PartitionTable, pieces: Iterable[Piece], held: Held) -> dict[str, list[str]]:
+    """Node → pieces that it holds and shall not: they were brought to it by another table, before theirs was in force."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for piece in pieces:
+        for node in sorted(held.get(piece.location, {}).keys() - set(wanting(table, piece))):
+            found[node].append(piece.location)
+    return dict(found)
+
+
+def applied_upto(operations: Sequence[OperationRow], applied: int, settled: Callable[[OperationRow], bool]) -> int:
+    """The version up to which a member has everything: it stops before the first operation that is not settled there.
+
+    `operations`: of the group above `applied`, in order. Withdrawn ones and those that a later committed one of the same
+    subject took the place of do not count. What is only proposed may be settled as well: its outcome lies there.
+    """
+    last = _last_committed(operations)
+    for operation in operations:
+        over = operation.state == "withdrawn" or last.get(_subject(operation), 0) > operation.version
+        if not over and not settled(operation):
+            break
+        applied = operation.version
+    return applied
+
+
+def due(operations: Sequence[OperationRow]) -> list[OperationRow]:
+    """What a late member has to do: the last committed operation of each subject, in order of their versions."""
+    last = _last_committed(operations)
+    return [operation for operation in operations if last.get(_subject(operation)) == operation.version]
+
+
+class Cached(NamedTuple):
+    """A file in the receiver's cache. `used`: when somebody last read it or it came, seconds since 1970."""
+
+    location: str
+    size: int  # bytes
+    used: float
+
+
+def evictable(cached: Collection[Cached], safe: Collection[str], keep_bytes: int, before: float) -> tuple[Cached, ...]:
+    """What the cache gives up so that at most `keep_bytes` stay: the longest unused first.
+
+    Only what is `safe` (every node that shall have it does) and was used `before` that time the last time: a reader may
+    have the others open. So more may stay than is wanted.
+    """
+    over = sum(one.size for one in cached) - keep_bytes
+    gone = []
+    for one in sorted(cached, key=lambda c: (c.used, c.location)):
+        if over <= 0:
+            break
+        if one.used < before and one.location in safe:
+            gone.append(one)
+            over -= one.size
+    return tuple(gone)
+
+
+def _subject(operation: OperationRow) -> tuple[str, str]:
+    return ("database" if operation.kind.endswith("_database") else "file", operation.subject)
+
+
+def _last_committed(operations: Iterable[OperationRow]) -> dict[tuple[str, str], int]:
+    """Of each subject; one that is only proposed takes nobody's place, it may be withdrawn yet."""
+    return {_subject(operation): operation.version for operation in operations if operation.state == "committed"}

@@ -1,0 +1,128 @@
+"""Who gets which slot when nodes join or leave: strategies behind one protocol, each with fewest moves.
+
+A strategy is told the header of every slot and the nodes there are now, and answers the header of every slot. Who is not
+among the nodes has left and gives all; who has no slot has joined. Source: seed 001 "Data repartitioning";
+research/iotdb.md §3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from tidemark.cluster.slots.weights import FREE, Shares
+from tidemark.errors import UsageError
+
+Owners = tuple[str, ...]
+"""The header node of the group of each slot, by slot."""
+
+
+LITTLE = 0.001  # of the mean slot: who holds no more is counted, not weighed
+
+
+class Balance(Protocol):
+    """The owners after a change. `nodes`: the names there are now, in the order of the ring."""
+
+    def __call__(self, owners: Owners, nodes: Sequence[str]) -> Owners: ...
+
+
+def balance_of(name: str, weights: Mapping[int, float]) -> Balance:
+    """The strategy that `[cluster] balance` names.
+
+    `slots`: even numbers; `bytes` and `writes`: by `weights` (by slot: bytes held, or bytes written a day); `compat`: the
+    original's arithmetic. `slots` and `compat` look at no weights. UsageError for another name.
+    """
+    named: Mapping[str, Callable[[], Balance]] = {
+        "slots": lambda: even_slots,
+        "bytes": lambda: even_weights(weights),
+        "writes": lambda: even_weights(weights),
+        "compat": lambda: original,
+    }
+    if name not in named:
+        raise UsageError(f"no balance {name!r}", hint=f"set `[cluster] balance` to one of: {', '.join(named)}", subject=name)
+    return named[name]()
+
+
+def first_owners(slots: int, nodes: Sequence[str]) -> Owners:
+    """Of a new cluster: ranges of one size, the last one with the rest, as the original has it."""
+    size = max(1, slots // len(nodes))
+    return tuple(nodes[min(slot // size, len(nodes) - 1)] for slot in range(slots))
+
+
+def even_slots(owners: Owners, nodes: Sequence[str]) -> Owners:
+    """Numbers of slots that differ by one at most; a node gives the last of what it has too many of."""
+    held = _held(owners, nodes)
+    least, over = divmod(len(owners), len(nodes))
+    richest = sorted(nodes, key=lambda name: -len(held.get(name, ())))  # those keep one more, which saves a move
+    wanted = {name: least + (rank < over) for rank, name in enumerate(richest)}
+    moving = [slot for name in held for slot in held[name][wanted.get(name, 0) :]]
+    result = list(owners)
+    receivers = [name for name in nodes for _ in range(wanted[name] - len(held.get(name, ())))]
+    for slot, name in zip(sorted(moving), receivers, strict=True):
+        result[slot] = name
+    return tuple(result)
+
+
+def even_weights(weights: Mapping[int, float], spare: float = 0.028) -> Balance:
+    """By bytes, or by write rate: `weights` by slot, none of them negative; a slot without one has nothing.
+
+    No node ends above 1 + `spare` × the larger of the mean and the heaviest slot, where single moves and exchanges of slots
+    lead there. Below that all are brought within 2 % of one level (`weights.level_of`), but not where more than 1.005 × the
+    least that must move for the level (`weights.least_moved`) would have to. Slots that hold next to nothing are shared out
+    by number: they are the ones to grow.
+    """
+
+    def balanced(owners: Owners, nodes: Sequence[str]) -> Owners:
+        weight = [weights.get(slot, 0) for slot in range(len(owners))]
+        little = sum(weight) / len(weight) * LITTLE
+        some, few = _parted(weight, little)
+        places = {name: place for place, name in enumerate(nodes)}
+        heavy = [weight[slot] for slot in some]
+        limit = (1 + spare) * max(sum(heavy) / len(nodes), max(heavy, default=0))
+        shares = Shares([places.get(owners[slot], FREE) for slot in some], heavy, len(nodes), limit)
+        result = list(owners)
+        for slot, place in zip(some, shares.settle(0.02, 1.005), strict=True):
+            result[slot] = nodes[place]
+        for slot, name in zip(few, even_slots(tuple(owners[slot] for slot in few), nodes), strict=True):
+            result[slot] = name
+        return tuple(result)
+
+    return balanced
+
+
+def _parted(weight: Sequence[float], little: float) -> tuple[list[int], list[int]]:
+    """Slots with some weight and slots with next to none."""
+    some = [slot for slot, held in enumerate(weight) if held > little]
+    few = [slot for slot, held in enumerate(weight) if held <= little]
+    return some, few
+
+
+def original(owners: Owners, nodes: Sequence[str]) -> Owners:
+    """The original's arithmetic: who joins gets the last of what each has above the new average, rounded down; the slots of
+    who leaves go round the ring, one by one. Nothing is levelled afterwards."""
+    held = _held(owners, nodes)
+    result = list(owners)
+    average = len(owners) // len(nodes)
+    joined = [name for name in nodes if not held.get(name)]
+    for name in joined:
+        for giver in [other for other in nodes if other not in joined]:
+            for slot in held[giver][average:]:
+                result[slot] = name
+            held[giver] = held[giver][:average]
+    for name in [name for name in held if name not in nodes]:
+        for rank, slot in enumerate(held[name]):
+            result[slot] = nodes[rank % len(nodes)]
+    return tuple(result)
+
+
+def moves(before: Owners, after: Owners) -> dict[int, tuple[str, str]]:
+    """Slot → (from, to), of those whose header changes."""
+    return {slot: pair for slot, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1]}
+
+
+def _held(owners: Owners, nodes: Sequence[str]) -> dict[str, list[int]]:
+    """Slots by header, in the order of the ring, those of who has left last."""
+    held: dict[str, list[int]] = {name: [] for name in nodes}
+    for slot, name in enumerate(owners):
+        held.setdefault(name, []).append(slot)
+    return held

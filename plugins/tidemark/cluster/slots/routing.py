@@ -1,0 +1,102 @@
+"""From files to slots, groups and nodes: where each file of the catalog is to lie. Pure.
+
+A file may span several time partitions and so several slots; its nodes are the union of their groups. Source: seed 001
+"Data partitioning" (database and time slice); docs/decisions/0015.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from functools import lru_cache
+from typing import Protocol
+
+from tidemark.cluster.slots.hash_ring import Group, SlotHash, data_slot
+from tidemark.cluster.slots.table import PartitionTable, Route
+
+WIDEST = 65_536  # partitions; a file over more of them is taken to touch every slot
+
+
+class RoutedFile(Protocol):
+    """What of a file says where it belongs; `CatalogFile` is one. `mods_location`: "" without deletions."""
+
+    @property
+    def database(self) -> str: ...
+
+    @property
+    def partition_from(self) -> int: ...
+
+    @property
+    def partition_to(self) -> int: ...
+
+    @property
+    def location(self) -> str: ...
+
+    @property
+    def mods_location(self) -> str: ...
+
+
+def slots_of(table: PartitionTable, database: str, partition_from: int, partition_to: int) -> tuple[int, ...]:
+    """The slots of the data of a database from one time partition to another (both inclusive), each once, rising.
+
+    ValueError where the last partition is before the first.
+    """
+    return _slots(database, partition_from, partition_to, table.slots, table.hash)
+
+
+def home_slot(table: PartitionTable, file: RoutedFile) -> int:
+    """The one slot a file is counted in, by its first partition: `node_copy.slot`."""
+    return data_slot(file.database, file.partition_from, table.slots, table.hash)
+
+
+def routes_of(table: PartitionTable, file: RoutedFile) -> tuple[Route, ...]:
+    """A route for each slot that the file touches, by slot."""
+    touched = slots_of(table, file.database, file.partition_from, file.partition_to)
+    return tuple(Route(table.epoch, slot, table.group_of(slot), table.moving.get(slot, ())) for slot in touched)
+
+
+def groups_of(table: PartitionTable, file: RoutedFile) -> dict[str, Group]:
+    """Header → members, of each group that holds a slot of the file: each of them gets an operation for it."""
+    return {route.header: route.members for route in routes_of(table, file)}
+
+
+def members_of(table: PartitionTable, file: RoutedFile) -> Group:
+    """Who is to hold the file: members of the groups of all its slots, in the order of the ring."""
+    wanted = {name for route in routes_of(table, file) for name in route.members}
+    return tuple(name for name in table.ring.names if name in wanted)
+
+
+def readers_of(table: PartitionTable, file: RoutedFile) -> Group:
+    """Whom a reader may ask: the members, then who held a slot that still moves (a node that leaves among them)."""
+    members = members_of(table, file)
+    before = {name for route in routes_of(table, file) for name in route.before}
+    return (*members, *sorted(before.difference(members)))
+
+
+def wanted_copies(table: PartitionTable, files: Iterable[RoutedFile]) -> Mapping[str, Set[str]]:
+    """Node → locations (mods too) that are to lie there once nothing moves. Every node of the table has an entry."""
+    wanted: dict[str, set[str]] = {name: set() for name in table.ring.names}
+    known: dict[tuple[str, int, int], Group] = {}  # of 100,000 files most share a database and a partition
+    for file in files:
+        key = (file.database, file.partition_from, file.partition_to)
+        members = known.get(key)
+        if members is None:
+            members = known[key] = members_of(table, file)
+        for name in members:
+            wanted[name].add(file.location)
+            if file.mods_location:
+                wanted[name].add(file.mods_location)
+    return wanted
+
+
+@lru_cache(maxsize=65_536)
+def _slots(database: str, first: int, last: int, slots: int, kind: SlotHash) -> tuple[int, ...]:
+    if last < first:
+        raise ValueError(f"partitions {first} to {last} of {database}: the last is before the first")
+    if last - first >= WIDEST:
+        return tuple(range(slots))
+    found: set[int] = set()
+    for partition in range(first, last + 1):
+        found.add(data_slot(database, partition, slots, kind))
+        if len(found) == slots:
+            break
+    return tuple(sorted(found))

@@ -1,0 +1,203 @@
+"""The partition table: which group holds which slot, with a version, and what of an earlier one still has to move.
+
+It is a value: a change of the nodes gives a new table with the next epoch. Groups are worked out, not stored: the
+header and the ring say who is in them. Source: seed 001 "SlotPartitionTable"; research/iotdb.md §3.2.
+
+`encode` and `decode` are its bytes, for the ledger and for nodes: JSON with names, numbers and ranges, compressed.
+The first byte is the version of this form. 10,000 slots and 1,000 nodes are about 20 KB; the original writes the
+whole group at every slot. A table that cannot be read raises CorruptionError.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from array import array
+from base64 import b85decode, b85encode
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from tidemark.cluster.slots.balance import Balance, Owners
+from tidemark.cluster.slots.hash_ring import Group, Node, Ring, SlotHash, data_slot, schema_slot
+from tidemark.errors import CorruptionError, RetryableError, SchemaTooNewError, UsageError
+from tidemark.formats.json_stream import parse_json
+
+
+class Route(NamedTuple):
+    """Where a slot's data is written: to all of `members`. `before`: who else is asked by a reader while it moves."""
+
+    epoch: int
+    slot: int
+    members: Group
+    before: Group = ()
+
+    @property
+    def header(self) -> str:
+        return self.members[0]
+
+
+@dataclass(frozen=True)
+class PartitionTable:
+    """`owners`: header by slot. `moving`: slot → the group that held it before this epoch, until it has moved."""
+
+    epoch: int
+    replicas: int
+    ring: Ring
+    owners: Owners
+    hash: SlotHash = SlotHash.FULL
+    moving: Mapping[int, Group] = field(default_factory=dict)
+
+    @property
+    def slots(self) -> int:
+        return len(self.owners)
+
+    def group_of(self, slot: int) -> Group:
+        return self.ring.group(self.owners[slot], self.replicas)
+
+    def groups(self) -> dict[str, Group]:
+        """Every group by its header, those without slots too, along the ring."""
+        return {name: self.ring.group(name, self.replicas) for name in self.ring.names}
+
+    def route(self, database: str, partition: int) -> Route:
+        """Of the data of a database in a time partition."""
+        return self._route(data_slot(database, partition, self.slots, self.hash))
+
+    def route_schema(self, database: str) -> Route:
+        """Of the schema of a database: by its name alone."""
+        return self._route(schema_slot(database, self.slots, self.hash))
+
+    def holds(self, node: str, slot: int) -> bool:
+        """Whether the node is of the group that has the slot at this epoch."""
+        return node in self.group_of(slot)
+
+    def joined(self, node: Node, balance: Balance) -> PartitionTable:
+        """The next table, with one node more. UsageError for one there is already, RetryableError while slots move."""
+        self._settled(f"add {node.name}")
+        if node.name in self.ring:
+            raise UsageError(
+                f"{node.name} is a node of the cluster already", hint="./tidemark cluster show", subject=node.name
+            )
+        if any(other.identifier == node.identifier for other in self.ring):
+            raise UsageError(
+                f"{node.name} would stand at the same place of the ring as another node",
+                hint="give it another name",
+                subject=node.name,
+            )
+        return self._next(self.ring.joined(node), balance)
+
+    def left(self, name: str, balance: Balance) -> PartitionTable:
+        """The next table, without a node. UsageError for an unknown one, or where too few would be left."""
+        self._settled(f"remove {name}")
+        if name not in self.ring:
+            raise UsageError(f"{name} is no node of the cluster", hint="./tidemark cluster show", subject=name)
+        if len(self.ring) <= self.replicas:
+            raise UsageError(
+                f"{len(self.ring)} nodes hold {self.replicas} copies of everything: none of them can leave",
+                hint="add a node first",
+                subject=name,
+            )
+        return self._next(self.ring.left(name), balance)
+
+    def rebalanced(self, balance: Balance) -> PartitionTable:
+        """The next table, with the same nodes."""
+        self._settled("rebalance")
+        return self._next(self.ring, balance)
+
+    def moved(self, slots: Iterable[int]) -> PartitionTable:
+        """These slots are where they belong. The epoch stays: nothing is written elsewhere than before."""
+        gone = set(slots)
+        return replace(self, moving={slot: group for slot, group in self.moving.items() if slot not in gone})
+
+    def _route(self, slot: int) -> Route:
+        return Route(self.epoch, slot, self.group_of(slot), self.moving.get(slot, ()))
+
+    def _next(self, ring: Ring, balance: Balance) -> PartitionTable:
+        """With every slot `moving` of whose group somebody is not the same."""
+        owners = balance(self.owners, ring.names)
+        new = PartitionTable(self.epoch + 1, self.replicas, ring, owners, self.hash)
+        then, now = self.groups(), new.groups()
+        pairs = ((slot, then[a], now[b]) for slot, (a, b) in enumerate(zip(self.owners, owners, strict=True)))
+        return replace(new, moving={slot: old for slot, old, group in pairs if old != group and set(old) != set(group)})
+
+    def _settled(self, what: str) -> None:
+        if self.moving:
+            raise RetryableError(
+                f"cannot {what}: {len(self.moving)} slots of the change to epoch {self.epoch} still move",
+                hint="./tidemark cluster show tells how far it is; run it again when nothing moves",
+            )
+
+
+def begin(nodes: Iterable[Node], replicas: int, owners: Owners, kind: SlotHash = SlotHash.FULL) -> PartitionTable:
+    """The first table, epoch 1. UsageError where there are fewer nodes than copies, or none of either."""
+    ring = Ring(list(nodes))
+    if replicas < 1 or len(ring) < replicas:
+        raise UsageError(
+            f"{replicas} copies of every slot need as many nodes, there are {len(ring)}",
+            hint="set `[cluster] replicas` to no more than the number of `[nodes.…]`, and to 1 at least",
+        )
+    return PartitionTable(1, replicas, ring, owners, kind)
+
+
+FORM = 1
+_MOST = 1 << 24  # bytes of a table once it is unpacked
+
+
+def encode(table: PartitionTable) -> bytes:
+    """The table, whatever its size; equal tables give equal bytes."""
+    places = {name: place for place, name in enumerate(table.ring.names)}
+    groups = sorted(set(table.moving.values()))
+    numbers = {group: number for number, group in enumerate(groups)}
+    words = {
+        "epoch": table.epoch,
+        "replicas": table.replicas,
+        "hash": table.hash.value,
+        "nodes": [[node.name, node.identifier] for node in table.ring],
+        "owners": _numbers(places[name] for name in table.owners),
+        "groups": [list(group) for group in groups],
+        "moving": [[*span, numbers[group]] for span, group in _spans(table)],
+    }
+    return bytes([FORM]) + zlib.compress(json.dumps(words, separators=(",", ":")).encode(), 9)
+
+
+def decode(data: bytes) -> PartitionTable:
+    """CorruptionError for bytes that are no table, SchemaTooNewError for those of a later form."""
+    if data[:1] > bytes([FORM]):
+        raise SchemaTooNewError(
+            "the partition table was written by a newer Tidemark", hint="use that version, or a newer one"
+        )
+    try:
+        unpack = zlib.decompressobj()
+        words = parse_json(unpack.decompress(data[1:], _MOST))
+        if data[:1] != bytes([FORM]) or not unpack.eof or unpack.unused_data:
+            raise ValueError("its end is missing, or something follows it")
+        return _table(words)
+    except (ValueError, KeyError, IndexError, TypeError, zlib.error) as error:
+        raise CorruptionError(
+            f"the partition table is damaged: {error}", hint="./tidemark cluster check; every node keeps a copy of it"
+        ) from error
+
+
+def _table(words: Any) -> PartitionTable:
+    ring = Ring([Node(int(identifier), str(name)) for name, identifier in words["nodes"]])
+    names, groups = ring.names, [tuple(map(str, group)) for group in words["groups"]]
+    owners = array("H", b85decode(words["owners"]))
+    moving = {slot: groups[number] for first, last, number in words["moving"] for slot in range(first, last + 1)}
+    if any(number >= len(names) for number in owners) or any(not 0 <= slot < len(owners) for slot in moving):
+        raise ValueError("a slot without a node")
+    owned = tuple(names[number] for number in owners)
+    return PartitionTable(int(words["epoch"]), int(words["replicas"]), ring, owned, SlotHash(words["hash"]), moving)
+
+
+def _numbers(numbers: Iterable[int]) -> str:
+    """16 bits each, little-endian on every machine Tidemark runs on."""
+    return b85encode(array("H", numbers).tobytes()).decode()
+
+
+def _spans(table: PartitionTable) -> Iterable[tuple[tuple[int, int], tuple[str, ...]]]:
+    """Neighbours that come from one group: ((first, last), group)."""
+    ordered = sorted(table.moving.items())
+    for (_, group), run in groupby(enumerate(ordered), key=lambda entry: (entry[1][0] - entry[0], entry[1][1])):
+        slots = [slot for _, (slot, _) in run]
+        yield (slots[0], slots[-1]), group

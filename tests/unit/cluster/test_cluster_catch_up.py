@@ -1,0 +1,223 @@
+"""A node that was away gets what it missed, and loses what went, the next time somebody looks; others are not touched."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.centre import InlineEngine, d1, rows
+from tests.clustered import Clustered, everything_is_held
+from tests.small_files import deletion, source
+from tidemark.cluster.health.check import check
+from tidemark.cluster.replicas.catch_up import catch_up
+from tidemark.flows import admitting, load_landings, merge_catalog
+from tidemark.flows.housekeep import DAY, housekeep
+from tidemark.flows.merge_catalog import merge
+from tidemark.ledger.cluster import operations as group_rows
+from tidemark.ledger.cluster import tables as cluster_rows
+from tidemark.ledger.cluster.operations import OperationRow
+from tidemark.ledger.cluster.tables import ChangeRow
+
+NODES = ("n1", "n2", "n3")
+
+
+@pytest.fixture
+def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clustered:
+    for module in (admitting, merge_catalog):
+        monkeypatch.setattr(module, "choose_engine", lambda *_: InlineEngine())
+    return Clustered(tmp_path)
+
+
+def two_loads_with_n2_away(centre: Clustered) -> None:
+    sender = centre.sender()
+    sender.land({source(1): d1((1, 10))})
+    centre.load()
+    centre.away = {"n2"}
+    sender.land({source(2): d1((5, 50), mods=deletion("root.sg.d1.s", 9, 9))})
+    sender.land({source(3): d1((7, 70))})
+    centre.load()
+    assert len(centre.at("n2")) == 1
+    centre.away = set()
+
+
+def test_the_next_load_brings_a_late_member_up_to_date(centre: Clustered) -> None:
+    table = centre.begin(*NODES)
+    two_loads_with_n2_away(centre)
+    centre.load()
+    everything_is_held(centre, table)
+    applied = dict(centre.sql("SELECT node, applied FROM group_member WHERE header = 'n2'"))
+    assert len(set(applied.values())) == 1
+
+
+def test_it_comes_from_another_node_where_the_receiver_gave_it_up(centre: Clustered) -> None:
+    table = centre.begin(*NODES)
+    two_loads_with_n2_away(centre)
+    centre.empty_cache()
+    centre.load()
+    everything_is_held(centre, table)
+    assert not (centre.root / "data").exists()
+
+
+def test_a_load_brings_so_much_and_housekeeping_the_rest(centre: Clustered, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = centre.begin(*NODES)
+    two_loads_with_n2_away(centre)
+    monkeypatch.setattr(load_landings, "_CATCH_UP", 1)
+    centre.load()
+    assert len(centre.at("n2")) == 2  # one more, however big it is
+    housekeep(centre.app, centre.receiver)
+    everything_is_held(centre, table)
+
+
+def test_what_was_missed_under_another_header_is_brought_all_the_same(centre: Clustered) -> None:
+    """Of three nodes with three copies nothing moves when headers change, so nobody else brings it."""
+    table = centre.begin(*NODES)
+    two_loads_with_n2_away(centre)
+    turn = {"n1": "n2", "n2": "n3", "n3": "n1"}
+    new = centre.swap(replace(table, epoch=2, owners=tuple(turn[name] for name in table.owners)))
+    centre.load()
+    everything_is_held(centre, new)
+
+
+def test_a_member_that_stays_away_is_named_and_the_rest_goes_on(centre: Clustered) -> None:
+    centre.begin(*NODES)
+    two_loads_with_n2_away(centre)
+    centre.away = {"n2"}
+    with centre.cluster() as cluster, centre.app.receiver_store(centre.receiver) as store:
+        found = catch_up(cluster, store)
+    assert (found.files, list(found.away)) == (0, ["n2"])
+    assert "nobody answers" in found.away["n2"]
+
+
+def test_nobody_late_asks_no_node(centre: Clustered) -> None:
+    centre.begin(*NODES)
+    centre.sender().land({source(1): d1((1, 10))})
+    centre.load()
+    centre.away = set(NODES)
+    with centre.cluster() as cluster, centre.app.receiver_store(centre.receiver) as store:
+        assert catch_up(cluster, store).away == {}
+
+
+def later(centre: Clustered, days: float) -> None:
+    centre.app.clock = lambda: time.time() + days * DAY
+
+
+def test_reclaimed_files_go_from_every_node_and_from_a_late_one_later(centre: Clustered) -> None:
+    table = centre.begin(*NODES)
+    centre.sender().land({source(1): d1((1, 10), (3, 30)), source(2, unsequence=True): d1((2, 20), (3, 31))})
+    centre.load()
+    before = centre.rows()
+    merge(centre.app, centre.receiver)
+    later(centre, 15)
+    housekeep(centre.app, centre.receiver)
+    later(centre, 17)
+    centre.away = {"n3"}
+    done = housekeep(centre.app, centre.receiver)
+    assert done.reclaimed == 2
+    assert "n3" in done.nodes_late or len(centre.at("n3")) == 3
+    assert len(centre.at("n1")) == 1
+    assert len(centre.at("n3")) == 3
+    centre.away = set()
+    assert housekeep(centre.app, centre.receiver).nodes_late == {}
+    assert centre.rows() == before
+    everything_is_held(centre, table)
+    kinds = {kind for (kind,) in centre.sql("SELECT kind FROM group_operation")}
+    assert "remove" in kinds or "put" not in kinds
+
+
+def test_what_a_forward_that_died_left_at_nodes_is_swept(centre: Clustered) -> None:
+    table = centre.begin(*NODES)
+    centre.sender().land({source(1): d1((1, 10))})
+    centre.load()
+    location, sha256, size = centre.sql("SELECT location, sha256, size FROM catalog_file")[0]
+    stray = location.replace("tsfile", "other.tsfile")
+    with centre.app.ledger.write() as connection:
+        from tidemark.ledger.cluster.copies import CopyRow, put_copies
+
+        put_copies(connection, [CopyRow("centre", "n1", stray, 1, sha256, size)])  # written down, never committed
+    for node, name in (("n1", stray), ("n2", location + ".part")):
+        (centre.node(node) / name).write_bytes(b"left")
+    later(centre, 2)
+    housekeep(centre.app, centre.receiver)
+    everything_is_held(centre, table)
+    assert centre.rows() == rows((1, 10))
+
+
+def test_operations_that_all_members_have_are_forgotten_and_versions_go_on(centre: Clustered) -> None:
+    centre.begin(*NODES)
+    sender = centre.sender()
+    for number in range(1, 5):
+        sender.land({source(number): d1((number, number))})
+    centre.load()
+    housekeep(centre.app, centre.receiver)
+    left = centre.sql("SELECT header, max(version), count(*) FROM group_operation GROUP BY header")
+    assert all(count <= 3 for *_, count in left)
+    sender.land({source(9): d1((9, 9))})
+    centre.load()
+    now = dict(row[:2] for row in centre.sql("SELECT header, max(version) FROM group_operation GROUP BY header"))
+    assert any(now[header] > version for header, version, _ in left)
+
+
+def test_a_database_whose_last_file_went_is_dropped_at_its_nodes(centre: Clustered) -> None:
+    table = centre.begin(*NODES)
+    sender = centre.sender(deletes="apply")
+    sender.land({source(1): d1((1, 10))})
+    centre.load()
+    with centre.cluster() as cluster:
+        assert all(cluster.folder(node).schema("root.sg") for node in table.route_schema("root.sg").members)
+    with centre.app.ledger.write() as connection:
+        from tidemark.ledger.receiver.catalog import retire_files
+
+        retire_files(connection, [1], time.time())
+    later(centre, 2)
+    housekeep(centre.app, centre.receiver)
+    with centre.cluster() as cluster:
+        assert not any(cluster.folder(node).schema("root.sg") for node in table.route_schema("root.sg").members)
+    assert centre.copies() == {}
+    assert [centre.at(node) for node in NODES] == [[], [], []]
+
+
+def test_a_merge_that_died_leaves_nothing_that_check_calls_unknown(centre: Clustered) -> None:
+    """Its outputs were on their way, and have names that no other merge gives: what lies at a node is removed at once."""
+    centre.begin(*NODES)
+    centre.sender().land({source(1): d1((1, 10))})
+    centre.load()
+    output = f"data/root.sg/0/0f8e3c1a-merged-{'0' * 12}-0.tsfile"
+    with centre.app.ledger.write() as connection:
+        row = OperationRow("centre", "n1", 1, 0, "put", output, "0" * 64, 4, at=centre.app.clock())
+        proposed = group_rows.propose(connection, [row])
+    for name in (output, f"{output}.part"):
+        (centre.node("n2") / name).write_bytes(b"left")
+    assert unknown(centre) == []
+    with centre.app.ledger.write() as connection:
+        group_rows.set_operation_state(connection, proposed, "withdrawn", centre.app.clock())
+    assert unknown(centre) == []
+    housekeep(centre.app, centre.receiver)
+    assert not [name for name in centre.at("n2") if "merged" in name]
+    stranger = output.replace("-0.tsfile", "-1.tsfile")
+    (centre.node("n2") / stranger).write_bytes(b"nobody brought it")
+    assert unknown(centre) == [stranger]
+
+
+def test_what_a_move_brought_is_not_left_over_while_the_change_is_open_whatever_the_clock_says(centre: Clustered) -> None:
+    """It is proved at its node before it is written down; until then no row names it."""
+    centre.begin(*NODES)
+    brought = centre.node("n2") / "data/root.sg/0/0f8e3c1a-proved.tsfile"
+    brought.parent.mkdir(parents=True)
+    brought.write_bytes(b"proved")
+    moving = ChangeRow("add-1", "centre", "add", "n4", 1, "somebody", centre.app.clock(), "migrating")
+    with centre.app.ledger.write() as connection:
+        cluster_rows.put_change(connection, moving)
+    later(centre, 400)
+    housekeep(centre.app, centre.receiver)
+    assert brought.exists()
+    with centre.app.ledger.write() as connection:
+        cluster_rows.set_change_state(connection, "add-1", "done")
+    housekeep(centre.app, centre.receiver)
+    assert not brought.exists(), "nobody brings it any more"
+
+
+def unknown(centre: Clustered) -> list[str]:
+    return [one.location for one in check(centre.app, centre.receiver).problems if one.kind == "left_over"]
