@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
-from tidemark.load import merge_device
-from tidemark.load.merge_plan import Unit, plan_merge, tasks_of
-from tidemark.load.merge_task import MergeOutcome, MergeTask, run_merge_task
+from tidemark.receiver.merge import device as merge_device
+from tidemark.receiver.merge.plan import Unit, plan_merge, tasks_of
+from tidemark.receiver.merge.task import MergeOutcome, MergeTask, run_merge_task
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.statistics import describe
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidemark.load import iotdb_session
-from tidemark.load.iotdb_address import Server
-from tidemark.load.iotdb_wire import I32, I64, LIST, STRING, Field
+from tidemark.receiver.iotdb import session as iotdb_session
+from tidemark.receiver.iotdb.thrift import I32, I64, LIST, STRING, Field, Server
 
 DOUBLE = 4
 

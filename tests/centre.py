@@ -20,10 +20,10 @@ from tests.small_files import sealed
 from tidemark.app import App, open_app
 from tidemark.engines.task import KINDS, Outcome
 from tidemark.engines.worker import out_of_memory, run_task, subject_of
-from tidemark.flows import admitting
-from tidemark.flows.load_landings import load
-from tidemark.flows.load_result import LoadResult
-from tidemark.flows.read_catalog import Query, ReadResult, read
+from tidemark.receiver.load import examine as admitting
+from tidemark.receiver.load.load import load
+from tidemark.receiver.load.result import LoadResult
+from tidemark.receiver.read import Query, ReadResult, read
 from tidemark.settings.model import LedgerSettings, ReceiverSettings, Settings
 
 Row = tuple[str, str, int, str, str]

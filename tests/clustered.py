@@ -22,7 +22,7 @@ from tidemark.errors import UnreachableError
 from tidemark.ledger.cluster import tables as cluster_rows
 from tidemark.ledger.cluster.tables import NodeRow, TableRow
 from tidemark.ledger.receiver import catalog as catalog_rows
-from tidemark.proof.bytes_check import sha256_of
+from tidemark.receiver.proved_files import sha256_of
 from tidemark.settings.model import ClusterSettings
 from tidemark.stores.local import LocalStore
 from tidemark.stores.open import open_store

@@ -21,8 +21,9 @@ import pytest
 from tests.centre import InlineEngine
 from tests.small_files import sealed
 from tidemark.cli.main import main
-from tidemark.flows import admitting, merge_catalog
 from tidemark.formats.layout import MANIFEST, RECEIPT, landed_path
+from tidemark.receiver.load import examine as admitting
+from tidemark.receiver.merge import merge as merge_catalog
 
 SITE_ID = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
 HALF = (".part", ".blocks", ".tmp")  # ends of names that are not final

@@ -24,7 +24,7 @@ from tidemark.cluster.slots import table as table_paper
 from tidemark.errors import TidemarkError
 from tidemark.formats.landing import decode_manifest, decode_receipt
 from tidemark.formats.records import decode_decided, decode_settled
-from tidemark.load.manifests import Folder, check_sound
+from tidemark.receiver.load.landings import Folder, check_sound
 from tidemark.settings.load import load
 from tidemark.tsfiles.companions.mods import parse_mods
 from tidemark.tsfiles.companions.resource import read_extent

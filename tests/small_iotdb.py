@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from tidemark.errors import OutcomeUnknownError, UnreachableError
-from tidemark.load.iotdb_session import Cells, RefusedError, Rows
-from tidemark.load.iotdb_words import Version
+from tidemark.receiver.iotdb.server import Version
+from tidemark.receiver.iotdb.session import Cells, RefusedError, Rows
 from tidemark.tsfiles.companions.mods import NO_DELETIONS, parse_mods
 from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.points.column import VALUE_DTYPES

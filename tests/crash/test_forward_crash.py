@@ -17,9 +17,10 @@ from tests.crash.test_merge_crash import CrashingEngine
 from tests.small_files import deletion, sealed, source
 from tidemark.app import App
 from tidemark.cluster.health.check import check
-from tidemark.flows import admitting, merge_catalog
 from tidemark.flows.housekeep import DAY, housekeep
-from tidemark.flows.merge_catalog import merge
+from tidemark.receiver.load import examine as admitting
+from tidemark.receiver.merge import merge as merge_catalog
+from tidemark.receiver.merge.merge import merge
 from tidemark.stores.protocol import Store, StoreAddress
 
 NODES = ("n1", "n2", "n3")

@@ -14,10 +14,10 @@ from tests.crash.explorer import CrashingLedger, CrashingStore, Effects, explore
 from tests.crash.test_merge_crash import build_catalog
 from tests.small_files import source
 from tidemark.app import App
-from tidemark.flows import merge_catalog
 from tidemark.flows.housekeep import DAY, housekeep
-from tidemark.flows.merge_catalog import merge
 from tidemark.formats.records import decode_settled
+from tidemark.receiver.merge import merge as merge_catalog
+from tidemark.receiver.merge.merge import merge
 from tidemark.stores.open import open_store
 
 ROUNDS = (15, 17)  # days after the merge: settle; then the grace of what was settled is over

@@ -15,7 +15,7 @@ from tests.crash.dying_centre import dying
 from tests.crash.explorer import Effects, explore, explore_double
 from tests.small_files import deletion, source
 from tests.small_iotdb import SmallIoTDB
-from tidemark.flows.load_iotdb import load_iotdb
+from tidemark.receiver.iotdb.load import load_iotdb
 
 URL = "iotdb://root@127.0.0.1:6667"
 

@@ -14,8 +14,8 @@ from tests.crash.dying_centre import dying
 from tests.crash.explorer import Effects, explore, explore_double
 from tests.small_files import deletion, sealed, source
 from tidemark.engines.task import Outcome
-from tidemark.flows import merge_catalog
-from tidemark.flows.merge_catalog import merge
+from tidemark.receiver.merge import merge as merge_catalog
+from tidemark.receiver.merge.merge import merge
 from tidemark.tsfiles.points.codes import DataType
 
 WEEK = 604_800_000

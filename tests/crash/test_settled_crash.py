@@ -15,10 +15,10 @@ from tests.crash.dying_centre import dying
 from tests.crash.explorer import Effects, explore, explore_double
 from tests.small_files import deletion, sealed, source
 from tidemark.errors import NotFoundError
-from tidemark.flows import merge_catalog
 from tidemark.flows.operate import approve
 from tidemark.formats.landing import decode_receipt
 from tidemark.ledger.receiver import merges as merge_rows
+from tidemark.receiver.merge import merge as merge_catalog
 
 BEFORE = {1: 10, 2: 21, 3: 30}
 DELETED = deletion("root.sg.d1.s", 1, 1)

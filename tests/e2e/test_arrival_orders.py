@@ -13,8 +13,8 @@ import pytest
 from tests.centre import Centre, InlineEngine, inline_centre
 from tests.expected import SITES, RealSite
 from tests.landing_maker import Sender, companions, move_aside, tsfiles_below
-from tidemark.flows import merge_catalog
-from tidemark.flows.merge_catalog import merge
+from tidemark.receiver.merge import merge as merge_catalog
+from tidemark.receiver.merge.merge import merge
 
 pytestmark = pytest.mark.full
 BOTH = pytest.mark.parametrize("site", SITES.values(), ids=list(SITES))

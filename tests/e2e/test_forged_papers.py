@@ -26,7 +26,7 @@ from tests.services.privileges import as_anybody
 from tests.services.processes import PartMissing
 from tests.small_files import sealed, source
 from tidemark.cli.main import main
-from tidemark.flows import admitting, rebuild_receiver
+from tidemark.flows import rebuild_receiver
 from tidemark.formats.landing import (
     Answer,
     InventoryEntry,
@@ -38,6 +38,7 @@ from tidemark.formats.landing import (
     decode_receipt,
     encode,
 )
+from tidemark.receiver.load import examine as admitting
 from tidemark.stores.agent.disk import Disk
 
 DEVICE = "root.sg.d1"

@@ -26,13 +26,12 @@ from tests.services.iotdb_before_2 import OldIoTDB
 from tests.services.processes import PartMissing
 from tests.small_files import source
 from tidemark.errors import DIFFERENCES_FOUND
-from tidemark.flows.load_iotdb import load_iotdb
-from tidemark.flows.load_result import IotdbResult
-from tidemark.load.iotdb_address import Server
-from tidemark.load.iotdb_points import server_points
-from tidemark.load.iotdb_server import Connected
-from tidemark.load.iotdb_session import RefusedError
-from tidemark.load.iotdb_words import Span
+from tidemark.receiver.iotdb.load import load_iotdb
+from tidemark.receiver.iotdb.points import server_points
+from tidemark.receiver.iotdb.server import Connected, Span
+from tidemark.receiver.iotdb.session import RefusedError
+from tidemark.receiver.iotdb.thrift import Server
+from tidemark.receiver.load.result import IotdbResult
 from tidemark.tsfiles.points import column as canonical
 from tidemark.tsfiles.points.codes import Compression, DataType, Encoding
 

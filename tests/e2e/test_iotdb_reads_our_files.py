@@ -15,7 +15,7 @@ from tests.centre import Centre, inline_centre
 from tests.expected import SITES
 from tests.landing_maker import companions, tsfiles_below
 from tests.services.iotdb import IoTDB
-from tidemark.flows.merge_catalog import merge
+from tidemark.receiver.merge.merge import merge
 from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.points.column import VALUE_DTYPES, Column, text
 from tidemark.tsfiles.spark.arrow import devices_of

@@ -19,13 +19,12 @@ from tests.services import iotdb
 from tests.services.iotdb import IoTDB
 from tests.services.processes import PartMissing
 from tests.small_files import column_of, deletion, file_of, source
-from tidemark.flows.load_iotdb import load_iotdb
-from tidemark.flows.load_result import IotdbResult
-from tidemark.load import iotdb_words as words
-from tidemark.load.iotdb_address import Server
-from tidemark.load.iotdb_points import server_points, table_of
-from tidemark.load.iotdb_server import Connected
-from tidemark.load.iotdb_words import Span
+from tidemark.receiver.iotdb import server as words
+from tidemark.receiver.iotdb.load import load_iotdb
+from tidemark.receiver.iotdb.points import server_points, table_of
+from tidemark.receiver.iotdb.server import Connected, Span
+from tidemark.receiver.iotdb.thrift import Server
+from tidemark.receiver.load.result import IotdbResult
 from tidemark.tsfiles.devices import is_table
 from tidemark.tsfiles.points import column as canonical
 from tidemark.tsfiles.points.codes import DataType

@@ -20,11 +20,13 @@ from tests.services.privileges import as_anybody
 from tests.services.processes import PartMissing
 from tests.small_files import deletion, sealed, source
 from tidemark.errors import PermanentError
-from tidemark.flows import admitting, merge_catalog, rebuild_receiver
+from tidemark.flows import rebuild_receiver
 from tidemark.flows.housekeep import DAY, housekeep
 from tidemark.flows.ledger_care import backup
-from tidemark.flows.merge_catalog import merge
 from tidemark.flows.rebuild_result import RebuildResult
+from tidemark.receiver.load import examine as admitting
+from tidemark.receiver.merge import merge as merge_catalog
+from tidemark.receiver.merge.merge import merge
 
 
 @pytest.fixture(autouse=True)

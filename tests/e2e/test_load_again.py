@@ -13,7 +13,7 @@ import pytest
 from tests.centre import Centre
 from tests.landing_maker import SITE_A
 from tests.small_files import sealed, source
-from tidemark.load.manifests import landing_folders
+from tidemark.receiver.load.landings import landing_folders
 
 
 @pytest.fixture

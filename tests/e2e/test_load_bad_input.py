@@ -13,10 +13,10 @@ from tests.centre import Centre, inline_centre
 from tests.landing_maker import SITE_B, Sender, move_aside
 from tests.small_files import deletion, sealed, source
 from tidemark.errors import CorruptionError, LeaseHeldError, NotFoundError, UsageError
-from tidemark.flows.load_landings import load
 from tidemark.flows.operate import quarantine_drop, quarantine_list, quarantine_release
 from tidemark.formats.landing import decode_receipt
 from tidemark.ledger.leases import Leases
+from tidemark.receiver.load.load import load
 from tidemark.settings.model import ReceiverSettings
 
 GOOD, BAD = source(1), source(2)

@@ -25,9 +25,9 @@ from tidemark.engines.choose import PoolEngine
 from tidemark.engines.pool import run_in_children
 from tidemark.engines.task import Limits
 from tidemark.errors import CorruptionError
-from tidemark.flows import admitting
-from tidemark.flows.read_catalog import Query
 from tidemark.formats.landing import decode_receipt
+from tidemark.receiver.load import examine as admitting
+from tidemark.receiver.read import Query
 from tidemark.tsfiles.layout.bytes import FileBytes
 from tidemark.tsfiles.layout.footer import read_footer
 from tidemark.tsfiles.layout.structure import walk_chunks

@@ -17,7 +17,7 @@ from tests.small_files import deletion, sealed, source, tsfile
 from tests.unit.tsfiles.handmade import PLAIN, Chunk, HandmadeFile, statistics, string, uvarint
 from tidemark.engines.task import Limits
 from tidemark.errors import CorruptionError
-from tidemark.flows import admitting
+from tidemark.receiver.load import examine as admitting
 from tidemark.tsfiles.reader import TsFile
 from tidemark.tsfiles.statistics import inspect
 

@@ -17,10 +17,11 @@ from tests.small_files import sealed, source
 from tests.unit.tsfiles.handmade import PLAIN, Chunk, HandmadeFile, string, uvarint
 from tidemark.engines.choose import PoolEngine
 from tidemark.engines.task import Limits
-from tidemark.flows import admitting, merge_catalog
-from tidemark.flows.merge_catalog import merge
 from tidemark.formats.landing import Part
 from tidemark.formats.layout import landed_path
+from tidemark.receiver.load import examine as admitting
+from tidemark.receiver.merge import merge as merge_catalog
+from tidemark.receiver.merge.merge import merge
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 SIZE = 5 << 30

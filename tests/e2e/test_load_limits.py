@@ -17,9 +17,10 @@ from tests.small_files import sealed, source
 from tidemark.engines.choose import PoolEngine
 from tidemark.engines.task import Limits
 from tidemark.errors import TaskLimitError
-from tidemark.flows import admitting, merge_catalog
-from tidemark.flows.merge_catalog import merge
 from tidemark.flows.operate import quarantine_release
+from tidemark.receiver.load import examine as admitting
+from tidemark.receiver.merge import merge as merge_catalog
+from tidemark.receiver.merge.merge import merge
 from tidemark.tsfiles.reader import TsFile
 
 GOOD_ROWS = [("root.sg.d1", "s", 1, "INT64", "10"), ("root.sg.d1", "s", 2, "INT64", "20")]

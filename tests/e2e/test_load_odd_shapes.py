@@ -11,10 +11,10 @@ from tests.centre import Centre, InlineEngine, Row, inline_centre
 from tests.expected import canonical
 from tests.small_files import column_of, file_of, source
 from tests.unit.tsfiles.handmade import TIME, VALUE, Chunk, HandmadeFile
-from tidemark.flows import merge_catalog
-from tidemark.flows.merge_catalog import merge
-from tidemark.flows.merge_result import MergeResult
-from tidemark.flows.read_catalog import Query
+from tidemark.receiver.merge import merge as merge_catalog
+from tidemark.receiver.merge.batch import MergeResult
+from tidemark.receiver.merge.merge import merge
+from tidemark.receiver.read import Query
 from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.points.column import Column
 

@@ -9,8 +9,8 @@ from tests.landing_maker import SITE_A, SITE_B
 from tests.small_files import deletion, sealed, source
 from tidemark.errors import NotFoundError, OwnershipError
 from tidemark.flows.operate import owners_list, owners_transfer, quarantine_list, quarantine_release
-from tidemark.flows.read_catalog import Query
 from tidemark.formats.landing import decode_receipt
+from tidemark.receiver.read import Query
 
 
 class TestOwners:

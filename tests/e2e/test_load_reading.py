@@ -9,8 +9,8 @@ import pytest
 from tests.centre import Centre, d1, inline_centre
 from tests.small_files import sealed, source
 from tidemark.errors import CorruptionError, RetryableError
-from tidemark.flows.read_catalog import Query, read
-from tidemark.load import view
+from tidemark.receiver import view
+from tidemark.receiver.read import Query, read
 from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.reader import TsFile
 

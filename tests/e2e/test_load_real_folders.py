@@ -10,7 +10,7 @@ import pytest
 from tests.centre import Centre, inline_centre
 from tests.expected import SITES, RealSite
 from tests.landing_maker import companions, move_aside, tsfiles_below
-from tidemark.flows.read_catalog import Query
+from tidemark.receiver.read import Query
 
 BOTH = pytest.mark.parametrize("site", SITES.values(), ids=list(SITES))
 

@@ -13,15 +13,16 @@ from tests.centre import InlineEngine
 from tests.landing_maker import SITE_A
 from tests.small_files import deletion, sealed, source
 from tidemark.app import App
-from tidemark.flows import admitting, merge_catalog
 from tidemark.flows.housekeep import DAY, housekeep
 from tidemark.flows.operate import approve
 from tidemark.flows.prove import coverage, status, verify, why
-from tidemark.flows.read_catalog import Query, read
 from tidemark.flows.sync_link import SyncResult, run_sync
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import this_process
 from tidemark.ledger.migrations import migrate
+from tidemark.receiver.load import examine as admitting
+from tidemark.receiver.merge import merge as merge_catalog
+from tidemark.receiver.read import Query, read
 from tidemark.settings.model import LedgerSettings, LinkSettings, ReceiverSettings, Settings, SiteSettings
 
 ONE, TWO, LATER = source(1), source(2), source(1, unsequence=True)

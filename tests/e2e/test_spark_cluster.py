@@ -33,8 +33,8 @@ from tidemark.engines.java import java_home
 from tidemark.engines.spark import SparkEngine, close_sessions, session_at
 from tidemark.engines.task import Limits
 from tidemark.errors import RetryableError, TaskLimitError, UnreachableError, UsageError
-from tidemark.flows import admitting
-from tidemark.flows.merge_catalog import merge
+from tidemark.receiver.load import examine as admitting
+from tidemark.receiver.merge.merge import merge
 from tidemark.settings.model import SparkSettings
 
 pytestmark = [pytest.mark.full, pytest.mark.real("spark"), pytest.mark.timeout(400)]

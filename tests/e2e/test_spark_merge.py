@@ -16,12 +16,12 @@ from tidemark.engines.choose import PoolEngine
 from tidemark.engines.java import java_home
 from tidemark.engines.spark import SparkEngine
 from tidemark.errors import RetryableError, UsageError
-from tidemark.flows.admitting import local_root
-from tidemark.flows.merge_catalog import merge
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver import merges as merge_rows
-from tidemark.load.merge_plan import Unit, plan_merge, tasks_of
-from tidemark.load.merge_task import MergeTask
+from tidemark.receiver.load.examine import local_root
+from tidemark.receiver.merge.merge import merge
+from tidemark.receiver.merge.plan import Unit, plan_merge, tasks_of
+from tidemark.receiver.merge.task import MergeTask
 from tidemark.settings.model import Settings, SparkSettings
 
 pytestmark = [pytest.mark.full, pytest.mark.real("spark")]

@@ -16,8 +16,9 @@ from tests.commanded import Commanded
 from tests.landing_maker import SITE_A, SITE_B
 from tests.small_files import deletion, sealed, source
 from tidemark.errors import CorruptionError, DiskFullError
-from tidemark.flows import load_landings, taking
 from tidemark.flows.operate import owners_transfer, quarantine_release
+from tidemark.receiver.load import examine as taking
+from tidemark.receiver.load import load as load_landings
 from tidemark.stores.local import copy_files
 
 GOOD = source(1)
@@ -99,7 +100,7 @@ def test_a_released_file_is_a_copy_too(centre: Centre, tmp_path: Path, monkeypat
     """Held by a check that was wrong; the edge has a link to what waits. Held again, nothing is left over."""
     centre.sender().land({GOOD: d1((1, 10))})
     with monkeypatch.context() as patched:
-        patched.setattr("tidemark.load.check.inspect", _refuse)
+        patched.setattr("tidemark.receiver.load.check.inspect", _refuse)
         assert centre.load().quarantined == 1
         [waits] = [path for path in contents(centre, "quarantine") if path.endswith(".tsfile")]
         os.link(centre.root / waits, tmp_path / "link")

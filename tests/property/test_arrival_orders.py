@@ -11,8 +11,8 @@ from hypothesis import given, settings
 
 from tests.centre import Centre, InlineEngine, Row, inline_centre
 from tests.small_files import deletion, sealed, source
-from tidemark.flows import merge_catalog
-from tidemark.flows.merge_catalog import merge
+from tidemark.receiver.merge import merge as merge_catalog
+from tidemark.receiver.merge.merge import merge
 
 DEVICES = ("root.sg.d1", "root.sg.d2", "root.sg.d3")
 WEEK = 604_800_000

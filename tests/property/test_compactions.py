@@ -26,13 +26,14 @@ from tests.property.compaction_model import DATA, Point, Server, SiteFile, may_c
 from tests.small_files import deletion, resource_bytes, tsfile
 from tidemark.app import App, open_app
 from tidemark.errors import RetryableError
-from tidemark.flows import admitting, merge_catalog
-from tidemark.flows.load_landings import load
-from tidemark.flows.merge_catalog import merge
 from tidemark.flows.operate import approve
-from tidemark.flows.read_catalog import Query, read
 from tidemark.flows.sync_link import Options, run_sync
 from tidemark.ledger.sender import links as link_rows
+from tidemark.receiver.load import examine as admitting
+from tidemark.receiver.load.load import load
+from tidemark.receiver.merge import merge as merge_catalog
+from tidemark.receiver.merge.merge import merge
+from tidemark.receiver.read import Query, read
 from tidemark.settings.model import LinkSettings, ReceiverSettings, Settings, SiteSettings
 from tidemark.stores.local import LocalStore
 from tidemark.stores.open import open_store

@@ -11,7 +11,7 @@ from tests.centre import Centre, d1, inline_centre
 from tests.landing_maker import Sender
 from tests.small_files import deletion, source
 from tests.small_iotdb import SmallIoTDB
-from tests.unit.flows.test_load_iotdb import Pair
+from tests.unit.receiver.test_load_iotdb import Pair
 
 
 class History:

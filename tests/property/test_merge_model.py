@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 
 from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
-from tidemark.load import merge_pieces
-from tidemark.load.merge_plan import Group, Unit, overlapping_groups, tasks_of
-from tidemark.load.merge_task import MergeOutcome, run_merge_task
-from tidemark.load.overlay import Counts
+from tidemark.receiver import windows as merge_pieces
+from tidemark.receiver.merge.device import Counts
+from tidemark.receiver.merge.plan import Group, Unit, overlapping_groups, tasks_of
+from tidemark.receiver.merge.task import MergeOutcome, run_merge_task
 from tidemark.tsfiles.devices import file_device
 from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.points.column import VALUE_DTYPES, Column

@@ -27,7 +27,7 @@ from tidemark.formats.landing import (
     decode_receipt,
     encode,
 )
-from tidemark.load.manifests import Folder, check_sound
+from tidemark.receiver.load.landings import Folder, check_sound
 
 DIGEST = "0" * 64
 TSFILE = Part("d/1-1-0-0.tsfile", 10, DIGEST)

@@ -24,9 +24,9 @@ from tests.services.iotdb import LOGBACK, OTHER_LOGS, START_SECONDS, java
 from tests.services.maven import Jars
 from tests.services.processes import PartMissing, die_with_parent, free_port, stop, wait_until
 from tidemark.errors import OutcomeUnknownError
-from tidemark.load.iotdb_address import Server
-from tidemark.load.iotdb_server import Connected
-from tidemark.load.iotdb_session import Rows
+from tidemark.receiver.iotdb.server import Connected
+from tidemark.receiver.iotdb.session import Rows
+from tidemark.receiver.iotdb.thrift import Server
 
 ALONE = "1.0.1"
 DIGEST = "58a0e300a05f718dfbd8009fd352896c764e6162222a4c848a2741449ec93096"

@@ -24,7 +24,7 @@ from typing import Protocol
 from bench import sync_tool
 from tests.expected import SITES, RealSite
 from tests.services import iotdb, iotdb_before_2
-from tidemark.load.iotdb_session import RefusedError
+from tidemark.receiver.iotdb.session import RefusedError
 
 STILL_SECONDS, STILL_WITHIN = 1.5, 60.0
 LAST_TIME = 2_000_000_000  # ms since 1970; of all that a test writes

@@ -197,7 +197,7 @@ def _read_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _read(call: Call) -> Answer:
-    from tidemark.flows.read_catalog import Query, read
+    from tidemark.receiver.read import Query, read
 
     asked = call.arguments
     query = Query(

@@ -161,12 +161,12 @@ def _load_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _load(call: Call) -> Answer:
-    from tidemark.flows.load_landings import load
+    from tidemark.receiver.load.load import load
 
     with progress.shown(call.screen) as beat:
         result = load(call.app, call.receiver, call.arguments.site, progress=beat)
         if call.receiver.iotdb:
-            from tidemark.flows.load_iotdb import with_iotdb
+            from tidemark.receiver.iotdb.load import with_iotdb
 
             result = with_iotdb(call.app, call.receiver, result, beat)
     code = result.exit_code
@@ -194,7 +194,7 @@ def _merge_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _merge(call: Call) -> Answer:
-    from tidemark.flows.merge_catalog import merge
+    from tidemark.receiver.merge.merge import merge
 
     asked = call.arguments
     with progress.shown(call.screen) as beat:

@@ -11,8 +11,8 @@ from tidemark.settings.model import ReceiverSettings, Settings
 
 def check_iotdb(receiver: ReceiverSettings, settings: Settings) -> Sequence[Check]:
     """One check. Whether the server sees the receiver's folder shows only at the first LOAD."""
-    from tidemark.flows.load_iotdb import server_of
-    from tidemark.load.iotdb_server import Connected
+    from tidemark.receiver.iotdb.load import server_of
+    from tidemark.receiver.iotdb.server import Connected
 
     name = f"receiver {receiver.name}: iotdb"
     try:

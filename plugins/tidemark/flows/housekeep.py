@@ -24,9 +24,8 @@ from tidemark.ledger.leases import Lease, Leases, check_in
 from tidemark.ledger.receiver import merges as merge_rows
 from tidemark.ledger.receiver import retention as retention_rows
 from tidemark.ledger.sql import report
-from tidemark.load.manifests import landing_folders, read_paper
-from tidemark.load.tidy import clean_landing, sweep_waiting
 from tidemark.progress import Progress, Tick, silent
+from tidemark.receiver.load.landings import clean_landing, landing_folders, read_paper, sweep_waiting
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.protocol import Store
 

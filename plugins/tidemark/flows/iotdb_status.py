@@ -8,9 +8,9 @@ from sqlalchemy.engine import Connection
 
 from tidemark.ledger.receiver import iotdb as iotdb_rows
 from tidemark.ledger.receiver.iotdb import Target
-from tidemark.load.iotdb_address import Server
 from tidemark.proof.explanation import Explanation
 from tidemark.proof.status import TargetStatus
+from tidemark.receiver.iotdb.thrift import Server
 from tidemark.settings.model import ReceiverSettings
 
 

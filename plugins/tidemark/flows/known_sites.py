@@ -11,6 +11,7 @@ from tidemark.errors import NotFoundError, UsageError
 from tidemark.ledger.receiver.landings import sites as known_sites
 from tidemark.ledger.sql import report
 from tidemark.proof.site_coverage import Site
+from tidemark.receiver.proved_files import site_names
 from tidemark.settings.model import ReceiverSettings
 
 
@@ -23,12 +24,6 @@ def root_here(app: App, receiver: ReceiverSettings) -> Path:
             hint=f"run it where {receiver.store} is a file:// store; here: ./tidemark status",
         )
     return root
-
-
-def site_names(app: App, connection: Connection) -> dict[str, str]:
-    """{site id: name}, the settings' names before those that manifests told."""
-    told = {site_id: row.name for site_id, row in known_sites(connection).items()}
-    return told | {s.id: s.name for s in app.settings.sites.values()}
 
 
 def sites_of(app: App, connection: Connection, receiver: ReceiverSettings, wanted: str = "") -> list[Site]:

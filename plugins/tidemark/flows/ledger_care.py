@@ -19,7 +19,6 @@ import sqlalchemy as sa
 
 from tidemark.app import App, adopt_mark, write_mark
 from tidemark.errors import LeaseHeldError, PermanentError
-from tidemark.flows.merge_leases import Place
 from tidemark.flows.rebuild_cluster import write_cluster
 from tidemark.flows.rebuild_links import rebuild_link
 from tidemark.flows.rebuild_nodes import surviving
@@ -34,6 +33,7 @@ from tidemark.ledger.leases import Leases, this_process
 from tidemark.ledger.migrations import migrate, schema_version
 from tidemark.ledger.receiver import rebuild as rebuild_rows
 from tidemark.progress import Progress, Tick, silent
+from tidemark.receiver.merge.batch import Place
 from tidemark.settings.model import ReceiverSettings, Settings
 from tidemark.stores.open import open_store
 from tidemark.stores.protocol import StoreAddress

@@ -1,7 +1,7 @@
 """The operator's decisions: quarantine, owners, approval. Each is written to the audit table with its effect.
 
 Ownership decides who may load a device from now on. Files that the former owner loaded stay in the catalog; where both
-have a point, the present owner's is read (docs/decisions/0009, `load.view`).
+have a point, the present owner's is read (docs/decisions/0009, `receiver.view`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ from tidemark.errors import (
     TidemarkError,
     UsageError,
 )
-from tidemark.flows import kept_damage, link_quarantine
-from tidemark.flows.admitting import local_root, site_of
-from tidemark.flows.replay import Bench, ask, replay_refused, take, try_again
-from tidemark.flows.taking import leave
+from tidemark.flows import link_quarantine
 from tidemark.formats.landing import Answer, Resend
 from tidemark.formats.records import APPROVE, GIVE_UP, TRANSFER, DecidedPaper, decided_place, encode_decided
 from tidemark.ledger import journal
@@ -40,10 +37,13 @@ from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver.refusals import OwnerRow, QuarantineRow
 from tidemark.ledger.sender import links as link_rows
 from tidemark.ledger.sender import runs as run_rows
-from tidemark.load.admit import Hold
-from tidemark.load.approved import give_up_kept, leave_approved
-from tidemark.load.place import put
-from tidemark.load.tidy import sweep_waiting
+from tidemark.receiver import kept_damage
+from tidemark.receiver.load.admit import Hold
+from tidemark.receiver.load.examine import leave, local_root, site_of
+from tidemark.receiver.load.landings import sweep_waiting
+from tidemark.receiver.load.place import put
+from tidemark.receiver.load.removal.replaced import give_up_kept, leave_approved
+from tidemark.receiver.load.retry import Bench, ask, replay_refused, take, try_again
 from tidemark.settings.model import ReceiverSettings
 from tidemark.sync import receipts
 

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 from tidemark.app import App
 from tidemark.errors import NotFoundError, TidemarkError
 from tidemark.flows.iotdb_status import at_targets, target_status
-from tidemark.flows.known_sites import root_here, site_names, sites_of
+from tidemark.flows.known_sites import root_here, sites_of
 from tidemark.ledger.bandwidth import SharedLine
 from tidemark.ledger.cluster.copies import held_somewhere
 from tidemark.ledger.database import now
@@ -20,7 +20,6 @@ from tidemark.ledger.leases import is_alive, lease_clock
 from tidemark.ledger.sql import file_checks, put_file_checks, report
 from tidemark.progress import Progress, silent
 from tidemark.proof.as_of import as_of, judged
-from tidemark.proof.bytes_check import Recorded, check_files
 from tidemark.proof.coverage import Coverage
 from tidemark.proof.differences import VerifyReport
 from tidemark.proof.explanation import Explanation
@@ -29,6 +28,7 @@ from tidemark.proof.site_coverage import Scene, Site, cover_site
 from tidemark.proof.status import ClusterStatus, LineStatus, LinkFacts, LinkStatus, StatusReport, link_status
 from tidemark.proof.subjects import Desk, bare_path, explain, nearest
 from tidemark.proof.why_unlisted import explain_unlisted
+from tidemark.receiver.proved_files import Recorded, check_files, site_names
 from tidemark.settings.model import LinkSettings, ReceiverSettings
 
 LEFT_OUT = "excluded by"

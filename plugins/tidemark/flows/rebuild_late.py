@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from sqlalchemy.engine import Connection
 
-from tidemark.flows.replay import take
 from tidemark.formats.landing import Answer
 from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver import refusals as refusal_rows
-from tidemark.load.admit import Admission, Origin
-from tidemark.load.commit import known_before
 from tidemark.load.recall import Answered, Traces, recall, taken_later
+from tidemark.receiver.load.admit import Admission, Origin
+from tidemark.receiver.load.record import known_before
+from tidemark.receiver.load.retry import take
 from tidemark.settings.model import ReceiverSettings
 from tidemark.tsfiles.statistics import FileFacts
 

@@ -154,7 +154,7 @@ def _tables(stores: NodeStores, rows: Mapping[str, NodeRow], findings: Findings)
 
 
 def named_digest(location: str) -> str:
-    """The first digits of the digest that a location's name carries (`load.place`): of mods their own."""
+    """The first digits of the digest that a location's name carries (`receiver.load.place`): of mods their own."""
     name = location.rpartition("/")[2]
     mods = name.rpartition(".mods")
     if mods[1]:

@@ -19,8 +19,8 @@ from tidemark.formats.answered import altered, answered_landings, has_begun, kep
 from tidemark.formats.landing import Receipt, decode_receipt
 from tidemark.formats.layout import RECEIPT
 from tidemark.load.chronicle import Heard, Moment, chronicle
-from tidemark.load.manifests import Folder, Paper, landing_folders, odd_landings, read_paper
 from tidemark.load.recall import Traces
+from tidemark.receiver.load.landings import Folder, Paper, landing_folders, odd_landings, read_paper
 from tidemark.stores.protocol import Store
 from tidemark.tsfiles.names import parse_source_path
 

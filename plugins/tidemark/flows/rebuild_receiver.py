@@ -4,7 +4,7 @@
     missing and what nobody names
 
 What was answered is not decided again (`load.recall`); everything else, owners, superseded and dropped files, schema, goes
-the way of a load (`load.landing_record`). Landings that were never answered are left to the next load.
+the way of a load (`receiver.load.record`). Landings that were never answered are left to the next load.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pathlib import Path
 from tidemark.app import App
 from tidemark.engines.choose import Engine, PoolEngine
 from tidemark.errors import CorruptionError, TaskLimitError
-from tidemark.flows.admitting import find_survivors
 from tidemark.flows.rebuild_conclude import Remains, conclude
 from tidemark.flows.rebuild_late import Late
 from tidemark.flows.rebuild_papers import Books, read_books
@@ -28,15 +27,15 @@ from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver.landings import LandingRow, SiteRow
 from tidemark.ledger.receiver.refusals import OwnerRow
-from tidemark.load import schema
-from tidemark.load.admit import Origin
-from tidemark.load.check import KeptTask
 from tidemark.load.chronicle import Heard, Moment
-from tidemark.load.commit import known_before
-from tidemark.load.landing_record import drops_told, record_landing
 from tidemark.load.recall import Answered, Traces, borne_out, recall, without_claims
-from tidemark.load.survival import questions
 from tidemark.progress import Progress, Tick
+from tidemark.receiver.load import schema
+from tidemark.receiver.load.admit import Origin
+from tidemark.receiver.load.check import KeptTask
+from tidemark.receiver.load.examine import find_survivors
+from tidemark.receiver.load.record import drops_told, known_before, record_landing
+from tidemark.receiver.load.removal.survival import questions
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.listing import all_files
 from tidemark.stores.protocol import Store

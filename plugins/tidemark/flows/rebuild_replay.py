@@ -25,9 +25,9 @@ from tidemark.ledger.receiver import (
 from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
 from tidemark.ledger.receiver.merges import Account, MergedFile
 from tidemark.ledger.receiver.refusals import OwnerRow
-from tidemark.load import schema
-from tidemark.load.approved import give_up_kept, leave_approved
 from tidemark.load.recall import Traces
+from tidemark.receiver.load import schema
+from tidemark.receiver.load.removal.replaced import give_up_kept, leave_approved
 from tidemark.settings.model import ReceiverSettings
 from tidemark.tsfiles.statistics import FileFacts
 

@@ -14,7 +14,7 @@ from tidemark.errors import CorruptionError, SchemaTooNewError
 from tidemark.flows.rebuild_nodes import Survivors
 from tidemark.ledger.receiver import schemas as schema_rows
 from tidemark.ledger.receiver.schemas import SeriesRow
-from tidemark.load.schema import write_unknown
+from tidemark.receiver.load.schema import write_unknown
 from tidemark.settings.model import ReceiverSettings
 
 

@@ -22,8 +22,8 @@ from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver import merges as merge_rows
 from tidemark.ledger.sender import links as link_rows
 from tidemark.ledger.sql import forget_file_checks, report
-from tidemark.proof.bytes_check import Recorded
 from tidemark.proof.source_check import SourceChecked
+from tidemark.receiver.proved_files import Recorded
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.protocol import Store
 
@@ -94,7 +94,7 @@ class Repairs:
 
     def derive_again(self) -> None:
         """Merge the databases in which a merged file was withdrawn."""
-        from tidemark.flows.merge_catalog import merge
+        from tidemark.receiver.merge.merge import merge
 
         for database in sorted(self._derive):
             merge(self._app, self._receiver, database)

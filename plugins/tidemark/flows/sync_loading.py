@@ -27,7 +27,7 @@ from tidemark.sync.manifest import landed_file
 from tidemark.sync.work import Options, Work
 
 if TYPE_CHECKING:
-    from tidemark.flows.load_result import LoadResult
+    from tidemark.receiver.load.result import LoadResult
 
 
 BESIDE_FILES = 100_000  # of a run with more of them one transaction may take as long as others wait for SQLite
@@ -58,7 +58,7 @@ def load_soon(app: App, link: LinkSettings, options: Options, run_id: str) -> No
         sent = [item for item in run_rows.items(connection, run_id, SENT) if item.action in (SEND, MODS)]
     if not sent:
         return
-    from tidemark.flows.admitting import examine_soon
+    from tidemark.receiver.load.examine import examine_soon
 
     site = app.site(link.site)
     folder = landing_folder(site.id, f"{run_id}-{sent[0].part}")
@@ -100,7 +100,7 @@ def loaded_beside(
 
 def _load(app: App, link: LinkSettings, progress: Progress) -> LoadResult | None:
     """Load this link's site; None where another load of the receiver does not end within LOAD_PATIENCE."""
-    from tidemark.flows.load_landings import load
+    from tidemark.receiver.load.load import load
 
     give_up = time.monotonic() + LOAD_PATIENCE
     receiver = app.receiver(link.receiver)
@@ -118,7 +118,7 @@ def _with_iotdb(app: App, receiver: ReceiverSettings, loaded: LoadResult, progre
     """Also into the receiver's IoTDB; one that another process gives to right now gets this by its next load."""
     if not receiver.iotdb:
         return loaded
-    from tidemark.flows.load_iotdb import with_iotdb
+    from tidemark.receiver.iotdb.load import with_iotdb
 
     try:
         return with_iotdb(app, receiver, loaded, progress)

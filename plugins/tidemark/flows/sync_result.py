@@ -9,7 +9,6 @@ from typing import Any
 
 from tidemark.app import App
 from tidemark.errors import GuardError, NotFoundError, PartialError, RetryableError, worst_exit_code
-from tidemark.flows.load_result import Trouble, named
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.sender import holds as hold_rows
@@ -19,6 +18,7 @@ from tidemark.ledger.sender.runs import DROP, FAILED, HELD, SUPERSEDE, VANISHED,
 from tidemark.ledger.sql import report
 from tidemark.proof.passed_over import LET_LIST, passed_over
 from tidemark.proof.unproved import not_verified
+from tidemark.receiver.load.result import Trouble, named
 from tidemark.settings.model import LinkSettings
 from tidemark.stores.agent.disk import UNLISTED
 from tidemark.sync.distrust import QUARANTINED

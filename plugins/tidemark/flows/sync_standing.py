@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tidemark.app import App
-from tidemark.flows.load_result import Trouble
 from tidemark.flows.sync_result import SyncResult
 from tidemark.ledger.sql import report
+from tidemark.receiver.load.result import Trouble
 from tidemark.settings.model import LinkSettings
 
 

@@ -16,8 +16,7 @@ from tidemark.cluster.nodes.cluster import Cluster, opened
 from tidemark.cluster.replicas.cache import restore
 from tidemark.errors import HostKeyError, PermissionDeniedError, TidemarkError, UnreachableError
 from tidemark.flows.cluster_verify import verify_nodes
-from tidemark.flows.kept_damage import kept_id
-from tidemark.flows.known_sites import site_names, sites_of
+from tidemark.flows.known_sites import sites_of
 from tidemark.flows.repair import Damage, Repairs
 from tidemark.flows.verify_landings import changed_papers, lost_landings
 from tidemark.flows.verify_points import Proof, compare_points
@@ -29,13 +28,14 @@ from tidemark.ledger.leases import Leases
 from tidemark.ledger.sender import holds as hold_rows
 from tidemark.ledger.sql import Row, put_file_checks, report
 from tidemark.progress import Progress, Tick, silent
-from tidemark.proof.bytes_check import Recorded, check_files
 from tidemark.proof.differences import DAMAGED, MISSING, Difference, Unsent, VerifyReport, told_of
 from tidemark.proof.gather import catalog_view, expected_files
 from tidemark.proof.landed_check import landed_parts
 from tidemark.proof.presence import why_unread
 from tidemark.proof.site_coverage import Site
 from tidemark.proof.source_check import SourceChecked, check_source
+from tidemark.receiver.kept_damage import kept_id
+from tidemark.receiver.proved_files import Recorded, check_files, site_names
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.protocol import Store
 

@@ -29,7 +29,6 @@ from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
 from tidemark.ledger.sql import report
-from tidemark.load.view import CatalogReader, Layer, SeenDevice, seen_devices
 from tidemark.progress import Progress, Tick
 from tidemark.proof.differences import KEPT, POINTS, Difference
 from tidemark.proof.gather import expected_files
@@ -37,6 +36,7 @@ from tidemark.proof.points import ALL_TIMES, FOREIGN, LIVE, Origin, Span, compar
 from tidemark.proof.site_coverage import Site
 from tidemark.proof.site_points import SitePoints
 from tidemark.proof.source_check import SourceChecked
+from tidemark.receiver.view import CatalogReader, Layer, SeenDevice, seen_devices
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.protocol import Store
 

@@ -26,9 +26,8 @@ from tidemark.formats.layout import (
 )
 from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
 from tidemark.ledger.receiver.landings import Extent
-from tidemark.load.admit import Admission, Hold, Known, Load, Origin, Refusal, admit
-from tidemark.load.check import Examined
-from tidemark.load.owners import Owner, Refused
+from tidemark.receiver.load.admit import Admission, Hold, Known, Load, Origin, Owner, Refusal, Refused, admit
+from tidemark.receiver.load.check import Examined
 from tidemark.tsfiles.companions.resource import ANY_DEVICE
 from tidemark.tsfiles.names import SourceName, parse_source_path, rank
 from tidemark.tsfiles.statistics import FileFacts

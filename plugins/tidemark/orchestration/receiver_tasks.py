@@ -30,7 +30,7 @@ ENGINE = "spark"  # in DAGs; `[spark] engine` may say otherwise
 
 def load(receiver: str) -> dict[str, Any]:
     """Load every landing of the receiver that is not loaded yet."""
-    from tidemark.flows.load_landings import load as run
+    from tidemark.receiver.load.load import load as run
 
     result = perform(lambda app: run(app, app.receiver(receiver), engine=ENGINE))
     for trouble in result.troubles:
@@ -42,7 +42,7 @@ def load(receiver: str) -> dict[str, Any]:
 
 def load_iotdb(receiver: str) -> dict[str, Any]:
     """Give the receiver's IoTDB what the catalog took; nothing where it has none."""
-    from tidemark.flows.load_iotdb import load_if_any
+    from tidemark.receiver.iotdb.load import load_if_any
 
     result = perform(lambda app: load_if_any(app, app.receiver(receiver)))
     if result is None:
@@ -54,7 +54,7 @@ def load_iotdb(receiver: str) -> dict[str, Any]:
 
 def merge(receiver: str) -> dict[str, Any]:
     """Merge what overlaps at the receiver."""
-    from tidemark.flows.merge_catalog import merge as run
+    from tidemark.receiver.merge.merge import merge as run
 
     result = perform(lambda app: run(app, app.receiver(receiver), engine=ENGINE))
     for subject, error, _ in result.failed:

@@ -15,8 +15,8 @@ log = logging.getLogger(__name__)
 
 TASK_MODULES = (
     "tidemark.flows.sync_link",
-    "tidemark.flows.load_landings",
-    "tidemark.flows.merge_catalog",
+    "tidemark.receiver.load.load",
+    "tidemark.receiver.merge.merge",
     "tidemark.stores.open_sftp",
     "tidemark.ledger.migrations",
     "tidemark.settings.load",

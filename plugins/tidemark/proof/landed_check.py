@@ -11,7 +11,7 @@ from tidemark.errors import CorruptionError, PermissionDeniedError
 from tidemark.formats.answered import altered, landing_sign, landings_of, read_manifest
 from tidemark.formats.layout import landed_path, landing_folder
 from tidemark.ledger.sql import Row
-from tidemark.proof.bytes_check import Recorded
+from tidemark.receiver.proved_files import Recorded
 
 LOST = "it was whole, is not loaded, and is not at the receiver any more: the later ones of the site wait for it"
 

@@ -172,7 +172,9 @@ def _clean(folder: str) -> str:
 
 
 MARK_FILE = "ledger_mark.json"  # at a receiver's root (docs/formats/ledger-mark.md)
-_DATA_FILE = re.compile(r"[0-9a-f]{8}-[0-9a-f]{12}-.+\.tsfile", re.DOTALL)  # site, digest, name: `load.place`, at nodes too
+_DATA_FILE = re.compile(
+    r"[0-9a-f]{8}-[0-9a-f]{12}-.+\.tsfile", re.DOTALL
+)  # site, digest, name: `receiver.load.place`, at nodes too
 
 
 def refuse_receiver_folder(path: str) -> None:

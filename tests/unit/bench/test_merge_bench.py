@@ -14,7 +14,7 @@ from bench import merge_data
 from bench.merge_peers import newest_wins
 from bench.merge_run import planned, units
 from bench.merge_seen import seen
-from tidemark.load.merge_task import run_merge_task
+from tidemark.receiver.merge.task import run_merge_task
 
 
 @pytest.fixture(scope="module")

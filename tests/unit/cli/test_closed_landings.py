@@ -16,8 +16,8 @@ from tests.landing_maker import SITE_A, Sender
 from tests.services.privileges import as_anybody
 from tests.services.processes import PartMissing
 from tests.small_files import sealed, source
-from tidemark.flows import load_landings
 from tidemark.formats.layout import MANIFEST, RECEIPT
+from tidemark.receiver.load import load as load_landings
 from tidemark.stores.agent.disk import Disk
 
 Harm = Callable[[Path, Path], Path]  # (loaded landing, waiting one) → what was closed

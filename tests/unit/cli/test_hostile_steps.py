@@ -15,9 +15,11 @@ import pytest
 from tests.commanded import Commanded
 from tests.landing_maker import SITE_A, Sender, write_manifest
 from tests.small_files import sealed, source
-from tidemark.flows import admitting, load_landings
 from tidemark.formats import landing as landing_papers
-from tidemark.load import check, manifests, schema
+from tidemark.receiver.load import check, schema
+from tidemark.receiver.load import examine as admitting
+from tidemark.receiver.load import landings as manifests
+from tidemark.receiver.load import load as load_landings
 
 SURPRISES = [
     OSError(errno.ENAMETOOLONG, "File name too long"),

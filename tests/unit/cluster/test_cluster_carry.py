@@ -18,9 +18,9 @@ from tidemark.cluster.migration.send import CarrierLostError
 from tidemark.cluster.migration.send_task import MoveTask, run_move
 from tidemark.engines.task import Outcome
 from tidemark.errors import RetryableError
-from tidemark.flows.far_tasks import reached_by
 from tidemark.flows.prove import status
 from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.receiver.remote_tasks import reached_by
 from tidemark.settings.model import SparkSettings
 from tidemark.stores.protocol import StoreAddress
 

@@ -14,12 +14,13 @@ from tests.small_files import deletion, sealed, source
 from tidemark.cluster.replicas import cache as cluster_feed
 from tidemark.cluster.replicas.cache import FOLDER, give_back, recall
 from tidemark.errors import RetryableError
-from tidemark.flows import admitting, merge_catalog
-from tidemark.flows.read_catalog import Query, ReadResult, read
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.progress import Tick
+from tidemark.receiver.load import examine as admitting
+from tidemark.receiver.merge import merge as merge_catalog
+from tidemark.receiver.read import Query, ReadResult, read
 
 DEVICES = [f"root.sg.d{number}" for number in range(6)]
 

@@ -14,10 +14,11 @@ from tidemark.cluster.replicas.forward import make_visible
 from tidemark.cluster.slots.balance import even_slots
 from tidemark.cluster.slots.hash_ring import Node, identifier_of
 from tidemark.errors import NoQuorumError, StaleEpochError
-from tidemark.flows import admitting, merge_catalog
-from tidemark.flows.merge_catalog import merge
 from tidemark.ledger.cluster import tables as cluster_rows
 from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.receiver.load import examine as admitting
+from tidemark.receiver.merge import merge as merge_catalog
+from tidemark.receiver.merge.merge import merge
 
 NODES = ("n1", "n2", "n3")
 

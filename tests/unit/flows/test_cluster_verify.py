@@ -9,9 +9,9 @@ import pytest
 from tests.centre import InlineEngine, d1, rows
 from tests.clustered import Clustered, everything_is_held
 from tests.small_files import deletion, source
-from tidemark.flows import admitting
 from tidemark.flows.verify import verify
 from tidemark.proof.differences import DAMAGED, MISSING, VerifyReport
+from tidemark.receiver.load import examine as admitting
 
 NODES = ("n1", "n2", "n3")
 

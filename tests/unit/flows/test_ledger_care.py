@@ -13,7 +13,7 @@ from tests.centre import InlineEngine
 from tests.rebuild_world import World
 from tests.small_files import sealed, source
 from tidemark.errors import LeaseHeldError, PermanentError, SchemaTooNewError
-from tidemark.flows import admitting, ledger_care, merge_catalog, rebuild_receiver
+from tidemark.flows import ledger_care, rebuild_receiver
 from tidemark.flows.housekeep import DAY, housekeep
 from tidemark.flows.rebuild_result import Lost
 from tidemark.ledger.backup import used_tables
@@ -21,6 +21,8 @@ from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import Leases
 from tidemark.ledger.migrations import known_migrations
 from tidemark.progress import Tick
+from tidemark.receiver.load import examine as admitting
+from tidemark.receiver.merge import merge as merge_catalog
 
 
 @pytest.fixture

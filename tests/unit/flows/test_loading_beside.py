@@ -13,13 +13,13 @@ from tidemark.app import App
 from tidemark.engines import spark as spark_engine
 from tidemark.errors import PermanentError, UnreachableError
 from tidemark.flows import sync_loading
-from tidemark.flows.load_landings import load
 from tidemark.flows.sync_link import Options, open_run, run_sync
 from tidemark.flows.sync_steps import STEPS, one_step
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import this_process
 from tidemark.ledger.migrations import migrate
 from tidemark.ledger.sender import runs as run_rows
+from tidemark.receiver.load.load import load
 from tidemark.settings.model import LedgerSettings, LinkSettings, ReceiverSettings, Settings, SiteSettings, SparkSettings
 from tidemark.stores.local import LocalStore
 from tidemark.stores.open import open_store

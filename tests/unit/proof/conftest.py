@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tidemark.app import App
-from tidemark.flows.load_landings import load
 from tidemark.flows.sync_link import Options, run_sync
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import this_process
 from tidemark.ledger.migrations import migrate
+from tidemark.receiver.load.load import load
 from tidemark.settings.model import LedgerSettings, LinkSettings, ReceiverSettings, Settings, SiteSettings
 
 REAL = Path(__file__).parents[2] / "data" / "iotdb" / "2.0.1-beta"

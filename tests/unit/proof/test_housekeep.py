@@ -7,11 +7,11 @@ import pytest
 from tests.unit.proof.conftest import Deployment
 from tidemark.errors import LeaseHeldError
 from tidemark.flows.housekeep import DAY, housekeep
-from tidemark.flows.merge_catalog import merge
 from tidemark.flows.prove import coverage, verify, why
-from tidemark.flows.read_catalog import Query, read
 from tidemark.formats.records import decode_settled
 from tidemark.ledger.leases import Identity, Leases
+from tidemark.receiver.merge.merge import merge
+from tidemark.receiver.read import Query, read
 
 
 def _read(d: Deployment) -> bytes:

@@ -12,10 +12,10 @@ import sqlalchemy as sa
 
 from tests.unit.proof.conftest import Deployment
 from tidemark.errors import UnreachableError
-from tidemark.flows.merge_catalog import merge
 from tidemark.flows.prove import coverage, verify
-from tidemark.flows.read_catalog import Query, read
 from tidemark.proof.points import LIVE, Compared, Origin, compare, newest_wins
+from tidemark.receiver.merge.merge import merge
+from tidemark.receiver.read import Query, read
 from tidemark.stores.protocol import Store, StoreAddress
 from tidemark.tsfiles.points.codes import DataType
 from tidemark.tsfiles.points.column import Column

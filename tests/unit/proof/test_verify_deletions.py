@@ -11,7 +11,7 @@ import pytest
 from tests.small_files import deletion, sealed, source
 from tests.unit.proof.conftest import Deployment
 from tidemark.flows.prove import verify
-from tidemark.flows.read_catalog import Query, read
+from tidemark.receiver.read import Query, read
 
 SERIES = "root.sg.d1.x"
 FIRST, OTHER = deletion(SERIES, 0, 1), deletion(SERIES, 4, 5)

@@ -10,7 +10,7 @@ import pytest
 from tests.centre import d1, inline_centre
 from tests.small_files import deletion, source
 from tidemark.errors import UsageError
-from tidemark.flows.merge_catalog import merge
+from tidemark.receiver.merge.merge import merge
 from tidemark.tsfiles.spark.dataset import find_files
 
 

@@ -1,0 +1,289 @@
+"""LOAD what the catalog took into the IoTDB that a receiver's settings name: once, in the right order, counted after.
+
+    what is not known → asked for · what left the catalog → planned (pure) → given, batch by batch → counted
+
+The catalog comes first and never waits for the server: a server that is down, full or refuses a file leaves it for the
+next load. Source: CONTRACT §2 `iotdb`; research/iotdb.md §2; docs/iotdb.md.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tidemark.app import App
+from tidemark.cluster.nodes.cluster import Cluster, opened
+from tidemark.cluster.replicas.cache import fetcher, recall
+from tidemark.errors import LeaseLostError, RetryableError, TidemarkError, UsageError
+from tidemark.ledger.leases import Lease, Leases
+from tidemark.ledger.receiver import (
+    catalog as catalog_rows,
+)
+from tidemark.ledger.receiver import (
+    iotdb as iotdb_rows,
+)
+from tidemark.ledger.receiver import (
+    landings as landing_rows,
+)
+from tidemark.ledger.receiver import (
+    refusals as refusal_rows,
+)
+from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
+from tidemark.ledger.receiver.iotdb import Target
+from tidemark.progress import Progress, Tick, silent
+from tidemark.receiver.iotdb.apply import Done, Giver
+from tidemark.receiver.iotdb.count import count_open
+from tidemark.receiver.iotdb.plan import Batch, Gone, Limits, Standing, plan, unfit
+from tidemark.receiver.iotdb.points import Mender
+from tidemark.receiver.iotdb.server import Answering, Connected
+from tidemark.receiver.iotdb.staging import Stage
+from tidemark.receiver.iotdb.thrift import Server
+from tidemark.receiver.load.examine import local_root
+from tidemark.receiver.load.result import IotdbResult, LoadResult, Trouble
+from tidemark.receiver.view import CatalogReader, SeenDevice, seen_devices
+from tidemark.settings.model import ReceiverSettings
+from tidemark.stores.protocol import Store
+
+Connect = Callable[[Server], Answering]
+
+
+def with_iotdb(app: App, receiver: ReceiverSettings, loaded: LoadResult, progress: Progress = silent) -> LoadResult:
+    """A load's result together with what its receiver's IoTDB was given; unchanged where the settings name none."""
+    if not receiver.iotdb:
+        return loaded
+    given = load_iotdb(app, receiver, progress)
+    return replace(loaded, iotdb=given, troubles=(*loaded.troubles, *given.troubles))
+
+
+def load_if_any(app: App, receiver: ReceiverSettings) -> IotdbResult | None:
+    """`load_iotdb` where the settings name a server, else None."""
+    return load_iotdb(app, receiver) if receiver.iotdb else None
+
+
+def load_iotdb(
+    app: App, receiver: ReceiverSettings, progress: Progress = silent, connect: Connect = Connected
+) -> IotdbResult:
+    """Give the server everything of the catalog that it has not got, and count.
+
+    What is wrong with the server or a file is a trouble of the result. Raises UsageError for a remote receiver or without
+    `iotdb`, LeaseHeldError while another process gives.
+    """
+    if not receiver.iotdb:
+        raise UsageError(f"receiver {receiver.name} has no iotdb in the settings", subject=receiver.name)
+    root = local_root(app, receiver)
+    server = server_of(receiver)
+    target = Target(receiver.name, server.name)
+    leases = Leases(app.ledger, app.identity)
+    with (
+        leases.hold(f"iotdb:{receiver.name}", f"iotdb-{uuid.uuid4().hex[:12]}") as lease,
+        app.receiver_store(receiver) as store,
+        opened(app, receiver) as cluster,
+    ):
+        if not _anything(app, target):
+            return IotdbResult(server.name)
+        done = Done()
+        troubles: list[Trouble] = []
+        points = 0
+        answering = None
+        try:
+            answering = connect(server)
+            work = _Work(app, receiver, target, root, store, lease, answering, done, progress, cluster)
+            points = work.run(troubles)
+        except LeaseLostError:
+            raise
+        except RetryableError as away:
+            troubles.append(Trouble("iotdb", "", server.name, away.message, away.kind))
+        except TidemarkError as refused:  # the login, the version, one refusal after another: no more can be given
+            troubles.append(Trouble("iotdb", "", server.name, refused.message, refused.kind))
+        finally:
+            if answering is not None:
+                answering.close()
+    return IotdbResult(server.name, **vars(done), counted=points, troubles=tuple(troubles))
+
+
+def server_of(receiver: ReceiverSettings) -> Server:
+    """Address and login of a receiver's IoTDB; the password is read from its file at the time of use.
+
+    Without a file it is `root`, that of a server whose password nobody changed. UsageError for a file that is not there.
+    """
+    password = "root"
+    if receiver.iotdb_password_file:
+        try:
+            password = Path(receiver.iotdb_password_file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as wrong:
+            raise UsageError(
+                f"the password of receiver {receiver.name}'s IoTDB cannot be read: {receiver.iotdb_password_file}: {wrong}",
+                hint="see iotdb_password_file in the settings",
+                subject=receiver.name,
+            ) from wrong
+    return Server.of(receiver.iotdb, password)
+
+
+@dataclass(frozen=True)
+class _Work:
+    app: App
+    receiver: ReceiverSettings
+    target: Target
+    root: Path
+    store: Store
+    lease: Lease
+    server: Answering
+    done: Done
+    progress: Progress
+    cluster: Cluster | None
+
+    def run(self, troubles: list[Trouble]) -> int:
+        """Everything in its order; the points that were counted. Troubles are told also when an error ends it."""
+        stage = Stage(self.store, self.root, self.target.server, self.server.version.moves)
+        try:
+            with CatalogReader(self.root, fetcher(self.cluster)) as reader:
+                self._give(stage, reader)
+                stage.clear()
+                return count_open(self.app, self.target, self.lease, self._mender(stage, reader), troubles)
+        finally:
+            troubles[:0] = self._held()
+
+    def _give(self, stage: Stage, reader: CatalogReader) -> None:
+        standings, gone = self._standings()
+        files = [one.file for one in standings] + [one.file for one in gone]
+        seen = self._seen(files)
+        recall(self.cluster, [one.file for one in standings if one.state != "given"])
+        recall(self.cluster, [one.file for one in gone], if_any=True)
+        recall(self.cluster, (layer.file for one in seen.values() for layer in one.layers))
+        mender = Mender(self.server, stage, self.root, reader, seen)
+        giver = Giver(self.app.ledger, self.target, self.lease, self.root, mender, self.app.clock, self.done, set())
+        limits = self._limits()
+        decided = plan(standings, gone, limits)
+        settled = {one.file.file_id: giver.settle(one) for one in decided.settle}
+        decided = plan([settled.get(one.file.file_id, one) for one in standings], gone, limits)
+        if decided.held:
+            giver.hold_all(decided.held, 6)
+        fences = self._fences()
+        occupied = [self._is_new(batch, fences) and giver.there_before(batch) for batch in decided.batches]
+        number, total = 0, sum(len(batch.files) for batch in decided.batches) + len(decided.points)
+        for batch, somebody in zip(decided.batches, occupied, strict=True):
+            unknown: Sequence[Standing] = batch.files if somebody else giver.give(batch)
+            for one in unknown:
+                if giver.settle(one).state == "new":
+                    giver.give(replace(batch, files=(one,)))
+            number += len(batch.files)
+            self.progress(Tick("iotdb", done=number, total=total))
+        for one in decided.points:
+            giver.points(one)
+            number += 1
+            self.progress(Tick("iotdb", done=number, total=total))
+        for left in decided.gone:
+            giver.take_away(left)
+
+    def _standings(self) -> tuple[list[Standing], list[Gone]]:
+        """The files that are not at the server for sure, those around them that are, and those that left the catalog."""
+        with self.app.ledger.read() as connection:
+            merged = iotdb_rows.open_merged(connection, self.target)
+            wanted = [*iotdb_rows.open_files(connection, self.target), *merged]
+            left = iotdb_rows.left_files(connection, self.target)
+            files = {f.file_id: f for f in catalog_rows.files_by_id(connection, [*wanted, *left])}
+            spans = [(f.partition_from, f.partition_to) for f in files.values()]
+            span = (min((s[0] for s in spans), default=0), max((s[1] for s in spans), default=0))
+            databases = {f.database for f in files.values()}
+            around = [i for i in iotdb_rows.neighbours(connection, self.target, databases, span) if i not in files]
+            files |= {f.file_id: f for f in catalog_rows.files_by_id(connection, around)}
+            devices = catalog_rows.devices_of_files(connection, files)
+            rows = iotdb_rows.file_rows(connection, self.target, files)
+        limits = self._limits()
+        gone = [Gone(files[i], devices.get(i, ())) for i in left if not unfit(files[i], limits)]
+        replaced = {(one.file.site_id, one.file.path) for one in gone}
+        standings = [
+            _standing(
+                files[i], devices.get(i, ()), rows[i].state if i in rows else "giving" if i in merged else "", gone, replaced
+            )
+            for i in (*wanted, *around)
+        ]
+        return standings, gone
+
+    def _limits(self) -> Limits:
+        with self.app.ledger.read() as connection:
+            units = {row.site_id: row.time_unit for row in landing_rows.sites(connection).values()}
+        version = self.server.version
+        return Limits(version.format, version.tables, self.server.unit, units)
+
+    def _seen(self, around: Sequence[CatalogFile]) -> dict[str, SeenDevice]:
+        """Devices as readers see them, by the name that files give them, where these files are: their databases, their
+        time partitions."""
+        first = min((file.partition_from for file in around), default=0)
+        last = max((file.partition_to for file in around), default=0)
+        with self.app.ledger.read() as connection:
+            files: list[CatalogFile] = []
+            for database in sorted({file.database for file in around}):
+                files += catalog_rows.visible_files(connection, self.receiver.name, database=database)
+            files = [file for file in files if file.partition_from <= last and file.partition_to >= first]
+            held = catalog_rows.devices_of_files(connection, [file.file_id for file in files])
+            names = {device.device for devices in held.values() for device in devices}
+            known = refusal_rows.owners_of(connection, self.receiver.name, names)
+        owners = {name: row.site_id for name, row in known.items()}
+        return {seen.layers[-1].name: seen for seen in seen_devices(files, held, owners, {})}
+
+    def _mender(self, stage: Stage, reader: CatalogReader) -> Callable[[Sequence[CatalogFile]], Mender]:
+        return lambda files: Mender(self.server, stage, self.root, reader, self._seen(files))
+
+    @staticmethod
+    def _is_new(batch: Batch, fences: set[tuple[str, int]]) -> bool:
+        """Whether any of it goes where nothing was given before, as far as this ledger knows."""
+        return not {(one.file.database, one.file.partition_from) for one in batch.files} <= fences
+
+    def _fences(self) -> set[tuple[str, int]]:
+        with self.app.ledger.read() as connection:
+            rows = iotdb_rows.partitions(connection, self.target, ("open", "equal", "differs"))
+        return {(row.database, row.partition) for row in rows}
+
+    def _held(self) -> list[Trouble]:
+        with self.app.ledger.read() as connection:
+            ids = [*iotdb_rows.open_files(connection, self.target), *iotdb_rows.open_merged(connection, self.target)]
+            rows = iotdb_rows.file_rows(connection, self.target, ids)
+            files = catalog_rows.files_by_id(connection, [i for i, row in rows.items() if row.state == "held"])
+        return [
+            Trouble(
+                "iotdb",
+                file.landing or "",
+                file.path or file.location,
+                rows[file.file_id].reason or "",
+                rows[file.file_id].kind,
+            )
+            for file in files
+        ]
+
+
+def _standing(
+    file: CatalogFile, devices: tuple[CatalogDevice, ...], row: str, gone: Sequence[Gone], replaced: set[tuple[str, str]]
+) -> Standing:
+    """`giving` and `held`: nobody knows what the server has of it; of a merged file it may have some of the sources."""
+    if row == "given":
+        return Standing(file, devices, "given")
+    changed = (file.site_id, file.path) in replaced or _covers(devices, gone)
+    return Standing(file, devices, "unknown" if row else "new", changed)
+
+
+def _covers(devices: Sequence[CatalogDevice], gone: Sequence[Gone]) -> bool:
+    """Whether it holds devices at times of a file that left: its points may be there already (compaction)."""
+    left: Mapping[str, list[CatalogDevice]] = _by_device(gone)
+    return any(d.start <= o.end and o.start <= d.end for d in devices for o in left.get(d.device, ()))
+
+
+def _by_device(gone: Sequence[Gone]) -> dict[str, list[CatalogDevice]]:
+    found: dict[str, list[CatalogDevice]] = {}
+    for one in gone:
+        for device in one.devices:
+            found.setdefault(device.device, []).append(device)
+    return found
+
+
+def _anything(app: App, target: Target) -> bool:
+    """Whether the server is to be asked or given anything at all."""
+    with app.ledger.read() as connection:
+        return bool(
+            iotdb_rows.open_files(connection, target)
+            or iotdb_rows.open_merged(connection, target)
+            or iotdb_rows.left_files(connection, target)
+            or iotdb_rows.partitions(connection, target, ("open", "differs"))
+        )

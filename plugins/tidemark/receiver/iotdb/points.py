@@ -1,0 +1,346 @@
+"""Points of a server beside those that readers see: what it lacks or has too much, and mending it.
+
+For what cannot be LOADed as it is: late files, changed ones, those that left the catalog, deletions, and any whose
+LOAD nobody knows the outcome of. Of each the server gets the difference, point by point, exactly (`Mender`).
+Compared bit for bit, so that a comparison without a difference is the digest of both sides at once (`difference`,
+mostly pure). It may die anywhere and is simply done again: what is there already is no difference any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidemark.errors import CorruptionError, NotFoundError, PartialError, PermanentError, UnsupportedError
+from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
+from tidemark.receiver.iotdb import server as iotdb_server
+from tidemark.receiver.iotdb.server import Answering, Span, load_into
+from tidemark.receiver.iotdb.session import RefusedError, Rows
+from tidemark.receiver.iotdb.staging import Stage
+from tidemark.receiver.view import CatalogReader, SeenDevice
+from tidemark.tsfiles.devices import split_nodes, table_segments, unquote
+from tidemark.tsfiles.points.codes import DataType
+from tidemark.tsfiles.points.column import Column, overlay
+from tidemark.tsfiles.reader import TsFile
+from tidemark.untrusted_files import UntrustedFile
+
+Series = Mapping[str, Column]
+TOO_WIDE = (719, 411)  # "not enough memory for Query": also of a span of very many time partitions; 0.12: too many series
+
+
+class TypeDiffersError(PermanentError):
+    """A series has another type at the server than in the file."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of one device. `missing`: points that the server lacks or has with another value; `extra`: measurement → times
+    that only the server has."""
+
+    missing: Series = field(default_factory=dict)
+    extra: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    alike: int = 0  # points that both have
+    other: int = 0  # of `missing`: those whose time has another value at the server
+
+    def __bool__(self) -> bool:
+        return bool(self.missing) or bool(self.extra)
+
+
+def difference(device: str, ours: Series, theirs: Series) -> Difference:
+    """What differs between the catalog's columns of a device and the server's. Raises TypeDiffersError."""
+    missing, extra, alike, values = {}, {}, 0, 0
+    for name in sorted({*ours, *theirs}):
+        mine, other = ours.get(name), theirs.get(name)
+        if mine is not None and other is not None and len(mine) and len(other) and mine.type is not other.type:
+            raise TypeDiffersError(
+                f"{device}.{name} is {other.type.name} at the server and {mine.type.name} in the file",
+                hint="give it one type: change the series at the server, then ./tidemark load",
+                subject=f"{device}.{name}",
+            )
+        lacks, much, same = _compared(mine, other)
+        alike += same
+        values += (len(other) if other is not None else 0) - len(much) - same
+        if lacks is not None and len(lacks):
+            missing[name] = lacks
+        if len(much):
+            extra[name] = much
+    return Difference(missing, extra, alike, values)
+
+
+def _compared(mine: Column | None, other: Column | None) -> tuple[Column | None, NDArray[np.int64], int]:
+    none = np.empty(0, np.int64)
+    if mine is None or not len(mine):
+        return None, none if other is None else other.times, 0
+    if other is None or not len(other):
+        return mine, none, 0
+    places = np.minimum(np.searchsorted(other.times, mine.times), len(other) - 1)
+    there = other.times[places] == mine.times
+    same = there & (_bits(mine) == _bits(other)[places])
+    return mine.where(~same), np.setdiff1d(other.times, mine.times, assume_unique=True), int(same.sum())
+
+
+def _bits(column: Column) -> NDArray[np.generic]:
+    """Values that are equal where their bits are: NaN is NaN, 0.0 is not -0.0."""
+    if column.type in (DataType.FLOAT, DataType.DOUBLE):
+        return column.values.view(np.int32 if column.type is DataType.FLOAT else np.int64)
+    return column.values
+
+
+def runs(extra: NDArray[np.int64], kept: Sequence[NDArray[np.int64]]) -> Iterator[Span]:
+    """Spans that cover all times of `extra` and none of `kept`; ascending times."""
+    if not len(extra):
+        return
+    others = np.unique(np.concatenate([*kept, np.empty(0, np.int64)]))
+    between = np.searchsorted(others, extra)
+    cuts = np.flatnonzero(np.diff(between)) + 1
+    for part in np.split(extra, cuts):
+        yield Span(int(part[0]), int(part[-1]))
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table at the server: its tag columns in order, its fields."""
+
+    database: str
+    name: str
+    tags: tuple[str, ...]
+    fields: tuple[str, ...]
+
+
+def table_of(server: Answering, database: str, name: str) -> Table | None:
+    """None where the server has no such table."""
+    try:
+        told = server.rows(iotdb_server.table_columns(database, name), table=True)
+    except RefusedError:
+        return None
+    names, kinds = told.column("ColumnName"), told.column("Category")
+    columns = list(zip(names.texts(), kinds.texts(), strict=True)) if names and kinds else []
+    tags = tuple(str(n) for n, kind in columns if kind in ("TAG", "ID"))
+    fields = tuple(str(n) for n, kind in columns if kind in ("FIELD", "MEASUREMENT"))
+    return Table(database, name, tags, fields)
+
+
+def server_points(
+    server: Answering, device: str, span: Span, table: Table | None = None, measurement: str = "*"
+) -> dict[str, Column]:
+    """The points of a device at the server within a span, by measurement. `table`: of a device of the table model;
+    `measurement`: only this one, of the tree model."""
+    if table is not None:
+        tags, fields, database = table.tags, table.fields, table.database
+        told = _within(server, lambda s: iotdb_server.table_points(device, tags, fields, database, s), span, table=True)
+        time, *cells = told.cells
+        times = time.values
+        names = list(table.fields)
+    else:
+        told = _within(server, lambda s: iotdb_server.points_of(device, s, measurement), span)
+        cells, times = list(told.cells), told.times
+        names = [_measurement(cell.name, device) for cell in cells]
+    found = {}
+    for name, cell in zip(names, cells, strict=True):
+        if name and len(cell.values):
+            found[name] = Column(cell.type, times[cell.present], cell.values).between(span.start, span.end + 1)
+    return {name: column for name, column in found.items() if len(column)}
+
+
+def _within(server: Answering, statement: Callable[[Span | None], str], span: Span, table: bool = False) -> Rows:
+    """A server reckons memory for every time partition of a span, and refuses one of many (a device with times far apart):
+    then all of the device is asked for, and the caller cuts it."""
+    try:
+        return server.rows(statement(span), table)
+    except RefusedError as refused:
+        if refused.code not in TOO_WIDE:
+            raise
+    return server.rows(statement(None), table)
+
+
+def _measurement(name: str, device: str) -> str:
+    """The measurement of a column `<device>.<measurement>`; '' for one of a deeper device (0.12: `*` is many nodes)."""
+    nodes = split_nodes(name)
+    return nodes[-1] if ".".join(nodes[:-1]) == device else ""
+
+
+def table_name(device: str) -> str:
+    """The table of a canonical device of the table model."""
+    return str(table_segments(device)[0])
+
+
+def database_name(device: str) -> str:
+    """The database of a canonical device of the table model."""
+    return unquote(split_nodes(device)[0])
+
+
+@dataclass
+class Mended:
+    """`alike`: points that were there already; `written`: points the server was given; `deleted`: spans taken away."""
+
+    alike: int = 0
+    written: int = 0
+    deleted: int = 0
+
+
+@dataclass
+class Mender:
+    """`seen`: devices as readers see them, by the name that files give them."""
+
+    server: Answering
+    stage: Stage
+    root: Path
+    reader: CatalogReader
+    seen: Mapping[str, SeenDevice]
+    tables: dict[tuple[str, str], Table | None] = field(default_factory=dict)
+
+    def compare(self, file: CatalogFile, devices: Sequence[CatalogDevice]) -> dict[str, Difference]:
+        """What differs within the extents of a file's devices; devices without a difference too."""
+        return {d.device: self.compare_device(file, d.device, Span(d.start, d.end)) for d in devices}
+
+    def mend(self, file: CatalogFile, devices: Sequence[CatalogDevice], leaves: bool = False) -> Mended:
+        """Make the server agree within the extents of a file's devices.
+
+        `leaves`: points of this very file that readers see no more are taken away; else nothing is ever deleted. Raises
+        TypeDiffersError, PartialError where the server still disagrees, UnsupportedError where we cannot read the points.
+        """
+        found = self.compare(file, devices)
+        done = Mended(alike=sum(one.alike for one in found.values()))
+        missing = {device: one.missing for device, one in found.items() if one.missing}
+        if missing:
+            self._write(file, missing)
+            done.written = sum(len(column) for series in missing.values() for column in series.values())
+        if leaves:
+            done.deleted = self._delete(file, devices, found)
+        if done.written or done.deleted:
+            for device, left in self.compare(file, devices).items():
+                if left.missing:
+                    some = sum(len(column) for column in left.missing.values())
+                    raise PartialError(f"{device}: {some} points did not arrive as they are", subject=file.path)
+        return done
+
+    def forget(self, file: CatalogFile, devices: Sequence[CatalogDevice]) -> int:
+        """Take away what this very file brought and readers do not see; the deletions that took."""
+        return self._delete(file, devices, self.compare(file, devices))
+
+    def compare_device(self, file: CatalogFile, device: str, span: Span) -> Difference:
+        """What differs of one device within a span; `file` holds it."""
+        table = self._table(file, device)
+        ours = self._ours(device, span)
+        if file.model == "table" and table is None:
+            return difference(device, ours, {})
+        theirs = server_points(self.server, device, span, table)
+        found = difference(device, ours, theirs)
+        if not found.other or table is not None:
+            return found
+        # 2.0.1-beta answers old values of aligned devices where files overlap and it is asked for all series at once
+        for measurement in found.missing.keys() & theirs.keys():
+            theirs |= server_points(self.server, device, span, measurement=measurement)
+        return difference(device, ours, theirs)
+
+    def _ours(self, device: str, span: Span) -> dict[str, Column]:
+        seen = self.seen.get(device)
+        if seen is None:
+            return {}
+        before = set(self.reader.unread.found)
+        sites = {layer.file.site_id for layer in seen.layers}
+        start, end = dict.fromkeys(sites, span.start), dict.fromkeys(sites, span.end + 1)
+        found = {}
+        for measurement, columns in self.reader.columns(seen, start, end):
+            if len({column.type for column in columns}) > 1:
+                raise UnsupportedError(f"{device}.{measurement}: its files disagree on its type", subject=device)
+            if columns:
+                found[measurement] = overlay(columns)
+        unread = {name: why for name, why in self.reader.unread.found.items() if name not in before}
+        for name, why in unread.items():
+            if name.startswith(f"{device}.") or name in {layer.file.location for layer in seen.layers}:
+                self.reader.unread.found.pop(name)
+                raise UnsupportedError(f"{name} cannot be compared: {why}", subject=name)
+        return found
+
+    def _write(self, file: CatalogFile, missing: Mapping[str, Mapping[str, Column]]) -> None:
+        if self.server.version.format < 4:
+            raise PermanentError(
+                "it comes late, and this server reads only TsFiles of version 3: its points cannot be given apart",
+                hint="LOAD its newer files again by hand after it, or use an IoTDB 2.x",
+                subject=file.path,
+            )
+        table = file.model == "table"
+        tags: dict[str, Sequence[str]] = {}
+        aligned = {}
+        for device in missing:
+            with self._opened(device) as holder:
+                aligned[device] = table or holder.aligned(device)
+                if table:
+                    name = table_name(device)
+                    tags[name] = max(tags.get(name, ()), holder.tag_columns[name], key=len)  # a table gains tags
+        self.stage.clear()
+        path = self.stage.write(missing, aligned, tags)
+        load_into(self.server, path, file.database, table)
+        self.tables.clear()  # it may have made one
+
+    def _opened(self, device: str) -> TsFile:
+        """The highest file that holds a device."""
+        layer = self.seen[device].layers[-1]
+        return TsFile(UntrustedFile(str(self.root), layer.file.location), layer.file.database)
+
+    def _delete(self, file: CatalogFile, devices: Sequence[CatalogDevice], found: Mapping[str, Difference]) -> int:
+        """Take away what the server has too much and `file` brought; the file's bytes say what it brought."""
+        much = {device: one.extra for device, one in found.items() if one.extra}
+        if not much:
+            return 0
+        try:
+            brought = TsFile(UntrustedFile(str(self.root), file.location), file.database)
+        except (NotFoundError, FileNotFoundError, CorruptionError):
+            return 0  # counted all the same: `differs` says what is too much
+        spans = {d.device: Span(d.start, d.end) for d in devices}
+        count = 0
+        with brought:
+            for device, extra in much.items():
+                held = set(brought.measurements(device)) if device in brought.devices() else set()
+                own = {m: times for m in sorted(held & extra.keys()) if len(times := _own(brought, device, m, extra[m]))}
+                count += self._delete_points(file, device, own, spans[device])
+        return count
+
+    def _delete_points(self, file: CatalogFile, device: str, own: Mapping[str, NDArray[np.int64]], span: Span) -> int:
+        if file.model == "table":
+            there = server_points(self.server, device, span, self._table(file, device)) if own else {}
+            return self._delete_rows(file, device, own, there)
+        count = 0
+        for measurement, times in own.items():
+            there = server_points(self.server, device, span, measurement=measurement)  # as in `compare_device`: one by one
+            held = there[measurement].times if measurement in there else times[:0]
+            kept = np.setdiff1d(held, times, assume_unique=True)
+            for part in runs(times, [kept]):
+                self.server.run(iotdb_server.deletion(device, measurement, part))
+                count += 1
+        return count
+
+    def _delete_rows(
+        self, file: CatalogFile, device: str, own: Mapping[str, NDArray[np.int64]], there: Mapping[str, Column]
+    ) -> int:
+        """Tables delete whole rows: those of which every field leaves."""
+        kept = [np.setdiff1d(c.times, own.get(m, np.empty(0, np.int64)), assume_unique=True) for m, c in there.items()]
+        table = self._table(file, device)
+        if not own or table is None:
+            return 0
+        times = np.setdiff1d(np.unique(np.concatenate(list(own.values()))), np.concatenate(kept))
+        count = 0
+        for part in runs(times, kept):
+            self.server.run(iotdb_server.table_deletion(device, table.tags, table.database, part), table=True)
+            count += 1
+        return count
+
+    def _table(self, file: CatalogFile, device: str) -> Table | None:
+        """None: the server has no such table, or has not all the tags that name the device, so nothing of it."""
+        if file.model != "table":
+            return None
+        key = (file.database, table_name(device))
+        if self.tables.get(key) is None:
+            self.tables[key] = table_of(self.server, *key)
+        table = self.tables[key]
+        return table if table and len(table_segments(device)) <= len(table.tags) + 1 else None
+
+
+def _own(file: TsFile, device: str, measurement: str, extra: NDArray[np.int64]) -> NDArray[np.int64]:
+    times = file.column(device, measurement).times
+    return np.intersect1d(times, extra, assume_unique=False)

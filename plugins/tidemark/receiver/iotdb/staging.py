@@ -1,0 +1,118 @@
+"""Files on their way into an IoTDB: looked at once more, given a name that the server may read, taken away afterwards.
+
+A damaged head is answered with an error while its points are inserted, damaged pages are not noticed at all
+(research/iotdb-real.md §5): so a file is handed over only while it is, byte for byte, what the load checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from tidemark.errors import CorruptionError, NotFoundError, RetryableError, SourceVanishedError
+from tidemark.ledger.receiver.catalog import CatalogFile
+from tidemark.receiver.load.check import mods_form, sha256_of
+from tidemark.stores.protocol import Store
+from tidemark.tsfiles.devices import is_table, table_segments
+from tidemark.tsfiles.points.column import Column
+from tidemark.tsfiles.write.writer import TsFileWriter, device_order, tree_segments
+from tidemark.untrusted_files import MOST_MODS, UntrustedFile
+
+_BLOCK = 4 << 20
+FOLDER = "staging/iotdb"
+
+
+def sound(root: Path, file: CatalogFile) -> None:
+    """Raises CorruptionError where the bytes are not those of the catalog, SourceVanishedError where they are gone."""
+    wanted = [(file.location, file.sha256, file.size)]
+    wanted += [(file.mods_location, file.mods_sha256, MOST_MODS)] if file.mods_location else []
+    for location, digest, most in wanted:
+        try:
+            found = sha256_of(UntrustedFile(str(root), location), most)
+        except FileNotFoundError:
+            hint = "./tidemark verify --repair"
+            raise SourceVanishedError(f"{location} is gone from the receiver", hint=hint, subject=file.path) from None
+        except OSError as broken:
+            raise RetryableError(f"cannot read {location}: {broken}", subject=file.path) from broken
+        if found != digest:
+            raise CorruptionError(
+                f"{location} has SHA-256 {found[:16]}…, the ledger says {digest[:16]}…: it is not handed over",
+                hint="./tidemark verify --repair",
+                subject=file.path,
+            )
+
+
+class Stage:
+    """The folder of one load below the receiver's root that the server reads from."""
+
+    def __init__(self, store: Store, root: Path, server: str, copies: bool, clock: Callable[[], float] = time.time) -> None:
+        """`copies`: the server takes away what it is given, so it never gets a link to a file of the catalog."""
+        self._store = store
+        self._root = root
+        self._copies = copies
+        self._clock = clock
+        self._version = 0
+        self._placed: dict[int, str] = {}
+        self.folder = f"{FOLDER}/{hashlib.sha256(server.encode()).hexdigest()[:12]}"
+
+    def clear(self) -> None:
+        """Nothing is on its way; also what a load that died left."""
+        self._store.remove_tree(self.folder)
+
+    def place(self, files: Sequence[CatalogFile]) -> str:
+        """A folder with these files under their own names, deletions beside; as the server names it.
+
+        A TsFile is a second name of the catalog's own: nobody writes into one. Deletions are a copy: a server appends.
+        """
+        names = {file.file_id: f"{self.folder}/{number}/{self._name(file)}" for number, file in enumerate(files)}
+        self._placed = names
+        links = [(file.location, names[file.file_id]) for file in files]
+        if self._store.properties.hard_links and not self._copies:
+            gone = self._store.link(links)
+            if gone:
+                raise SourceVanishedError(f"{gone[0]} is gone from the receiver", hint="./tidemark verify", subject=gone[0])
+        else:
+            for file in files:
+                self._copy(file.location, names[file.file_id], file.size)
+        for file in files:
+            if file.mods_location:
+                end = mods_form(file.mods_location)
+                self._store.publish(f"{names[file.file_id]}.{end}", self._store.read(file.mods_location))
+        return str(self._root / self.folder)
+
+    def left(self, files: Sequence[CatalogFile]) -> list[CatalogFile]:
+        """Of what was placed last: what a server that takes files away did not take."""
+        there = self._store.stat_many([self._placed[file.file_id] for file in files])
+        return [file for file, entry in zip(files, there, strict=True) if entry is not None]
+
+    def write(
+        self, devices: Mapping[str, Mapping[str, Column]], aligned: Mapping[str, bool], tags: Mapping[str, Sequence[str]]
+    ) -> str:
+        """A new TsFile of these points; its path as the server names it. `tags`: table → names of its tag columns."""
+        self._store.make_folders([f"{self.folder}/points"])
+        path = self._root / self.folder / "points" / "1-1-0-0.tsfile"
+        segments = {d: table_segments(d) if is_table([d]) else tree_segments(d) for d in devices}
+        tables = {str(segments[d][0]) for d in devices if is_table([d])}
+        with TsFileWriter(path, {table: tags[table] for table in sorted(tables)}) as writer:
+            for device in sorted(devices, key=lambda d: device_order(segments[d])):
+                writer.write(segments[device], devices[device], aligned.get(device, False))
+        return str(path)
+
+    def _copy(self, source: str, target: str, size: int) -> None:
+        self._store.remove([target])
+        try:
+            self._store.write_part(target, 0, self._store.chunks(source, 0, size, _BLOCK))
+        except NotFoundError as gone:
+            raise SourceVanishedError(
+                f"{source} is gone from the receiver", hint="./tidemark verify", subject=source
+            ) from gone
+
+    def _name(self, file: CatalogFile) -> str:
+        """As its site called it; a merged file as the catalog does. A server that takes files away keeps their names, passes
+        over a name that it has without a word, and lets the higher version win: there names rise from LOAD to LOAD."""
+        if not self._copies:
+            return (file.path or file.location).rpartition("/")[2]
+        self._version = max(self._version + 1, int(self._clock() * 1000))
+        return f"{self._version}-{self._version}-0-0.tsfile"

@@ -1,0 +1,271 @@
+"""What a load, a release and a replay have in common: bytes that are ours, files checked, decisions.
+
+A release is of a file in quarantine, a replay of a refused one. Whose are the bytes of a landing? Those that a run
+of this ledger carried here are ours; all others are copied first (`take_in`). Who may write to a landing may keep a
+hard link or an open file of what is in it, and write to that when the landing is long loaded; neither mode nor owner
+stops an open file. So only inodes that were never anybody else's are checked, placed and read. A landing that
+somebody else carried is copied to `taken/<site id>/<landing>/`, where no edge writes, and all that follows works on
+the copy. Source: docs/decisions/0021.
+
+`examine_all` checks every file in the engine's processes. `ask_survivors` asks what became of vanished files'
+points. `decide` says what becomes of the checked files, by what the ledger knows now. A file that crashes its child
+or uses up its limit is held; only `quarantine release` opens it again.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tidemark.app import App
+from tidemark.cluster.nodes.cluster import Cluster
+from tidemark.cluster.replicas.cache import places_of, recall
+from tidemark.engines.choose import Engine, PoolEngine, choose_engine
+from tidemark.engines.task import Limits
+from tidemark.errors import CorruptionError, NotFoundError, TaskLimitError, TidemarkError, UsageError
+from tidemark.formats.landing import LandedFile
+from tidemark.formats.layout import TAKEN, landed_path, landing_folder, taken_folder
+from tidemark.ledger.receiver import landings as landing_rows
+from tidemark.ledger.receiver.catalog import CatalogFile
+from tidemark.ledger.receiver.landings import DropRow
+from tidemark.ledger.sender import holds as hold_rows
+from tidemark.progress import Progress, Tick
+from tidemark.receiver.load.admit import Admission, Load, Origin, admit
+from tidemark.receiver.load.check import Examined, ExamineTask, landed_file, parts
+from tidemark.receiver.load.landings import Paper
+from tidemark.receiver.load.record import known_before
+from tidemark.receiver.load.removal.rules import Survival
+from tidemark.receiver.load.removal.survival import Found, Question, questions
+from tidemark.receiver.load.removal.surviving_points import Evidence
+from tidemark.receiver.proved_files import Recorded, check_files
+from tidemark.settings.model import ReceiverSettings
+from tidemark.stores.local import copy_files
+from tidemark.stores.os_errors import Where, translated
+from tidemark.stores.protocol import Store
+from tidemark.tsfiles.names import parse_source_path
+
+_TOO_MUCH = ". Nothing says that it is damaged: ./tidemark quarantine release checks it again, on a machine with less to do"
+
+
+@dataclass(frozen=True)
+class CheckedFile:
+    """A file, where it comes from, and what the check found in it."""
+
+    origin: Origin
+    file: LandedFile
+    examined: Examined
+
+
+def local_root(app: App, receiver: ReceiverSettings) -> Path:
+    root = app.receiver_root(receiver)
+    if root is None:
+        raise UsageError(
+            f"receiver {receiver.name} is remote ({receiver.store}): only a Tidemark on that machine loads it",
+            hint="run ./tidemark load there; a sync ends with the landing",
+            subject=receiver.name,
+        )
+    return root
+
+
+def site_of(app: App, site: str) -> str | None:
+    """The UUID of a site given by name (settings, then the ledger) or by UUID; None for no site.
+
+    UsageError for a name that several sites have: manifests tell a site's name, and nobody keeps one from telling another's.
+    """
+    if not site:
+        return None
+    if site in app.settings.sites:
+        return app.settings.sites[site].id
+    with app.ledger.read() as connection:
+        known = landing_rows.sites(connection)
+    if site in known:
+        return site
+    found = sorted(row.site_id for row in known.values() if row.name == site)
+    if len(found) > 1:
+        raise UsageError(
+            f"{len(found)} sites say that their name is {site}: {', '.join(found)}", hint="name it by its UUID", subject=site
+        )
+    if found:
+        return found[0]
+    names = ", ".join(sorted({*app.settings.sites, *(r.name for r in known.values())})) or "none"
+    raise NotFoundError(f"no site named {site!r}; known are: {names}", subject=site)
+
+
+def examine_all(
+    app: App, files: Sequence[tuple[Origin, LandedFile]], root: Path, engine: str, progress: Progress
+) -> list[CheckedFile]:
+    """Check every file in the engine's processes; in the given order. Raises what is no verdict on a file (disk, engine)."""
+    tasks = [_task(root, origin.folder, file, origin.data) for origin, file in files]
+    results: dict[int, Examined] = {}
+    for outcome in _engine(app, engine).run("load_check", tasks) if tasks else ():
+        file = files[outcome.index][1]
+        if outcome.error is None:
+            results[outcome.index] = outcome.value
+        elif isinstance(outcome.error, CorruptionError | TaskLimitError):  # it crashed its child: nobody opens it again
+            error = outcome.error
+            trouble = error.message + (_TOO_MUCH if isinstance(error, TaskLimitError) else "")
+            results[outcome.index] = Examined(file.path, file.generation, trouble=trouble, kind=error.kind)
+        elif type(outcome.error) is TidemarkError:  # a surprise: the reading of this file met it, so it is the file's
+            trouble = f"cannot be read: {outcome.error.message.splitlines()[0]}"
+            results[outcome.index] = Examined(file.path, file.generation, trouble=trouble, kind=CorruptionError.kind)
+        else:
+            raise outcome.error
+        progress(Tick("check", done=len(results), total=len(tasks)))
+    return [CheckedFile(origin, file, results[index]) for index, (origin, file) in enumerate(files)]
+
+
+def find_survivors(app: App, root: Path, asked: Sequence[Question]) -> dict[str, Found]:
+    """Path → what became of a vanished file's points, read in child processes of this machine. What cannot be read, or
+    is not what was loaded, is said, and raises nothing: that file stays as it is."""
+    due = {one.gone.path: task for one in asked if (task := one.task(str(root))) is not None}
+    found = {one.gone.path: Found(Survival.GONE) for one in asked if one.gone.path not in due}
+    questions_due = [one for one in asked if one.gone.path in due]
+    evidence: dict[str, Evidence] = {}
+    ended = 0
+    engine = PoolEngine(limits=survival_limits(questions_due))
+    for outcome in engine.run("surviving_points", list(due.values())) if due else ():
+        path = questions_due[outcome.index].gone.path
+        if outcome.error is None:
+            evidence[path] = outcome.value
+            continue
+        found[path] = Found(None, trouble=outcome.error.message.splitlines()[0])
+        ended += isinstance(outcome.error, TaskLimitError)
+        if ended >= _MOST_ENDED:
+            break  # which ends the children
+    told = [(one, evidence[one.gone.path]) for one in questions_due if one.gone.path in evidence]
+    changed = _changed(root, [file for one, answer in told for file in one.rests_on(answer)])
+    for one, answer in told:
+        wrong = [changed[file.location] for file in one.rests_on(answer) if file.location in changed]
+        found[one.gone.path] = Found(None, trouble=wrong[0]) if wrong else one.answered(answer)
+    return {path: Found(None, trouble=_NOT_LOOKED) for path in due} | found
+
+
+def survival_limits(asked: Iterable[Question]) -> Limits:
+    """What comparing a file may take: in proportion to the bytes that were sent, for those need not be what they seem."""
+    most = max((one.bytes for one in asked), default=0)
+    seconds = 10 + most // _BYTES_A_SECOND
+    return Limits(cpu_seconds=seconds, wall_seconds=3 * seconds, memory_bytes=_COMPARED_IN + 4 * most)
+
+
+def _changed(root: Path, files: Iterable[CatalogFile]) -> dict[str, str]:
+    """Location of those of these files that are not what was loaded, nor their deletions: what is wrong. Each is digested,
+    for whatever leaves the catalog for what they say is not read again."""
+    wanted = {file.location: file for file in files if file.file_id}  # others were digested by this load
+    places = {at: (sha256, file) for file in wanted.values() for at, sha256 in places_of(file)}
+    recorded = [Recorded(at, file.size if at == file.location else 0, sha256) for at, (sha256, file) in places.items()]
+    return {places[at][1].location: why for at, why in check_files(root, recorded, {}).wrong.items()}
+
+
+_BYTES_A_SECOND = 4 << 20
+_COMPARED_IN = 640 << 20  # of address space, of which libraries reserve near the half
+_MOST_ENDED = 3  # comparisons of a landing that a limit ends: then the rest waits too, and the next site is not kept waiting
+_NOT_LOOKED = f"nobody looked: {_MOST_ENDED} others of its site took all that a comparison may take"
+
+
+def ask_survivors(
+    app: App, root: Path, cluster: Cluster | None, origin: Origin, told: Iterable[DropRow], loads: Sequence[Load]
+) -> dict[str, Found]:
+    """What became of all vanished files that are judged with these drops and loads, before they are recorded. Files that
+    only nodes have are fetched, where they can be."""
+    with app.ledger.read() as connection:
+        asked = questions(connection, origin, told, loads)
+    recall(cluster, [file for one in asked for file in (one.gone, *one.made) if file.file_id], if_any=True)
+    return find_survivors(app, root, asked)
+
+
+def examine_soon(app: App, root: Path, folder: str, files: Iterable[LandedFile], data: Sequence[str]) -> None:
+    """These files of a landing in `folder` will be checked: that is done while whoever asks for it has other things to do.
+    `data`: their site's data folders. Where Spark is to check them it is not even looked for: a run whose files are sent
+    ends on a machine without Java, too."""
+    spark = app.settings.spark
+    if spark.engine != "spark" and spark.min_points > 0:
+        PoolEngine().begin("load_check", [_task(root, folder, file, data) for file in files])
+
+
+def _task(root: Path, folder: str, file: LandedFile, data: Sequence[str]) -> ExamineTask:
+    name = parse_source_path(file.path, data)
+    return ExamineTask(str(root), file, name.database if name else "", folder)
+
+
+def decide(app: App, origin: Origin, checked: Sequence[CheckedFile], at: float) -> Admission:
+    """What becomes of the checked files of one origin, by what the ledger knows now."""
+    devices = {d.device for c in checked if c.examined.facts for d in c.examined.facts.devices}
+    with app.ledger.read() as connection:
+        known = known_before(connection, origin, [c.file for c in checked], devices)
+    return admit(origin, [(c.file, c.examined) for c in checked], known, at)
+
+
+def _engine(app: App, engine: str) -> Engine:
+    """Where nobody asks for Spark, the pool whatever the size: a check reads a file once, and on this machine's cores
+    Spark does that no faster and starts for ten seconds more."""
+    return choose_engine(app.settings.spark, engine, 0)
+
+
+def is_ours(app: App, origin: Origin, paper: Paper, root: Path) -> bool:
+    """Whether a run of this ledger wrote the landing here, and nobody else may write to its folder."""
+    with app.ledger.read() as connection:
+        if not hold_rows.carried(connection, origin.receiver, origin.site_id, origin.landing, paper.sha256):
+            return False
+    site, _, _ = origin.folder.rpartition("/")
+    return all(_ours_alone(root / folder) for folder in ("landing", site, origin.folder))
+
+
+def _ours_alone(folder: Path) -> bool:
+    info = folder.lstat()
+    return stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def take_in(store: Store, root: Path, origin: Origin, files: Iterable[LandedFile], logs: Iterable[str] = ()) -> Origin:
+    """Copy these files with their companions, and pieces of schema `logs`, from where they lie to a folder of our own.
+
+    Returns the origin of the copies. What is no regular file is not copied. Raises DiskFullError, PermissionDeniedError.
+    """
+    folder = _folder(origin)
+    store.remove_tree(folder)
+    paths = [landed_path(path) for path in (*(part.path for file in files for part in parts(file)), *logs)]
+    try:
+        with translated(Where("", str(root)), folder):
+            copy_files(root, ((f"{origin.folder}/{path}", f"{folder}/{path}") for path in paths))
+    except BaseException:
+        # CRASH WINDOW: half of it copied: the next load removes the folder before anything else.
+        store.remove_tree(folder)
+        raise
+    return replace(origin, folder=folder)
+
+
+def leave(store: Store, origin: Origin) -> None:
+    """Remove the copies that nobody placed, where there are any."""
+    if origin.folder == _folder(origin):
+        store.remove_tree(origin.folder)
+
+
+def sweep_taken(store: Store) -> None:
+    """Remove what a load that died had copied."""
+    store.remove_tree(TAKEN)
+
+
+def called_as_landed(root: Path, checked: Sequence[CheckedFile]) -> list[CheckedFile]:
+    """The same; what was no regular file where it landed is called that, where its copy is only missing."""
+    return [
+        _as_landed(root, one) if one.examined.trouble and one.origin.folder == _folder(one.origin) else one
+        for one in checked
+    ]
+
+
+def _as_landed(root: Path, one: CheckedFile) -> CheckedFile:
+    folder = landing_folder(one.origin.site_id, one.origin.landing)
+    try:
+        for part in parts(one.file):
+            with suppress(FileNotFoundError):
+                landed_file(root, folder, part).opened().close()
+    except CorruptionError as odd:
+        return replace(one, examined=replace(one.examined, trouble=odd.message))
+    return one
+
+
+def _folder(origin: Origin) -> str:
+    return taken_folder(origin.site_id, origin.landing)

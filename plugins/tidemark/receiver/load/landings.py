@@ -1,0 +1,503 @@
+"""Landings at a receiver: found, read, put in sequence, answered, cleaned.
+
+A folder is a landing once `manifest.json` is in it. Before that it is still arriving and is not touched. Manifests
+come from elsewhere: nothing in one is believed before it is checked, and one that cannot be accepted is named with
+the reason (`check_sound`, `unlike`). Source: DESIGN §5, docs/formats/manifest.md.
+
+`judge` says in which order a site's landings load, and which may not; pure. A manifest carries its place in the
+site's sequence and the id of the landing before it (DESIGN §3 "Each end has its own ledger"). Landings load in
+sequence without a gap, whatever order they arrived in: sent, or carried on a disk.
+
+`keep_manifest` and `keep_receipt` keep what a receiver answered where no edge writes (`formats.answered`): by each
+load for its landings, and at the first load of an older receiver for all that its ledger knows (`catch_up_answers`).
+It raises PermanentError for a ledger that is older than the receiver.
+
+`clean_landing` and `sweep_waiting` remove what nobody needs any more: a landing's bytes once it is answered, refused
+and held bytes once they are settled. Only after the record says so. A removal that a crash cut short is made by the
+next load. Manifest and receipt stay, and files that the manifest does not name stay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+
+from sqlalchemy.engine import Connection
+
+from tidemark.app import App
+from tidemark.errors import CorruptionError, PermanentError, PermissionDeniedError
+from tidemark.formats.answered import (
+    BEGUN,
+    answered_landings,
+    encode_begun,
+    folder_names,
+    has_begun,
+    kept_manifest,
+    kept_receipt,
+    landing_sign,
+    read_landed,
+    readable_name,
+)
+from tidemark.formats.landing import (
+    LandedFile,
+    Manifest,
+    Receipt,
+    check_place,
+    decode_entry,
+    decode_manifest,
+    decode_receipt,
+    encode,
+    named_paths,
+)
+from tidemark.formats.layout import MANIFEST, RECEIPT, data_location, folder_name, landed_path, landing_folder
+from tidemark.ledger.database import Ledger
+from tidemark.ledger.leases import Lease, check_in
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver import landings as landing_rows
+from tidemark.ledger.receiver import refusals as refusal_rows
+from tidemark.ledger.receiver.landings import LandingRow, SiteRow
+from tidemark.receiver.load.check import parts
+from tidemark.settings.model import ReceiverSettings
+from tidemark.stores.agent.disk import RAISED
+from tidemark.stores.listing import folders_of, glance
+from tidemark.stores.protocol import Store
+from tidemark.tsfiles.names import RESOURCE, parse_source_path
+from tidemark.tsfiles.sealed import was_mods_of
+from tidemark.untrusted_files import MOST_PAPER, UntrustedFile
+
+_MOST_BYTES = 1 << 60
+_LONGEST_NAME = 200  # bytes of a landing's name: its papers are kept under it with something behind
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A landing folder with its manifest. `answered`: a receipt.json is there, whoever wrote it; `bulky`: other files are
+    there still."""
+
+    site_id: str
+    landing: str
+    answered: bool
+    bulky: bool
+
+    @property
+    def path(self) -> str:
+        """Relative to the receiver's root."""
+        return landing_folder(self.site_id, self.landing)
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A manifest as it lies there: its bytes' digest, and either the manifest or what is wrong with it."""
+
+    folder: Folder
+    sha256: str
+    manifest: Manifest | None
+    trouble: str = ""
+
+
+def landing_folders(
+    root: Path, site_id: str | None = None, finished: Mapping[tuple[str, str], int] = MappingProxyType({})
+) -> Iterator[Folder]:
+    """The landings below a receiver's root, of one site or of all, by name; symlinks and arriving folders passed over. One
+    that nobody may look into is there, and its manifest cannot be read; a site's folder of that kind is `odd_landings`'.
+
+    `finished`: (site, landing) → its sign. While that is the same nobody has touched it, and the folder is passed over
+    without being opened: answered landings stay for ever, as papers.
+    """
+    for site in folder_names(root / "landing")[0]:
+        if site_id is not None and site != site_id:
+            continue
+        for landing in _names(root, site)[0]:
+            sign = finished.get((site, landing), 0)
+            if sign and sign == landing_sign(root, site, landing):
+                continue
+            names = _held(root / "landing" / site / landing)
+            if names is None:
+                yield Folder(site, landing, answered=False, bulky=False)
+            elif MANIFEST in names:
+                yield Folder(site, landing, RECEIPT in names, bool(names - {MANIFEST, RECEIPT}))
+
+
+def odd_landings(root: Path, site_id: str | None = None) -> list[tuple[str, str]]:
+    """Folders below `landing/` that no landing can be told of, relative to the root and readably, and why: those whose name
+    is not UTF-8, those of sites that cannot be listed."""
+    sites, odd = folder_names(root / "landing")
+    found = [(f"landing/{name}", _NOT_TEXT) for name in odd if site_id is None]
+    for site in sites if site_id is None else [site_id]:
+        _, odd, closed = _names(root, site)
+        found += [(f"landing/{site}/{name}", _NOT_TEXT) for name in odd]
+        found += [(f"landing/{site}", closed)] if closed else []
+    return found
+
+
+_NOT_TEXT = "its name is not UTF-8: it is passed over; rename or remove it"
+
+
+def _names(root: Path, site: str) -> tuple[list[str], list[str], str]:
+    """Of a site's folder: landings, names that are not UTF-8, and why it cannot be listed."""
+    try:
+        return *folder_names(root / "landing" / site), ""
+    except PermanentError as closed:
+        return [], [], closed.message
+
+
+def read_paper(root: Path, folder: Folder, path: str = "") -> Paper:
+    """Read and check one manifest, or the one that is kept at `path` below the root; what is wrong stands in the answer,
+    since other landings go on."""
+    sha256 = ""
+    try:
+        data = UntrustedFile(str(root), path or f"{folder.path}/{MANIFEST}").read(MOST_PAPER)
+        sha256 = hashlib.sha256(data).hexdigest()
+        return Paper(folder, sha256, check_sound(decode_manifest(data), folder))
+    except FileNotFoundError:
+        return Paper(folder, sha256, None, "manifest.json went away while it was read")
+    except (CorruptionError, PermissionDeniedError) as broken:
+        return Paper(folder, sha256, None, broken.message)
+
+
+def check_sound(manifest: Manifest, folder: Folder) -> Manifest:
+    """The manifest itself when it fits its folder and its own rules; CorruptionError names the first that it breaks."""
+    if manifest.site_id != folder.site_id or manifest.landing != folder.landing:
+        raise CorruptionError(
+            f"the manifest is that of landing {manifest.landing} of site {manifest.site_id}, it lies in the folder of "
+            f"landing {folder.landing} of site {folder.site_id}"
+        )
+    if len(manifest.landing.encode()) > _LONGEST_NAME:
+        raise CorruptionError(f"landing {manifest.landing[:40]}…: its name is longer than {_LONGEST_NAME} bytes")
+    if manifest.sequence < 1:
+        raise CorruptionError(f"sequence {manifest.sequence}: landings count from 1")
+    if manifest.time_unit not in ("ms", "us", "ns"):
+        raise CorruptionError(f"time unit {manifest.time_unit!r}: it is one of ms, us, ns")
+    if manifest.deletes not in ("keep", "apply"):
+        raise CorruptionError(f"deletes {manifest.deletes!r}: it is keep or apply")
+    if manifest.partition_interval_ms < 1:
+        raise CorruptionError(f"partition interval {manifest.partition_interval_ms} ms: it is at least 1")
+    _check_numbers(manifest)
+    for path in named_paths(manifest):
+        check_place(path)
+    twice = [path for path, times in Counter(f.path for f in manifest.files).items() if times > 1]
+    if twice:
+        raise CorruptionError(f"{twice[0]} stands in the manifest twice")
+    for file in manifest.files:
+        _check_file(manifest, file.path)
+        if file.generation < 1:
+            raise CorruptionError(f"{file.path}: generation {file.generation}: they count from 1")
+        if file.tsfile is None and file.mods is None:
+            raise CorruptionError(f"{file.path}: neither a TsFile nor mods travelled")
+        if file.tsfile is not None and (file.tsfile.path != file.path or file.tsfile.sha256 != file.sha256):
+            raise CorruptionError(f"{file.path}: the TsFile's path or digest is told in two ways")
+        for part in (file.resource, file.mods):
+            renamed = part is file.mods and part is not None and was_mods_of(part.path, file.path)
+            if part is not None and not renamed and not part.path.startswith(file.path + "."):
+                raise CorruptionError(f"{file.path}: {part.path} is no companion of it")
+    return manifest
+
+
+def unlike(paper: Paper, sites: Mapping[str, SiteRow]) -> str:
+    """What keeps a site's landing out, by what is known of this site and of `sites`, by id; '' where nothing does.
+
+    A site's time unit may not change: its times would be read wrongly. The names of its data files begin with the first
+    characters of its id: another site of the same ones would write over them.
+    """
+    manifest, site = paper.manifest, sites.get(paper.folder.site_id)
+    if manifest is not None and site is not None and site.time_unit != manifest.time_unit:
+        return f"the site's time unit was {site.time_unit} and is {manifest.time_unit} now; set time_unit back at the sender"
+    start = paper.folder.site_id[:8]
+    other = next((s for s in sites.values() if s.site_id[:8] == start and site is None), None)
+    if other is not None:
+        return f"the site's id begins with {start} as that of site {other.name} ({other.site_id}) does: give it another id"
+    return ""
+
+
+def in_batches(papers: Sequence[Paper], most: int) -> Iterator[list[Paper]]:
+    """Following landings together, until they have `most` files."""
+    batch: list[Paper] = []
+    files = 0
+    for paper in papers:
+        batch.append(paper)
+        files += len(paper.manifest.files) if paper.manifest else 0
+        if files >= most:
+            yield batch
+            batch, files = [], 0
+    if batch:
+        yield batch
+
+
+def _check_numbers(manifest: Manifest) -> None:
+    """Together they must fit where one does."""
+    sizes = [part.size for file in manifest.files for part in (file.tsfile, file.resource, file.mods) if part]
+    sizes += [log.part.size for log in manifest.schema] + [entry.size for entry in manifest.added]
+    if min(sizes, default=0) < 0 or sum(sizes) >= _MOST_BYTES:
+        raise CorruptionError(f"sizes from {min(sizes)} to {max(sizes)} bytes: no disk has them")
+    starts = [end for log in manifest.schema for end in (log.start, log.epoch)]
+    if min(starts, default=0) < 0 or max(starts, default=0) >= _MOST_BYTES:
+        raise CorruptionError("a schema log that begins nowhere on a disk")
+
+
+def _check_file(manifest: Manifest, path: str) -> None:
+    if path in (MANIFEST, RECEIPT):
+        raise CorruptionError(f"landing {manifest.landing}: a source path may not be {path}")
+
+
+def _held(place: Path) -> set[str] | None:
+    """What lies in a landing by name; None where that cannot be listed."""
+    try:
+        with os.scandir(place) as entries:
+            return {entry.name for entry in entries}
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+    except OSError:
+        return None
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A whole landing that is not loaded yet, as its manifest describes it."""
+
+    landing: str
+    sequence: int
+    previous: str | None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`state`: next (may load), waiting (a landing before it is missing), rejected (never loads as it is)."""
+
+    arrival: Arrival
+    state: str
+    reason: str = ""
+
+
+def judge(arrivals: Iterable[Arrival], last_sequence: int, last_landing: str | None) -> list[Verdict]:
+    """One verdict an arrival of one site, in the order to load; `last_…` name its newest loaded landing (0, None before).
+
+    Of two different landings with one sequence number the one with the smaller id (made earlier) goes on, the other is
+    rejected: nothing tells which of them the site means, and its bytes stay where they are.
+    """
+    verdicts: list[Verdict] = []
+    sequence, landing, gap = last_sequence, last_landing, 0
+    for arrival in sorted(arrivals, key=lambda a: (a.sequence, a.landing)):
+        if arrival.sequence <= sequence:
+            verdicts.append(Verdict(arrival, "rejected", _second(arrival, landing, sequence)))
+        elif arrival.sequence > sequence + 1 or gap:
+            gap = gap or sequence + 1
+            verdicts.append(Verdict(arrival, "waiting", _waits(arrival, sequence)))
+        elif sequence and arrival.previous != landing:
+            verdicts.append(Verdict(arrival, "rejected", _broken(arrival, landing)))
+        else:
+            verdicts.append(Verdict(arrival, "next"))
+            sequence, landing = arrival.sequence, arrival.landing
+    return verdicts
+
+
+def _second(arrival: Arrival, landing: str | None, sequence: int) -> str:
+    taken = f"landing {landing}" if arrival.sequence == sequence else "an earlier landing"
+    return (
+        f"sequence {arrival.sequence} belongs to {taken} already: two different landings of one site cannot have the same "
+        "number; if this folder is a stray copy, remove it"
+    )
+
+
+def _waits(arrival: Arrival, sequence: int) -> str:
+    before = f" ({arrival.previous})" if arrival.previous and arrival.sequence == sequence + 2 else ""
+    missing = f"{sequence + 1}" if arrival.sequence == sequence + 2 else f"{sequence + 1} to {arrival.sequence - 1}"
+    return f"landing {missing}{before} of the site's sequence has not come; the newest loaded is {sequence}"
+
+
+def _broken(arrival: Arrival, landing: str | None) -> str:
+    return (
+        f"it follows landing {arrival.previous or 'none'}, but number {arrival.sequence - 1} loaded here is {landing}: the "
+        "site's ledger and this one tell different histories; rebuild the sender's ledger (./tidemark ledger rebuild)"
+    )
+
+
+_LEFTOVER = (".part", ".part.blocks", ".tmp")  # of files that were left out of the landing, of papers that got no name
+
+
+def clean_landing(store: Store, folder: Folder, manifest: Manifest) -> None:
+    """Remove the files that the manifest names, and leftovers of transfers; what it does not name stays."""
+    named = _named(manifest)
+    found = glance(store, [folder.path], RESOURCE)
+    start = len(folder.path) + 1
+    paths = [files.prefix + name for files in folders_of(found.entries) for name in files.names]
+    doomed = {path for path in paths if path[start:] in named or _is_leftover(path[start:])}
+    kept = [path for path in paths if path not in doomed] + [path for path, _ in found.odd]
+    for name in store.list_folder(folder.path):
+        place = f"{folder.path}/{name}"
+        if any(path == place or path.startswith(place + "/") for path in kept):
+            store.remove(sorted(path for path in doomed if path == place or path.startswith(place + "/")))
+        elif name not in (MANIFEST, RECEIPT):
+            store.remove_tree(place)
+
+
+def unnamed_files(root: Path, folder: Folder, manifest: Manifest) -> list[str]:
+    """Files in the landing that its manifest does not name, relative to it; they are left where they are."""
+    named = _named(manifest) | {MANIFEST, RECEIPT}
+    found = _files_below(str(root / folder.path))
+    return sorted(n for n in found if n not in named and not _is_leftover(n))
+
+
+def _is_leftover(path: str) -> bool:
+    """Of a transfer, or of a removal that was cut short: its files lie under another name by then."""
+    return path.endswith(_LEFTOVER) or any(name.startswith(RAISED) for name in path.split("/"))
+
+
+def _files_below(place: str) -> Iterator[str]:
+    """Files and symlinks, relative to `place`; symlinks are not followed."""
+    waiting = [""]
+    while waiting:
+        above = waiting.pop()
+        with os.scandir(f"{place}/{above}") as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(f"{above}{entry.name}/")
+                elif entry.is_symlink() or entry.is_file():
+                    yield readable_name(above + entry.name)
+
+
+def sweep_waiting(ledger: Ledger, store: Store, receiver: str, lease: Lease) -> None:
+    """Remove bytes of refused files that were replayed and of held files that were released, dropped or superseded."""
+    with ledger.read() as connection:
+        refused = refusal_rows.refusals_to_sweep(connection, receiver)
+        held = refusal_rows.quarantine_to_sweep(connection, receiver)
+    if not refused and not held:
+        return
+    # CRASH WINDOW: bytes gone, the row still names them: the next load removes nothing and clears the row.
+    places = [(row.location, row.entry) for row in refused] + [(row.location, row.entry) for row in held]
+    store.remove([path for location, entry in places for path in waiting_files(location, entry)])
+    with ledger.write() as connection:
+        check_in(connection, lease)
+        refusal_rows.forget_refused_bytes(connection, [row.refusal_id for row in refused])
+        refusal_rows.forget_held_bytes(connection, [row.quarantine_id for row in held])
+
+
+def waiting_files(location: str, entry: str) -> list[str]:
+    """All files that wait with one refused or held TsFile, relative to the receiver's root."""
+    file, _ = decode_entry(entry)
+    folder = waiting_folder(location, file)
+    return [f"{folder}/{landed_path(part.path)}" for part in parts(file)]
+
+
+def waiting_folder(location: str, file: LandedFile) -> str:
+    """The folder below which a refused or held file lies under its source path."""
+    return location.removesuffix("/" + landed_path(file.path))
+
+
+def _named(manifest: Manifest) -> set[str]:
+    files = {landed_path(part.path) for file in manifest.files for part in parts(file)}
+    return files | {landed_path(log.part.path) for log in manifest.schema}
+
+
+_BUNDLE = 256  # landings of before whose answers become durable together
+PART = ".part"
+
+
+def keep_manifest(root: Path, store: Store, folder: Folder, sha256: str) -> None:
+    """Keep a landing's manifest, before anything of it is recorded. CorruptionError where it is another than was read."""
+    data = read_landed(root, f"{folder.path}/{MANIFEST}")
+    if data is None or _digest(data) != sha256:
+        changed = f"landing {folder.landing}: its manifest changed while it was loaded"
+        raise CorruptionError(changed, hint="./tidemark load", subject=folder.path)
+    store.publish(kept_manifest(folder.site_id, folder.landing), data)
+
+
+def keep_receipt(store: Store, site_id: str, landing: str, text: str) -> None:
+    """Keep the answer that the ledger has recorded."""
+    store.publish(kept_receipt(site_id, landing), text.encode())
+
+
+def catch_up_answers(app: App, receiver: ReceiverSettings, root: Path, store: Store, lease: Lease) -> None:
+    """Keep what loads recorded and died before they kept it; at a receiver of before all that the ledger knows.
+
+    Raises PermanentError for a ledger that is older than the receiver: it does not know of an answer that is kept, or, at a
+    receiver of before, of data files.
+    """
+    begun, kept = has_begun(root), answered_landings(root)
+    with app.ledger.read() as connection:
+        rows = landing_rows.landings(connection, receiver.name, open_only=begun)
+        finished = landing_rows.finished_landings(connection, receiver.name) if begun else {}
+    loaded = {key: row for key, row in rows.items() if row.state == "loaded"}
+    if unknown := kept - loaded.keys() - finished.keys():
+        site_id, landing = min(unknown)
+        raise _older_than(receiver, landing, f"landing {landing} of site {site_id} was answered")
+    if not begun:
+        _require_known(app, receiver, root, loaded.keys())
+    due = [row for key, row in loaded.items() if key not in kept]
+    for start in range(0, len(due), _BUNDLE):
+        _keep(app, root, store, lease, due[start : start + _BUNDLE])
+    if not begun:
+        # CRASH WINDOW: kept, and not said so: the next load keeps what is still missing and says it.
+        store.publish(BEGUN, encode_begun())
+
+
+def _keep(app: App, root: Path, store: Store, lease: Lease, rows: Sequence[LandingRow]) -> None:
+    papers: list[tuple[str, bytes]] = []
+    with app.ledger.write() as connection:
+        check_in(connection, lease)
+        for row in rows:
+            text = _told(connection, row)
+            papers.append((kept_receipt(row.site_id, row.landing), text.encode()))
+            landing_rows.put_receipt(connection, row.receiver, row.site_id, row.landing, text)
+    for row in rows:
+        manifest = read_landed(root, f"{landing_folder(row.site_id, row.landing)}/{MANIFEST}")
+        if manifest is not None and _digest(manifest) == row.manifest_sha256:
+            papers.append((kept_manifest(row.site_id, row.landing), manifest))
+    store.write_parts([(path + PART, data) for path, data in papers])
+    store.seal_parts([(path + PART, path) for path, _ in papers])
+
+
+def _told(connection: Connection, row: LandingRow) -> str:
+    """The receipt with the devices that the landing brought, which those of before do not tell."""
+    _, text = landing_rows.receipt_of(connection, row.receiver, row.site_id, row.landing)
+    receipt = Receipt(row.landing, row.sequence, row.manifest_sha256, row.loaded or row.found)
+    if text:
+        receipt = decode_receipt(text.encode())
+    if receipt.claimed is not None:
+        return text
+    claimed = refusal_rows.claimed_with(connection, row.receiver, row.site_id, row.landing)
+    return encode(replace(receipt, claimed=tuple(claimed))).decode()
+
+
+def _require_known(app: App, receiver: ReceiverSettings, root: Path, loaded: Collection[tuple[str, str]]) -> None:
+    """A receipt in a landing says nothing by itself, but files of its manifest that lie among the data files do: nobody but
+    the receiver writes there."""
+    for folder in landing_folders(root):
+        if not folder.answered or (folder.site_id, folder.landing) in loaded:
+            continue
+        places = set(_data_files(root, folder))
+        with app.ledger.read() as connection:
+            unknown = places - catalog_rows.known_places(connection, receiver.name, places)
+        if unknown:
+            raise _older_than(receiver, folder.landing, f"{min(unknown)} was loaded with landing {folder.landing}")
+
+
+def _older_than(receiver: ReceiverSettings, landing: str, what: str) -> PermanentError:
+    return PermanentError(
+        f"{what}, and the ledger does not know of it: the ledger is older than receiver {receiver.name}",
+        hint="./tidemark ledger rebuild --replace (docs/runbooks/ledger-lost.md)",
+        subject=landing,
+    )
+
+
+def _data_files(root: Path, folder: Folder) -> Iterator[str]:
+    """Data files that the landing's manifest names."""
+    manifest = read_paper(root, folder).manifest
+    for file in manifest.files if manifest else ():
+        name = parse_source_path(file.path, manifest.data) if manifest else None
+        if name is None or file.tsfile is None:
+            continue
+        below = root / "data" / folder_name(name.database)
+        wanted = data_location(name.database, 0, folder.site_id, file.sha256, file.path).rpartition("/")[2]
+        for partition in below.iterdir() if below.is_dir() else ():
+            place = partition / wanted
+            if place.is_file():
+                yield place.relative_to(root).as_posix()
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

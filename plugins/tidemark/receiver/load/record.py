@@ -1,0 +1,247 @@
+"""Write what was decided into the ledger: catalog, owners, refusals, quarantine, and all that one landing changes.
+
+It works in the caller's transaction, and it is the same for a load and for a rebuilt ledger (`record_landing`). The
+bytes of everything recorded here are durable under their places before (`place.put`). Readers see all of a landing
+or nothing of it. New files withdraw the merged files that they make wrong (`ledger.receiver.merges.unmerge`) in the
+same transaction. Source: DESIGN §3 "Running and recovering are one path", "Sources and merges".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.engine import Connection
+
+from tidemark.formats.landing import Answer, LandedFile, Manifest, decode_entry, encode_entry
+from tidemark.ledger.journal import record_many
+from tidemark.ledger.receiver import (
+    catalog as catalog_rows,
+)
+from tidemark.ledger.receiver import (
+    landings as landing_rows,
+)
+from tidemark.ledger.receiver import (
+    merges as merge_rows,
+)
+from tidemark.ledger.receiver import (
+    refusals as refusal_rows,
+)
+from tidemark.ledger.receiver.catalog import FileWithDevices
+from tidemark.ledger.receiver.landings import DropRow, InventoryChange
+from tidemark.ledger.receiver.refusals import OwnerRow, QuarantineRow, RefusalRow
+from tidemark.receiver.load import schema
+from tidemark.receiver.load.admit import (
+    Admission,
+    Hold,
+    Known,
+    Load,
+    Origin,
+    Owner,
+    Refusal,
+    Refused,
+    Waiting,
+    refusal_reason,
+)
+from tidemark.receiver.load.removal.replaced import look_again
+from tidemark.receiver.load.removal.settled import Again
+from tidemark.receiver.load.removal.survival import NOTHING_FOUND, Found
+from tidemark.receiver.load.removal.vanished import keep_below_live, lift_listed, still_waiting, take_vanished
+
+
+@dataclass(frozen=True)
+class SiteNames:
+    """Names for messages: site id → the site's name."""
+
+    names: Mapping[str, str]
+
+    def of(self, site_id: str) -> str:
+        return self.names.get(site_id, site_id)
+
+
+def known_before(connection: Connection, origin: Origin, files: Iterable[LandedFile], devices: Iterable[str]) -> Known:
+    """What `admit` must know of these paths and devices."""
+    paths = [file.path for file in files]
+    rows = catalog_rows.sources_of_paths(
+        connection, origin.receiver, origin.site_id, paths, ("live", "retired", "reclaimed")
+    )
+    newest = {row.path: row for row in rows}  # ordered by generation: the last of a path is its newest
+    alone = [file.path for file in files if file.tsfile is None]
+    bases = [newest[path].file_id for path in alone if path in newest]
+    settled = catalog_rows.merged_over(connection, bases)
+    return Known(
+        newest=newest,
+        devices=catalog_rows.devices_of_files(connection, bases),
+        owners={
+            row.device: Owner(row.site_id, row.since)
+            for row in refusal_rows.owners_of(connection, origin.receiver, devices).values()
+        },
+        waiting=_waiting(connection, origin, alone) if alone else {},
+        settled=frozenset(source for sources in settled.values() for source in sources),
+    )
+
+
+def write_admission(
+    connection: Connection, origin: Origin, admission: Admission, names: SiteNames, at: float
+) -> tuple[Answer, ...]:
+    """Record every outcome; returns the answers for the receipt, in path order. `at` in seconds since 1970."""
+    new_ids = _take(connection, origin, admission.loads, at)
+    replaced = [load.replaces for load in admission.loads if load.replaces is not None]
+    catalog_rows.retire_files(connection, replaced, at)
+    merge_rows.unmerge(connection, origin.receiver, [*new_ids, *replaced], at)
+    _widen(connection, origin, admission.loads)
+    answers = [Answer(file.path, file.generation, "loaded") for file in admission.known]
+    answers += [Answer(load.file.path, load.file.generation, "loaded") for load in admission.loads]
+    answers += [_refuse(connection, origin, refusal, names, at) for refusal in admission.refusals]
+    answers += [_hold(connection, origin, hold, at) for hold in admission.holds]
+    _tell(connection, origin, admission, answers)
+    return tuple(sorted(answers, key=lambda a: a.path))
+
+
+def _take(connection: Connection, origin: Origin, loads: Sequence[Load], at: float) -> list[int]:
+    """The files' new file_ids, in their order."""
+    file_ids = catalog_rows.add_files(connection, [FileWithDevices(load.row, load.devices) for load in loads])
+    owners = [OwnerRow(device, origin.site_id, at, origin.landing) for load in loads for device in load.claims]
+    refusal_rows.put_owners(connection, origin.receiver, owners)
+    taken = [(load.file.path, load.file.generation) for load in loads]
+    refusal_rows.supersede_refusals(connection, origin.receiver, origin.site_id, taken)
+    refusal_rows.supersede_quarantine(connection, origin.receiver, origin.site_id, taken)
+    return file_ids
+
+
+def _refuse(connection: Connection, origin: Origin, refusal: Refusal, names: SiteNames, at: float) -> Answer:
+    file, refused = refusal.file, refusal.refused
+    refusal_rows.supersede_refusals(connection, origin.receiver, origin.site_id, [(file.path, file.generation)])
+    refusal_rows.add_refusal(
+        connection,
+        RefusalRow(
+            receiver=origin.receiver,
+            site_id=origin.site_id,
+            path=file.path,
+            generation=file.generation,
+            landing=origin.landing,
+            device=refused.device,
+            owner_site=refused.owner.site_id,
+            owner_since=refused.owner.since,
+            location=refusal.location,
+            entry=encode_entry(file, origin.data),
+            at=at,
+        ),
+    )
+    reason = refusal_reason(refused, names.of(origin.site_id), names.of(refused.owner.site_id), origin.receiver)
+    return Answer(file.path, file.generation, "refused", reason, refused.device, refused.owner.site_id)
+
+
+def _hold(connection: Connection, origin: Origin, hold: Hold, at: float) -> Answer:
+    file = hold.file
+    if hold.joins is not None or hold.awaits:  # beside the older TsFile, or instead of shorter deletions
+        older = [(file.path, file.generation)]
+        refusal_rows.supersede_quarantine(connection, origin.receiver, origin.site_id, older)
+    refusal_rows.add_quarantine(
+        connection,
+        QuarantineRow(
+            receiver=origin.receiver,
+            site_id=origin.site_id,
+            path=file.path,
+            generation=file.generation,
+            landing=origin.landing,
+            reason=hold.reason,
+            error_kind=hold.kind,
+            location=hold.location,
+            entry=encode_entry(file, origin.data),
+            at=at,
+            state="awaiting" if hold.awaits else "held",
+        ),
+    )
+    outcome = "awaited" if hold.awaits else "quarantined"
+    return Answer(file.path, file.generation, outcome, hold.reason, resend=hold.resend)
+
+
+def _widen(connection: Connection, origin: Origin, loads: Iterable[Load]) -> None:
+    widths: dict[tuple[str, str], int] = {}
+    for load in loads:
+        for table, tags in (load.facts.tables if load.facts else {}).items():
+            key = (load.row.database, table)
+            widths[key] = max(tags, widths.get(key, 0))
+    catalog_rows.widen_tables(connection, origin.receiver, origin.site_id, widths)
+
+
+def _waiting(connection: Connection, origin: Origin, paths: Iterable[str]) -> dict[str, Waiting]:
+    """Refused or held TsFiles that grown mods of these paths may join; the newest generation of each path."""
+    wanted = set(paths)
+    found: dict[str, Waiting] = {}
+    for held in refusal_rows.quarantined(connection, origin.receiver):
+        if held.site_id == origin.site_id and held.path in wanted and held.location:
+            found[held.path] = Waiting(held.location, decode_entry(held.entry)[0], None)
+    for row in refusal_rows.refusals(connection, origin.receiver, site_id=origin.site_id):
+        if row.path in wanted and row.location:
+            refused = Refused(row.device, Owner(row.owner_site, row.owner_since))
+            found[row.path] = Waiting(row.location, decode_entry(row.entry)[0], refused)
+    return found
+
+
+def _tell(connection: Connection, origin: Origin, admission: Admission, answers: Iterable[Answer]) -> None:
+    """One event a file, one a newly owned device."""
+    place = {"site_id": origin.site_id, "landing": origin.landing}
+    loaded = [{**place, "path": o.file.path, "generation": o.file.generation} for o in admission.loads]
+    claimed = [{**place, "path": device} for load in admission.loads for device in load.claims]
+    told = [(a, {**place, "path": a.path, "generation": a.generation, "reason": a.reason}) for a in answers]
+    record_many(connection, "file.loaded", loaded)
+    record_many(connection, "device.claimed", claimed)
+    record_many(connection, "file.refused", [event for a, event in told if a.outcome == "refused"])
+    record_many(connection, "file.awaited", [event for a, event in told if a.outcome == "awaited"])
+    record_many(connection, "file.quarantined", [event for a, event in told if a.outcome == "quarantined"])
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """`answers`, `pending` (path, reason) and what the site is asked for `again` go into the receipt; `clashes`: series that
+    got two types, a sentence each; `claimed`: devices that became the site's."""
+
+    answers: tuple[Answer, ...]
+    pending: tuple[tuple[str, str], ...]
+    again: tuple[Again, ...]
+    clashes: tuple[str, ...]
+    claimed: tuple[str, ...]
+
+
+def record_landing(
+    connection: Connection,
+    origin: Origin,
+    manifest: Manifest,
+    admission: Admission,
+    logs: Sequence[schema.KeptLog],
+    at: float,
+    found: Mapping[str, Found] = NOTHING_FOUND,
+) -> Recorded:
+    """Catalog, owners, troubles, schema, inventory and vanished files of one landing. `at` in seconds since 1970; `found`:
+    what `removal.survival` asked about was found to be, by path."""
+    names = SiteNames({s.site_id: s.name for s in landing_rows.sites(connection).values()})
+    answers = write_admission(connection, origin, admission, names, at)
+    clashes = schema.write_schema(connection, origin, logs, admission.loads)
+    landing_rows.take_inventory(connection, origin.receiver, origin.site_id, _inventory(manifest))
+    gone = {v.path: v.generation for v in (*manifest.superseded, *manifest.dropped, *manifest.held)}
+    lift_listed(connection, origin, [entry.path for entry in manifest.added if entry.path not in gone], at)
+    keep_below_live(connection, origin, {v.path: v.generation for v in manifest.held}, at)
+    vanished = take_vanished(connection, origin, drops_told(manifest, at), manifest.deletes, at, found)
+    paths = vanished | {file.path for file in manifest.files}
+    late = look_again(connection, origin.receiver, origin.site_id, paths, at)
+    pending = {**dict(still_waiting(connection, origin)), **late.waits}
+    claimed = tuple(sorted({device for load in admission.loads for device in load.claims}))
+    return Recorded(answers + schema.answers(logs), tuple(pending.items()), late.again, clashes, claimed)
+
+
+def _inventory(manifest: Manifest) -> InventoryChange:
+    return InventoryChange(
+        landing=manifest.landing,
+        added=tuple((e.path, e.size, e.mtime, e.extent, bool(e.reason)) for e in manifest.added),
+        carried=tuple((f.path, f.tsfile.size if f.tsfile else 0, f.mtime, f.generation) for f in manifest.files),
+        removed=manifest.removed,
+    )
+
+
+def drops_told(manifest: Manifest, at: float) -> Iterator[DropRow]:
+    """The vanished files that a manifest tells, as rows that wait."""
+    for kind, vanished in (("superseded", manifest.superseded), ("dropped", manifest.dropped)):
+        for v in vanished:
+            yield DropRow(v.path, v.generation, kind, v.covered_by, manifest.landing, at)

@@ -1,0 +1,261 @@
+"""Merged files that stand alone and whose sources changed: replace them, or say what is late.
+
+`look_again` acts inside the transaction that brings the change, so that readers pass from a settled file to what
+came for it in one step. What is waited for is written at the merged files (`merge_account.waits`), and the receipt
+asks the site for it. Every later landing asks again. The rules are those of `settled`.
+
+`leave_approved` is what the operator's approval does to vanished files that waited for it. A dropped file whose
+points settled into a merged file cannot be taken out alone: its other sources are asked for, and the merged file
+goes when they have come. Until then the ledger says what is waited for.
+
+Source: DESIGN §3 "Sources and merges" ("a later drop waits for the operator"),
+docs/decisions/0007-settled-files-are-replaced-whole.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy.engine import Connection
+
+from tidemark.ledger.journal import record_many
+from tidemark.ledger.receiver import (
+    catalog as catalog_rows,
+)
+from tidemark.ledger.receiver import (
+    landings as landing_rows,
+)
+from tidemark.ledger.receiver import (
+    merges as merge_rows,
+)
+from tidemark.ledger.receiver import (
+    refusals as refusal_rows,
+)
+from tidemark.ledger.receiver import (
+    settled as settled_rows,
+)
+from tidemark.ledger.receiver.catalog import CatalogFile, below_live
+from tidemark.ledger.receiver.landings import GIVEN_UP, DropRow, InventoryRow
+from tidemark.ledger.receiver.settled import Stand
+from tidemark.receiver.load.removal.rules import APPROVED, KEPT, SETTLED
+from tidemark.receiver.load.removal.settled import Again, Fate, Outcome, Root, judge, outranked
+
+
+@dataclass(frozen=True)
+class Late:
+    """`waits`: {path: why} of files whose content readers do not see yet; `again`: what the site is asked to send."""
+
+    waits: Mapping[str, str]
+    again: tuple[Again, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What the ledger says of the paths of a stand."""
+
+    live: Mapping[str, CatalogFile]
+    inventory: Mapping[str, InventoryRow]
+    drops: Mapping[str, DropRow]
+    troubles: Mapping[str, str]
+    awaiting: frozenset[str]
+
+
+def look_again(connection: Connection, receiver: str, site_id: str, paths: Iterable[str], at: float) -> Late:
+    """Judge every stand that `paths` concern (changed, vanished, new), and all that wait. `at` in seconds since 1970."""
+    alone = settled_rows.alone(connection, receiver, site_id)
+    if not alone:
+        return Late({})
+    concerned = _concerned(connection, receiver, site_id, sorted(set(paths)), alone)
+    concerned |= alone & settled_rows.waiting(connection, receiver).keys()
+    waits: dict[str, str] = {}
+    again: dict[str, Again] = {}
+    for stand in settled_rows.stands(connection, concerned):
+        outcome = _judge(connection, receiver, site_id, stand)
+        _act(connection, receiver, site_id, stand, outcome, at)
+        waits |= outcome.late
+        again |= {one.path: one for one in outcome.again}
+    return Late(dict(sorted(waits.items())), tuple(again[path] for path in sorted(again)))
+
+
+def troubles_of(connection: Connection, receiver: str, site_id: str, paths: Iterable[str]) -> dict[str, str]:
+    """Why the newest generation of a path is not in the catalog, where the reason is known here."""
+    wanted = set(paths)
+    found: dict[str, str] = {}
+    for refusal in refusal_rows.refusals(connection, receiver, site_id=site_id):
+        if refusal.path in wanted:
+            found[refusal.path] = f"refused, since device {refusal.device} belongs to another site"
+    for held in refusal_rows.quarantined(connection, receiver):
+        if held.site_id == site_id and held.path in wanted:
+            found[held.path] = f"in quarantine as {held.quarantine_id}: {held.reason}"
+    return found
+
+
+def _concerned(connection: Connection, receiver: str, site_id: str, paths: Sequence[str], alone: set[int]) -> set[int]:
+    """Merged files made from earlier generations of these paths, or outranking a live file of theirs where they overlap."""
+    place = (receiver, site_id)
+    rows = catalog_rows.sources_of_paths(connection, *place, paths, ("live", "retired", "reclaimed"))
+    found = settled_rows.made_from(connection, [row.file_id for row in rows]) & alone
+    live = [row for row in rows if row.state == "live"]
+    if not live:
+        return found
+    others = [file for file in catalog_rows.files_by_id(connection, alone - found) if any(_meets(row, file) for row in live)]
+    devices = catalog_rows.devices_of_files(connection, [f.file_id for f in (*live, *others)])
+    for file in others:
+        mine = devices.get(file.file_id, ())
+        if any(_meets(row, file) and merge_rows.overlapping(mine, devices.get(row.file_id, ())) for row in live):
+            found.add(file.file_id)
+    return found
+
+
+def _meets(row: CatalogFile, merged: CatalogFile) -> bool:
+    """Whether a live file may lose points to a merged one, by what their rows say."""
+    together = row.partition_from <= merged.partition_to and merged.partition_from <= row.partition_to
+    below = row.rank < merged.rank and row.kept == merged.kept  # what the site has no more may be below all that it has
+    return row.database == merged.database and below and together
+
+
+def _judge(connection: Connection, receiver: str, site_id: str, stand: Stand) -> Outcome:
+    newest = {row.path: row for row in stand.roots}  # ordered by generation: the last of a path is its newest
+    place = (receiver, site_id)
+    known = _Known(
+        live={row.path: row for row in catalog_rows.sources_of_paths(connection, *place, newest)},
+        inventory=landing_rows.inventory_of(connection, *place, newest),
+        drops=landing_rows.drops_of_paths(connection, *place, newest),
+        troubles=troubles_of(connection, *place, newest),
+        awaiting=frozenset(
+            row.path for row in refusal_rows.quarantined(connection, receiver, "awaiting") if row.site_id == site_id
+        ),
+    )
+    roots = [_root(row, known) for row in newest.values()]
+    kept = {root.path for root in roots if root.fate is Fate.KEPT}
+    here = [newest[root.path] for root in roots if root.fate in (Fate.HERE, Fate.TOLD)]
+    return judge(roots, _beneath(connection, receiver, site_id, stand, ([newest[path] for path in sorted(kept)], here)))
+
+
+def _root(row: CatalogFile, known: _Known) -> Root:
+    path = row.path
+    live, drop, listed = known.live.get(path), known.drops.get(path), known.inventory.get(path)
+    if live is not None and live.generation > row.generation:
+        changed = (live.sha256, live.mods_sha256) != (row.sha256, row.mods_sha256)
+        return Root(path, live.generation, Fate.AGAIN, changed)
+    told = listed.generation if listed is not None else 0
+    late = path in known.awaiting
+    if drop is not None and drop.generation >= max(told, row.generation):
+        fate = _vanished(row, drop)
+        return Root(path, drop.generation, fate, late, drop.covered_by if fate is Fate.COVERED else ())
+    if listed is not None and listed.live:
+        newer = told > row.generation
+        return Root(path, told, Fate.TOLD if newer else Fate.HERE, newer, trouble=known.troubles.get(path, ""))
+    return Root(path, told, Fate.KEPT, late)
+
+
+def _vanished(row: CatalogFile, drop: DropRow) -> Fate:
+    if drop.state == "waiting":
+        return Fate.ASKED
+    if drop.kind == "superseded":
+        return Fate.COVERED if drop.state == "done" or drop.reason == SETTLED else Fate.COVERING
+    if (drop.reason or "").startswith(APPROVED):
+        return Fate.LEFT
+    kept = drop.reason == KEPT or row.marked == "dropped"  # told after it settled, or before
+    return Fate.KEPT if kept else Fate.LEFT
+
+
+def _beneath(
+    connection: Connection,
+    receiver: str,
+    site_id: str,
+    stand: Stand,
+    fates: tuple[Sequence[CatalogFile], Sequence[CatalogFile]],
+) -> list[str]:
+    """Files that overlap the stand and which it outranks wrongly: live ones, none of its sources, that rank between it and
+    one of these; and whatever the site has below a source that is gone and kept. `fates`: such sources, and those that the
+    site still has."""
+    kept, here = fates
+    mine = {row.path for row in stand.roots}
+    databases = {file.database for file in stand.merged}
+    rows = settled_rows.source_rows(connection, receiver, site_id, databases)
+    rows = [row for row in rows if row.path not in mine and any(_meets(row, file) for file in stand.merged)]
+    roots = [root for root in stand.roots if any(root.rank < row.rank for row in rows)]
+    concerned = (*rows, *stand.merged, *roots, *kept, *(here if kept else ()))
+    devices = catalog_rows.devices_of_files(connection, [f.file_id for f in concerned])
+
+    def overlap(one: CatalogFile, other: CatalogFile) -> bool:
+        return merge_rows.overlapping(devices.get(one.file_id, ()), devices.get(other.file_id, ()))
+
+    found = {row.path for row in (*rows, *here) if any(row.rank < gone.rank and overlap(row, gone) for gone in kept)}
+    for row in rows:
+        above = [m for m in stand.merged if _meets(row, m) and overlap(row, m)]
+        low = [r.rank for r in roots if overlap(row, r)]
+        if low and any(outranked(min(low), file.rank, row.rank) for file in above):
+            found.add(row.path)
+    return sorted(found)
+
+
+def _act(connection: Connection, receiver: str, site_id: str, stand: Stand, outcome: Outcome, at: float) -> None:
+    merged = [file.file_id for file in stand.merged]
+    if outcome.action != "wait":
+        settled_rows.set_waits(connection, merged if stand.waits else (), {})
+    if outcome.action == "stand":
+        return
+    if outcome.action == "below":
+        ranks = {file.file_id: below_live(file.rank) for file in stand.merged if not file.kept}
+        catalog_rows.rank_files(connection, ranks)
+        catalog_rows.mark_files(connection, ranks, "dropped")
+        merge_rows.unmerge(connection, receiver, ranks, at)
+        _conclude(connection, receiver, site_id, stand)
+        return
+    merge_rows.unmerge(connection, receiver, merged, at)  # what was derived from it since is read apart again
+    if outcome.action == "go":
+        catalog_rows.retire_files(connection, merged, at)
+        gone = [{"site_id": site_id, "path": file.location, "file_id": file.file_id} for file in stand.merged]
+        record_many(connection, "merge.replaced", gone)
+        _conclude(connection, receiver, site_id, stand)
+        return
+    if dict(stand.waits) != dict(outcome.late):
+        settled_rows.set_waits(connection, merged, outcome.late)
+        told = [{"site_id": site_id, "path": path, "reason": why} for path, why in outcome.late.items()]
+        record_many(connection, "merge.waits", told)
+
+
+def _conclude(connection: Connection, receiver: str, site_id: str, stand: Stand) -> None:
+    """Superseded and approved sources have left with the stand."""
+    paths = {row.path for row in stand.roots}
+    drops = list(landing_rows.drops_of_paths(connection, receiver, site_id, paths).values())
+    covered = [d for d in drops if d.state == "pending" and d.reason == SETTLED]
+    approved = [d for d in drops if d.state == "done" and (d.reason or "").startswith(APPROVED)]
+    done = [replace(d, state="done", reason=None) for d in (*covered, *approved)]
+    landing_rows.put_drops(connection, receiver, site_id, done)
+    record_many(connection, "file.removed", [{"site_id": site_id, "path": d.path, "approved": True} for d in approved])
+
+
+def leave_approved(connection: Connection, receiver: str, site_id: str, approved: Iterable[DropRow], at: float) -> Late:
+    """Take approved files out of the catalog as far as they can be; returns what still waits, and what the site has to
+    send for it."""
+    drops = list(approved)
+    paths = {d.path: d.generation for d in drops}
+    rows = catalog_rows.sources_of_paths(connection, receiver, site_id, paths, ("live", "retired", "reclaimed"))
+    rows = [row for row in rows if row.generation <= paths[row.path]]
+    leaving = [row.file_id for row in rows if row.state == "live"]
+    catalog_rows.retire_files(connection, leaving, at)
+    merge_rows.unmerge(connection, receiver, leaving, at)
+    approved = [replace(d, state="done", reason=APPROVED) for d in drops]
+    landing_rows.put_drops(connection, receiver, site_id, approved)
+    late = look_again(connection, receiver, site_id, paths, at)
+    told = [replace(d, reason=f"{APPROVED}: {late.waits[d.path]}" if d.path in late.waits else None) for d in approved]
+    landing_rows.put_drops(connection, receiver, site_id, told)
+    gone = [d for d in drops if d.path not in late.waits]
+    record_many(connection, "file.removed", [{"site_id": site_id, "path": d.path, "approved": True} for d in gone])
+    return late
+
+
+def give_up_kept(connection: Connection, receiver: str, gone: DropRow, why: str, at: float, site_id: str) -> None:
+    """Let a kept file leave whose bytes are not those that were loaded (`why`): its site has no others. Idempotent."""
+    rows = catalog_rows.sources_of_paths(connection, receiver, site_id, [gone.path])
+    leaving = [row.file_id for row in rows if row.kept and row.generation <= gone.generation]
+    catalog_rows.retire_files(connection, leaving, at)
+    merge_rows.unmerge(connection, receiver, leaving, at)
+    done = replace(gone, kind="dropped", covered_by=(), state="done", reason=f"{GIVEN_UP}: {why}")
+    landing_rows.put_drops(connection, receiver, site_id, [done])
+    look_again(connection, receiver, site_id, [gone.path], at)
+    record_many(connection, "file.removed", [{"site_id": site_id, "path": gone.path, "why": done.reason}])

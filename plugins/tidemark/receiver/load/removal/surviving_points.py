@@ -1,0 +1,194 @@
+"""Whether points of a file live on in others: the evidence for what became of a vanished file. One file a task.
+
+Names and extents are hints: a compaction loses no point but deleted ones, so a file of which one alive point stands with its
+value in a file made since was compacted, and so was one of which every alive time stands there (overwritten throughout).
+Statistics are asked first; values are decoded only where extents meet, a stretch of time after the other, and the reading
+ends with the first proof. A series that cannot be read proves nothing, another one of the file may. Nothing here changes
+anything. Source: docs/decisions/0005-vanished-is-two-things.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tidemark.errors import CorruptionError, TidemarkError
+from tidemark.receiver.load.check import mods_form
+from tidemark.receiver.load.removal.rules import Survival
+from tidemark.receiver.windows import Extent, Piece, windows_of
+from tidemark.tsfiles.companions.mods import NO_DELETIONS, Deletions, parse_mods
+from tidemark.tsfiles.layout.series import ChunkPlace, Series
+from tidemark.tsfiles.points.column import Column
+from tidemark.tsfiles.reader import TsFile
+from tidemark.untrusted_files import MOST_MODS, UntrustedFile
+
+_AT_ONCE = 1_000_000
+"""About so many points of a series are compared at once."""
+
+
+@dataclass(frozen=True)
+class HeldFile:
+    """A data file of the catalog and its deletions ('' where it has none), relative to the receiver's root."""
+
+    location: str
+    mods_location: str = ""
+
+
+@dataclass(frozen=True)
+class SurvivalTask:
+    """`gone`: the file that vanished; `made`: files of its site that came since and that a compaction may have made."""
+
+    root: str
+    database: str
+    gone: HeldFile
+    made: tuple[HeldFile, ...]
+
+    @property
+    def subject(self) -> str:
+        return self.gone.location
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """`rests_on`: the places in `made` of the files that the answer rests on; `proof`: what decided, in words that go on
+    "…, in PATH": '' where nothing of the file lives on."""
+
+    survival: Survival
+    rests_on: tuple[int, ...] = ()
+    proof: str = ""
+
+
+@dataclass(frozen=True)
+class _Open:
+    file: TsFile
+    deletions: Deletions
+
+
+_Stretch = tuple[int | None, int | None]  # start <= time < end, None: no bound
+
+
+def look_for_points(task: SurvivalTask) -> Evidence:
+    """Raises as `TsFile` does for a file that cannot be read, CorruptionError for one that no reader expected: that proves
+    nothing."""
+    try:
+        return _look(task)
+    except (TidemarkError, MemoryError):
+        raise
+    except Exception as broken:
+        raise CorruptionError(f"{task.subject} cannot be read: {type(broken).__name__}: {broken}") from broken
+
+
+def _look(task: SurvivalTask) -> Evidence:
+    with ExitStack() as stack:
+        gone = _opened(task, task.gone, stack)
+        made = {place: _opened(task, one, stack) for place, one in enumerate(task.made)}
+        alive = missing = 0
+        met: set[int] = set()
+        unread: TidemarkError | None = None
+        for device in gone.file.devices():
+            holders = {place: one for place, one in made.items() if device in one.file.names()}
+            for measurements, stretch in _stretches(gone, device, holders):
+                for measurement in measurements:
+                    try:
+                        column = gone.file.column(device, measurement, *stretch, gone.deletions)
+                        found = _compared(column, device, measurement, holders) if len(column) else _Compared(0)
+                    except TidemarkError as broken:
+                        unread = unread or broken
+                        continue
+                    if found.time is not None:
+                        point = f"{device}.{measurement} has at {found.time} the value that it has"
+                        return Evidence(Survival.LIVES, found.met, point)
+                    alive += len(column)
+                    missing += found.left
+                    met |= set(found.met)
+                if stretch[1] is not None:
+                    for one in (gone, *holders.values()):
+                        one.file.forget(device, stretch[1])
+        if unread is not None:
+            raise unread
+        if not alive:
+            return Evidence(Survival.EMPTY, (), "no point of it is alive")
+        if missing:
+            return Evidence(Survival.GONE)
+        return Evidence(Survival.LIVES, tuple(sorted(met)), f"each of its {alive:,} times stands, overwritten")
+
+
+def _stretches(gone: _Open, device: str, holders: Mapping[int, _Open]) -> Iterator[tuple[Sequence[str], _Stretch]]:
+    """Measurements of a device that are read together, and the stretches of time in which they are: columns that share their
+    times, or each series. Few points are one stretch without bounds."""
+    time, series = gone.file.series_of(device)
+    names = sorted(series)
+    groups = [names] if time is not None else [[name] for name in names]
+    for group in groups:
+        others = [one.file.series_of(device) for one in holders.values()]
+        there = [s for of_time, of in others for s in ([of_time] if of_time else [of[n] for n in group if n in of])]
+        for stretch in _windows([time or series[group[0]], *there]):
+            yield group, stretch
+
+
+def _windows(series: Sequence[Series]) -> Iterator[_Stretch]:
+    chunks = [(place, chunk) for place, one in enumerate(series) for chunk in one.chunks if chunk.statistics.count]
+    if sum(chunk.statistics.count for _, chunk in chunks) <= _AT_ONCE:
+        yield None, None
+        return
+    windows = windows_of(Piece(tuple(_extent(place, chunk) for place, chunk in chunks)), _AT_ONCE)
+    for number, (start, _) in enumerate(windows):
+        last = number + 1 == len(windows)
+        yield start if number else None, None if last else windows[number + 1][0]
+
+
+def _extent(place: int, chunk: ChunkPlace) -> Extent:
+    told = chunk.statistics
+    return Extent(place, told.start, told.end, told.count, {"": told.count})
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """`left`: how many times of a column stand in none of the holders; `met`: places of those in which any does; `time`: of
+    a point that stands with its value in the one that was met."""
+
+    left: int
+    met: tuple[int, ...] = ()
+    time: int | None = None
+
+
+def _compared(column: Column, device: str, measurement: str, holders: Mapping[int, _Open]) -> _Compared:
+    left = column.times
+    first, last = int(column.times[0]), int(column.times[-1])
+    met = []
+    for place, one in holders.items():
+        series = one.file.series_of(device)[1].get(measurement)
+        if series is None:
+            continue
+        end = last + 1 if last < np.iinfo(np.int64).max else None
+        found = one.file.column(device, measurement, first, end, one.deletions)
+        if found.type is column.type and (time := same_point(column, found)) is not None:
+            return _Compared(0, (place,), time)
+        after = np.setdiff1d(left, found.times, assume_unique=True)
+        if len(after) < len(left):
+            left = after
+            met.append(place)
+    return _Compared(len(left), tuple(met))
+
+
+def same_point(one: Column, other: Column) -> int | None:
+    """The first time that has the same value in both, which are of one type (bit for bit: NaN equals NaN)."""
+    times, here, there = np.intersect1d(one.times, other.times, assume_unique=True, return_indices=True)
+    mine, theirs = one.values[here], other.values[there]
+    if mine.dtype.kind == "f":
+        bits = np.dtype(f"i{mine.dtype.itemsize}")
+        mine, theirs = np.ascontiguousarray(mine).view(bits), np.ascontiguousarray(theirs).view(bits)
+    same = np.flatnonzero(mine == theirs)
+    return int(times[same[0]]) if len(same) else None
+
+
+def _opened(task: SurvivalTask, held: HeldFile, stack: ExitStack) -> _Open:
+    deletions = NO_DELETIONS
+    if held.mods_location:
+        data = UntrustedFile(str(Path(task.root)), held.mods_location).read(MOST_MODS)
+        deletions = parse_mods(data, mods_form(held.mods_location), held.mods_location)
+    return _Open(stack.enter_context(TsFile(UntrustedFile(task.root, held.location), task.database)), deletions)

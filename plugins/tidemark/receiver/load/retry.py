@@ -1,0 +1,174 @@
+"""Load files that waited: refused ones whose devices are theirs now, quarantined ones that the operator releases.
+
+They go the way of a landing's files: checked again, decided, placed, recorded in one transaction. Only then are the bytes
+that waited removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy.engine import Connection
+
+from tidemark.app import App
+from tidemark.cluster.nodes.cluster import Cluster
+from tidemark.cluster.replicas.forward import make_visible
+from tidemark.formats.answered import kept_manifest, read_landed
+from tidemark.formats.landing import Answer, LandedFile, decode_entry, decode_manifest
+from tidemark.ledger.journal import record
+from tidemark.ledger.leases import Lease, check_in
+from tidemark.ledger.receiver import landings as landing_rows
+from tidemark.ledger.receiver import refusals as refusal_rows
+from tidemark.ledger.receiver.refusals import OwnerRow, QuarantineRow, RefusalRow
+from tidemark.progress import silent
+from tidemark.receiver.load import schema
+from tidemark.receiver.load.admit import Admission, Origin
+from tidemark.receiver.load.examine import ask_survivors, decide, examine_all, leave, take_in
+from tidemark.receiver.load.landings import sweep_waiting, waiting_folder
+from tidemark.receiver.load.place import put
+from tidemark.receiver.load.record import SiteNames, write_admission
+from tidemark.receiver.load.removal.replaced import look_again
+from tidemark.receiver.load.removal.survival import NOTHING_FOUND, Found
+from tidemark.receiver.load.removal.vanished import take_vanished
+from tidemark.receiver.load.work import said, theirs
+from tidemark.settings.model import ReceiverSettings
+from tidemark.stores.protocol import Store
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where waiting files are worked on: a receiver whose load lease is held."""
+
+    app: App
+    receiver: ReceiverSettings
+    root: Path
+    store: Store
+    lease: Lease
+    engine: str
+    cluster: Cluster | None
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """`loaded`: refused files that are loaded now; `failed`: (path, why) of those that nobody could look at."""
+
+    loaded: tuple[RefusalRow, ...]
+    failed: tuple[tuple[str, str], ...]
+
+
+def replay_refused(bench: Bench) -> Replayed:
+    """Load every refused file whose refusing device belongs to its own site now.
+
+    One that meets another foreign device stays refused, for that device. Part of every load, so that a transfer of
+    ownership that died half-way is finished by the next one.
+    """
+    with bench.app.ledger.read() as connection:
+        waiting = refusal_rows.refusals(connection, bench.receiver.name)
+        owners = refusal_rows.owners_of(connection, bench.receiver.name, [row.device for row in waiting])
+    due = [row for row in waiting if row.location and _may_try(owners.get(row.device), row.site_id)]
+    loaded: list[RefusalRow] = []
+    failed: list[tuple[str, str]] = []
+    for row in due:
+        try:
+            loaded += [row] if _replay(bench, row) else []
+        except Exception as error:  # whatever it is, it costs this file alone
+            failed.append((row.path, said(theirs(error))))
+    if due:
+        sweep_waiting(bench.app.ledger, bench.store, bench.receiver.name, bench.lease)
+    return Replayed(tuple(loaded), tuple(failed))
+
+
+def try_again(bench: Bench, row: QuarantineRow | RefusalRow) -> tuple[Origin, Admission]:
+    """Check a copy of a waiting file again and decide on it; nothing is recorded. Once it is placed, or held, `leave`.
+
+    A copy, because a file of before may have come here by a link from its landing.
+    """
+    file, data = decode_entry(row.entry)
+    origin = take_in(bench.store, bench.root, _origin(bench, row, file, data), [file])
+    checked = examine_all(bench.app, [(origin, file)], bench.root, bench.engine, silent)
+    return origin, decide(bench.app, origin, checked, bench.app.clock())
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What waiting files show of vanished ones: `found` by their paths; `deletes`: what their site's newest loaded landing
+    said of drops, "" where its paper is not to be had and the next landing has to say."""
+
+    found: Mapping[str, Found]
+    deletes: str = ""
+
+
+NOTHING_SHOWN = Shown(NOTHING_FOUND)
+
+
+def ask(bench: Bench, origin: Origin, admission: Admission) -> Shown:
+    """Of files whose bytes are in place."""
+    found = ask_survivors(bench.app, bench.root, bench.cluster, origin, (), admission.loads)
+    with bench.app.ledger.read() as connection:
+        _, landing = landing_rows.last_loaded(connection, origin.receiver, origin.site_id)
+        sha256, _ = landing_rows.receipt_of(connection, origin.receiver, origin.site_id, landing or "")
+    paper = read_landed(bench.root, kept_manifest(origin.site_id, landing)) if landing else None
+    told = paper is not None and hashlib.sha256(paper).hexdigest() == sha256
+    return Shown(found, decode_manifest(paper).deletes if told and paper else "")
+
+
+def take(
+    connection: Connection, origin: Origin, admission: Admission, at: float, shown: Shown = NOTHING_SHOWN
+) -> tuple[Answer, ...]:
+    """Record the decision on waiting files, and what it means for vanished ones. Their bytes are in place."""
+    names = SiteNames({s.site_id: s.name for s in landing_rows.sites(connection).values()})
+    answers = write_admission(connection, origin, admission, names, at)
+    schema.write_schema(connection, origin, (), admission.loads)
+    vanished = take_vanished(connection, origin, (), shown.deletes, at, shown.found)
+    paths = vanished | {load.file.path for load in admission.loads}
+    look_again(connection, origin.receiver, origin.site_id, paths, at)
+    return answers
+
+
+def _replay(bench: Bench, row: RefusalRow) -> bool:
+    origin, admission = try_again(bench, row)
+    with bench.app.ledger.read() as connection:
+        owners = refusal_rows.owners_of(connection, row.receiver, [r.refused.device for r in admission.refusals])
+    if admission.refusals:
+        leave(bench.store, origin)
+        device = admission.refusals[0].refused.device
+        with bench.app.ledger.write() as connection:
+            check_in(connection, bench.lease)
+            refusal_rows.still_refused(connection, row.refusal_id, device, owners[device])
+        return False
+    put(bench.store, admission.placements)
+    leave(bench.store, origin)
+    # CRASH WINDOW: in place, not recorded: still refused, the next load replays it.
+    at, shown = bench.app.clock(), ask(bench, origin, admission)
+
+    def tell(connection: Connection) -> bool:
+        check_in(connection, bench.lease)
+        take(connection, origin, admission, at, shown)
+        refusal_rows.end_refusal(connection, row.refusal_id, "superseded" if admission.holds else "replayed")
+        place = {"site_id": row.site_id, "landing": row.landing, "path": row.path}
+        record(connection, "file.replayed", **place, why=f"device {row.device} belongs to its site now")
+        return not admission.holds
+
+    return make_visible(bench.app, bench.receiver, bench.cluster, bench.store, [load.row for load in admission.loads], tell)
+
+
+def _origin(bench: Bench, row: QuarantineRow | RefusalRow, file: LandedFile, data: tuple[str, ...]) -> Origin:
+    with bench.app.ledger.read() as connection:
+        site = landing_rows.sites(connection)[row.site_id]
+    return Origin(
+        receiver=row.receiver,
+        site_id=row.site_id,
+        time_unit=site.time_unit,
+        site_interval_ms=site.partition_interval_ms,
+        catalog_interval_ms=bench.receiver.partition_interval_ms,
+        data=data,
+        landing=row.landing,
+        folder=waiting_folder(row.location, file),
+    )
+
+
+def _may_try(owner: OwnerRow | None, site_id: str) -> bool:
+    return owner is None or owner.site_id == site_id

@@ -1,0 +1,160 @@
+"""A load under way: what it works with, what it writes down of a landing, and whose fault a failure is."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tidemark.app import App
+from tidemark.cluster.nodes.cluster import Cluster
+from tidemark.errors import (
+    CorruptionError,
+    LeaseLostError,
+    PartialError,
+    PermanentError,
+    RetryableError,
+    SourceVanishedError,
+    TidemarkError,
+    limit_met,
+)
+from tidemark.formats.landing import Manifest
+from tidemark.formats.layout import RECEIPT
+from tidemark.ledger.journal import record
+from tidemark.ledger.leases import Lease, check_in
+from tidemark.ledger.receiver import landings as landing_rows
+from tidemark.ledger.receiver.catalog import CatalogFile
+from tidemark.ledger.receiver.landings import LandingRow
+from tidemark.progress import Progress
+from tidemark.receiver.load.admit import Origin
+from tidemark.receiver.load.landings import Folder, Paper
+from tidemark.receiver.load.result import Tally, Trouble
+from tidemark.settings.model import ReceiverSettings
+from tidemark.stores.protocol import LANDING, Store
+
+_THEIR_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.EILSEQ, errno.EINVAL)
+"""What a disk says of names that somebody else gave."""
+_THE_DISKS = (errno.EROFS, errno.ESTALE, errno.ETIMEDOUT)
+"""What a disk says of itself, whatever is asked of it."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """A load of one receiver, which holds its lease."""
+
+    app: App
+    receiver: ReceiverSettings
+    root: Path
+    store: Store
+    lease: Lease
+    engine: str
+    progress: Progress
+    rows: Mapping[tuple[str, str], LandingRow]  # (site, landing) → its row as the load began, of those not finished
+    cluster: Cluster | None
+    finished: Mapping[tuple[str, str], int]  # (site, landing) → its sign when nothing was left to be done there
+    done: dict[tuple[str, str], int] = field(default_factory=dict)  # the same of those that this load finished
+    placed: list[CatalogFile] = field(default_factory=list)  # files that it placed as they were checked
+    tally: Tally = field(default_factory=Tally)
+
+
+@dataclass(frozen=True)
+class Landing:
+    """A landing that may load now. `row` is written at each of its steps."""
+
+    paper: Paper
+    manifest: Manifest
+    origin: Origin
+    row: LandingRow
+
+
+def theirs(error: Exception) -> Exception:
+    """`error`, where it came of what a landing holds and costs that landing alone; raises what is ours.
+
+    Ours: what this machine lacks, what its disks, its ledger and its nodes refuse, a lease that was lost. What lies in a
+    landing is its sender's, with its rights and its kind: that it can be neither read nor written is no fault of ours.
+    """
+    if isinstance(error, CorruptionError | SourceVanishedError):
+        return error
+    if isinstance(error, PermanentError | RetryableError) and error.subject.startswith(f"{LANDING}/"):
+        refused = error.__cause__
+        if isinstance(refused, OSError) and refused.errno not in _THE_DISKS and limit_met(refused) is None:
+            return error
+    if isinstance(error, TidemarkError) and type(error) is not TidemarkError:
+        cause = error.__cause__
+        if isinstance(error, LeaseLostError) or not (isinstance(cause, OSError) and cause.errno in _THEIR_NAMES):
+            raise error
+        return error
+    limit = None if isinstance(error, MemoryError) else limit_met(error)
+    if limit is not None:
+        raise limit from error
+    return error
+
+
+def said(error: Exception) -> str:
+    """What a person reads of a failure that was no error of ours."""
+    if isinstance(error, TidemarkError):
+        return error.message
+    return f"{type(error).__name__}: {error}".strip(": ")
+
+
+def give_up(work: Work, paper: Paper, error: Exception) -> None:
+    """A landing's own failure, whatever it is: named, and its bytes stay where they are. Raises what is ours."""
+    error = theirs(error)
+    reason = said(error) if isinstance(error, TidemarkError) else f"it cannot be loaded: {said(error)}"
+    kind = CorruptionError.kind if isinstance(error, CorruptionError) else PartialError.kind
+    reject(work, Paper(paper.folder, paper.sha256, None), reason, kind)
+
+
+def reject(work: Work, paper: Paper, reason: str, kind: int = CorruptionError.kind) -> None:
+    """Name a landing that cannot be accepted; its bytes stay where they are."""
+    folder = paper.folder
+    work.tally.reject(Trouble("landing", folder.landing, folder.path, reason, kind))
+    before = work.rows.get((folder.site_id, folder.landing))
+    if before is None or (before.state, before.reason) != ("rejected", reason):
+        _put_row(work, row_of(work, paper, "rejected", reason), "landing.rejected", reason)
+
+
+def wait(work: Work, paper: Paper, reason: str) -> None:
+    """Name a landing that waits for one before it."""
+    folder = paper.folder
+    work.tally.wait(Trouble("landing", folder.landing, folder.path, reason, RetryableError.kind))
+    before = work.rows.get((folder.site_id, folder.landing))
+    if before is None or (before.state, before.reason) != ("waiting", reason):
+        _put_row(work, row_of(work, paper, "waiting", reason), "landing.gap", reason)
+
+
+def name_foreign(work: Work, folder: Folder, reason: str) -> None:
+    """Name a receipt that somebody else wrote; nothing else comes of it."""
+    work.tally.troubles.append(Trouble("receipt", folder.landing, f"{folder.path}/{RECEIPT}", reason, PartialError.kind))
+    with work.app.ledger.write() as connection:
+        check_in(connection, work.lease)
+        record(connection, "landing.foreign_receipt", site_id=folder.site_id, landing=folder.landing, reason=reason)
+
+
+def row_of(work: Work, paper: Paper, state: str, reason: str | None) -> LandingRow:
+    """What the ledger keeps of a landing."""
+    manifest, folder = paper.manifest, paper.folder
+    return LandingRow(
+        receiver=work.receiver.name,
+        landing=folder.landing,
+        site_id=folder.site_id,
+        sequence=manifest.sequence if manifest else 0,
+        previous=manifest.previous if manifest else None,
+        run_id=manifest.run_id if manifest else "",
+        part=manifest.part if manifest else 0,
+        state=state,
+        reason=reason,
+        manifest_sha256=paper.sha256,
+        files=len(manifest.files) if manifest else 0,
+        bytes=sum(p.size for f in manifest.files for p in (f.tsfile, f.resource, f.mods) if p) if manifest else 0,
+        found=work.app.clock(),
+        listed=manifest.listed if manifest else None,
+    )
+
+
+def _put_row(work: Work, changed: LandingRow, event: str, reason: str) -> None:
+    with work.app.ledger.write() as connection:
+        check_in(connection, work.lease)
+        landing_rows.put_landing(connection, changed)
+        record(connection, event, site_id=changed.site_id, landing=changed.landing, sequence=changed.sequence, reason=reason)

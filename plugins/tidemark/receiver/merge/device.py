@@ -1,0 +1,245 @@
+"""One device of a merge: which stretches are copied, which are decoded, and who wins.
+
+Parts come in the order in which they go into the outputs. A stretch that no other one meets in time, and that no
+deletion touches, has nothing to merge: its chunks are copied, and the cost is that of its bytes. Everything between
+two copies is one piece, decoded and written anew; so what lies in many small chunks becomes large ones on the way
+(`receiver.windows`). What is copied comes as chunks, the rest as columns in which the newest file wins. Memory holds a
+piece.
+
+Who wins, as arithmetic (`lay`): the points of one series in several files laid over each other, with every point
+accounted for. Files come lowest rank first. Each file's deletions were applied to its own points before. A null is
+not there and overwrites nothing. `lay` is pure.
+
+Source: DESIGN §3 "Who wins", "Sources and merges"; research/spark-tsfile.md §3.4, §3.5.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from tidemark.errors import CorruptionError
+from tidemark.receiver import windows
+from tidemark.receiver.windows import Extent, Piece, pieces_of
+from tidemark.tsfiles.companions.mods import Deletions
+from tidemark.tsfiles.layout.series import Series
+from tidemark.tsfiles.points.codes import DataType
+from tidemark.tsfiles.points.column import Column, overlay
+from tidemark.tsfiles.points.overlay import Weave, weave
+from tidemark.tsfiles.reader import Stretch, TsFile, aligned_stretches, series_stretches, stored_chunks
+from tidemark.tsfiles.write.pages import Chunk
+
+_LAST_TIME = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A file that holds the device: its deletions, the column of times where it is aligned there, and its series."""
+
+    file: TsFile
+    deletions: Deletions
+    time: Series | None
+    series: Mapping[str, Series]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What goes into the output of one partition next: `copied` chunks, or `columns`. No partition: nothing is left."""
+
+    partition: int | None
+    counts: Counts
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    copied: Sequence[Chunk] = ()
+
+
+@dataclass(frozen=True)
+class DeviceMerge:
+    """`holders` lowest rank first; `interval` of catalog partitions, in the site's unit."""
+
+    device: str
+    holders: Sequence[Holder]
+    interval: int
+
+    @property
+    def aligned(self) -> bool:
+        """As the newest file has it."""
+        return self.holders[-1].time is not None
+
+    @cached_property
+    def types(self) -> dict[str, DataType]:
+        """The measurements that have points in any file, in the order in which files have them."""
+        found = {
+            measurement: series.type
+            for holder in self.holders
+            for measurement, series in holder.series.items()
+            if series.statistics.count
+        }
+        return dict(sorted(found.items(), key=lambda item: item[0].encode("utf-16-be", "surrogatepass")))
+
+    def parts(self) -> Iterator[Part]:
+        """All points of the device, in order of time: of an aligned device whole rows, else one series after the other.
+
+        Raises CorruptionError, UnsupportedError.
+        """
+        for measurements in [list(self.types)] if self.aligned else [[name] for name in self.types]:
+            extents = [
+                extent
+                for number, holder in enumerate(self.holders)
+                for extent in self._extents(number, holder, frozenset(measurements))
+            ]
+            for piece in pieces_of(extents, windows.COPY_ROWS):
+                yield from self._copied(piece) or self._laid(piece, measurements)
+
+    def _extents(self, number: int, holder: Holder, wanted: frozenset[str]) -> Iterator[Extent]:
+        """What a file holds of these measurements; where it is laid out as the output, as stretches that can be copied."""
+        series = {name: one for name, one in holder.series.items() if name in wanted}
+        if self.aligned and holder.time is not None:
+            for stretch in aligned_stretches(holder.file.path, holder.time, series):
+                yield _extent(number, stretch, self._may_copy(holder, stretch))
+            return
+        for name, one in series.items():
+            for stretch in series_stretches(name, one):
+                alike = not self.aligned and holder.time is None
+                yield _extent(number, stretch, alike and self._may_copy(holder, stretch))
+
+    def _may_copy(self, holder: Holder, stretch: Stretch) -> bool:
+        if not stretch.points or stretch.start // self.interval != stretch.end // self.interval:
+            return False
+        concerned = (entry for measurement in stretch.values for entry in holder.deletions.of(self.device, measurement))
+        return not any(entry.start <= stretch.end and entry.end >= stretch.start for entry in concerned)
+
+    def _copied(self, piece: Piece) -> list[Part]:
+        """The piece as it stands; nothing where it is to be decoded."""
+        extent = piece.extents[0]
+        if not piece.copied or extent.stretch is None:
+            return []
+        chunks = stored_chunks(self.holders[extent.holder].file, extent.stretch)
+        if chunks is None:
+            return []
+        points = extent.stretch.points
+        return [Part(extent.start // self.interval, Counts(points, points), copied=chunks)]
+
+    def _laid(self, piece: Piece, measurements: Sequence[str]) -> Iterator[Part]:
+        """The piece decoded window by window, its layers over each other, cut by partition.
+
+        Its points are counted by its files' statistics, which know chunks, not windows: what was overwritten or deleted
+        is told in one account behind all of it. What the windows gave is compared with them, or a point that none of them
+        gave would be told as overwritten.
+        """
+        held = [piece.points(number) for number in range(len(self.holders))]
+        gone = Counts(sum(sum(points.values()) for points in held))
+        read: Counter[tuple[int, str]] = Counter()
+        last = None
+        points_at_once = max(windows.WINDOW_POINTS, windows.WINDOW_ROWS * len(measurements))
+        for start, end in windows.windows_of(piece, points_at_once):
+            rows: dict[int, dict[str, Column]] = {}
+            woven: list[Weave] = []
+            for measurement in measurements:
+                having = [number for number, points in enumerate(held) if measurement in points]
+                layers = [self._layer(self.holders[number], measurement, (start, end)) for number in having]
+                if not layers:
+                    continue
+                for number, (left, count) in zip(having, layers, strict=True):
+                    read[number, measurement] += len(left) + count
+                column = lay([column for column, _ in layers], woven)
+                gone = Counts(gone.points_in - len(column), deleted=gone.deleted + sum(count for _, count in layers))
+                for partition, part in cut(column, self.interval).items():
+                    rows.setdefault(partition, {})[measurement] = part
+            for last in sorted(rows):
+                out = sum(map(len, rows[last].values()))
+                yield Part(last, Counts(out, out), columns=rows[last])
+            if self.aligned:
+                self._forget(end)
+        self._check(piece, held, read)
+        yield Part(last, replace(gone, overwritten=gone.points_in - gone.deleted))
+
+    def _check(self, piece: Piece, held: Sequence[Mapping[str, int]], read: Mapping[tuple[int, str], int]) -> None:
+        """Each file gave the points that its statistics promise; fewer only where its own chunks overlap."""
+        for number, points in enumerate(held):
+            for measurement, told in points.items():
+                found = read[number, measurement]
+                if found != told and (found > told or not piece.overlaps_itself(number, measurement)):
+                    place = self.holders[number].file.path
+                    problem = f"{self.device}.{measurement}: {found} points were read where {told} are told"
+                    raise CorruptionError(f"{place}: {problem}", hint="./tidemark verify --deep", subject=place)
+
+    def _forget(self, upto: int) -> None:
+        """The columns of an aligned device are through with what came until then."""
+        for holder in self.holders:
+            holder.file.forget(self.device, upto)
+
+    def _layer(self, holder: Holder, measurement: str, span: tuple[int, int]) -> tuple[Column, int]:
+        """A file's points after its own deletions, and how many those took: counted, so that the account is a check."""
+        device, start, end = self.device, span[0], None if span[1] == _LAST_TIME else span[1] + 1
+        column = holder.file.column(device, measurement, start, end)
+        if not holder.deletions.of(device, measurement):
+            return column, 0
+        left = holder.file.column(device, measurement, start, end, holder.deletions)
+        return left, len(column) - len(left)
+
+
+def _extent(number: int, stretch: Stretch, may_copy: bool) -> Extent:
+    points = {name: place.statistics.count for name, (_, place) in stretch.values.items() if place.statistics.count}
+    return Extent(number, stretch.start, stretch.end, stretch.rows, points, stretch if may_copy else None)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Points of a merge: points_in = points_out + overwritten + deleted."""
+
+    points_in: int = 0
+    points_out: int = 0
+    overwritten: int = 0
+    deleted: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.points_in + other.points_in,
+            self.points_out + other.points_out,
+            self.overwritten + other.overwritten,
+            self.deleted + other.deleted,
+        )
+
+    @property
+    def balanced(self) -> bool:
+        return self.points_in == self.points_out + self.overwritten + self.deleted
+
+
+NOTHING = Counts()
+
+
+def lay(columns: Sequence[Column], known: list[Weave] | None = None) -> Column:
+    """A series as readers see it: its points in each file after the file's own deletions, lowest rank first, all of one
+    type (ValueError).
+
+    `known`: how columns of other series with the same times lay over each other; what is found out here is added.
+    """
+    known = [] if known is None else known
+    filled = [column for column in columns if len(column)]
+    if len(filled) < 2 or len({column.type for column in columns}) != 1:
+        return overlay(columns)
+    runs = [column.times for column in filled]
+    woven = next((one for one in known if one.fits(runs)), None)
+    if woven is None:
+        woven = weave(runs)
+        known.append(woven)
+    return Column(columns[0].type, woven.times, woven.choose([column.values for column in filled]))
+
+
+def cut(column: Column, interval: int) -> dict[int, Column]:
+    """The column by catalog partition, floor(time / interval); `interval` in the unit of its times."""
+    if not len(column):
+        return {}
+    if (only := int(column.times[0]) // interval) == int(column.times[-1]) // interval:
+        return {only: column}
+    partitions = column.times // interval  # rounds down before 1970 too
+    starts = np.flatnonzero(np.append(True, partitions[1:] != partitions[:-1]))
+    ends = np.append(starts[1:], len(column))
+    return {
+        int(partitions[start]): Column(column.type, column.times[start:end], column.values[start:end])
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+    }

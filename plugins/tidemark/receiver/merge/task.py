@@ -1,0 +1,268 @@
+"""One merge task: the points of some devices from all their sources, newest wins, as new TsFiles in staging.
+
+Runs wherever an engine puts it, in a process of its own; reads the sources, writes below its staging folder and nothing
+else, so it may be run twice. Memory holds one piece of a device (`receiver.windows`). What may not be merged without
+changing a value or a type is refused by name, and nothing is written. Source: DESIGN §3 "Who wins", §7;
+research/spark-tsfile.md §3.4.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from tidemark.errors import CorruptionError, NotFoundError, RetryableError, UnsupportedError, limits_named
+from tidemark.receiver.load.check import mods_form, sha256_of
+from tidemark.receiver.merge.device import NOTHING, Counts, DeviceMerge, Part
+from tidemark.receiver.merge.sources import Alone, Held, RefusedError, Source, check_types, held_by, tag_columns
+from tidemark.tsfiles.companions.mods import NO_DELETIONS, Deletions, parse_mods
+from tidemark.tsfiles.devices import is_table, table_segments
+from tidemark.tsfiles.points.column import Column
+from tidemark.tsfiles.reader import TsFile
+from tidemark.tsfiles.write.pages import aligned_chunks, mark_chunk, row_times, series_chunks
+from tidemark.tsfiles.write.tally import tally
+from tidemark.tsfiles.write.writer import TsFileWriter, device_order, tree_segments
+from tidemark.untrusted_files import MOST_MODS, UntrustedFile
+
+
+@dataclass(frozen=True)
+class TaskSource:
+    """A source file with its deletions ('' without); locations are relative to the receiver's root."""
+
+    location: str
+    mods_location: str
+
+
+@dataclass(frozen=True)
+class MergeTask:
+    """Devices of one group. `sources` lowest rank first; `interval` of catalog partitions, in the site's unit.
+
+    `prove`: (location, SHA-256, bytes at most) of files that must still be what was loaded: between them the tasks of a
+    group prove all its sources, for what rotted on this disk would get a sound digest by being merged.
+    """
+
+    group: int
+    number: int
+    root: str
+    staging: str
+    database: str
+    interval: int
+    sources: tuple[TaskSource, ...]
+    devices: tuple[str, ...]
+    prove: tuple[tuple[str, str, int], ...] = ()
+
+    @property
+    def subject(self) -> str:
+        """What errors call the task."""
+        return f"merge of {len(self.sources)} files of {self.database}, {self.devices[0]} … {self.devices[-1]}"
+
+
+@dataclass(frozen=True)
+class Staged:
+    """An output, whole and synced at `location` (relative to the root). `devices`: (device, start, end, points)."""
+
+    location: str
+    partition: int
+    sha256: str
+    size: int
+    model: str
+    points: int
+    devices: tuple[tuple[str, int, int, int], ...]
+    counts: Counts
+
+
+@dataclass(frozen=True)
+class MergeOutcome:
+    """What a task made. `unplaced`: points of series of which nothing was left to write; `refused`: (subject, reason)."""
+
+    group: int
+    number: int
+    staged: tuple[Staged, ...] = ()
+    unplaced: Counts = NOTHING
+    refused: tuple[str, str] | None = None
+
+
+@dataclass
+class _Output:
+    """A file of one partition while it is written; `device`: the one whose chunks it takes."""
+
+    location: str
+    writer: TsFileWriter
+    counts: Counts = NOTHING
+    device: str = ""
+
+
+class _Outputs(dict[int, _Output]):
+    """The outputs of a task by partition, each begun when it is first asked for. `unplaced`: points that none has."""
+
+    def __init__(self, task: MergeTask, tables: Mapping[str, tuple[str, ...]]) -> None:
+        super().__init__()
+        self._task = task
+        self._tables = tables
+        self.unplaced = NOTHING
+
+    def __missing__(self, partition: int) -> _Output:
+        task = self._task
+        # Of this try alone: a worker that was given up may still write when another has the task.
+        location = f"{task.staging}/{task.group}-{task.number}-{partition}-{uuid.uuid4().hex[:12]}.tsfile"
+        place = Path(task.root, location)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        output = self[partition] = _Output(location, TsFileWriter(place, self._tables))
+        return output
+
+
+def run_merge_task(task: MergeTask) -> MergeOutcome:
+    """Merge the task's devices; one output a catalog partition that has points.
+
+    Raises CorruptionError (a source that cannot be read, an output that does not hold what was written) and RetryableError
+    (a source that is gone: the catalog moved on).
+    """
+    try:
+        with limits_named(f"{task.root}/{task.staging}"), _proving(task) as proof, ExitStack() as opened:
+            sources = [_open(task, source, opened) for source in task.sources]
+            tables, held = tag_columns(sources), held_by(sources, task.devices, task.interval)
+            check_types(held, task.database)
+            return _merge(task, held, tables, proof)
+    except (NotFoundError, FileNotFoundError) as gone:
+        raise RetryableError(
+            f"a source of the {task.subject} is gone: {gone}",
+            hint="./tidemark merge again; if it stays: ./tidemark verify",
+            subject=task.subject,
+        ) from gone
+    except RefusedError as refused:
+        return MergeOutcome(task.group, task.number, refused=(refused.subject, refused.reason))
+    except UnsupportedError as unsure:  # a page in an encoding that loses values: its file stays as it came
+        return MergeOutcome(task.group, task.number, refused=(unsure.subject, unsure.message))
+
+
+@contextmanager
+def _proving(task: MergeTask) -> Iterator[Future[None]]:
+    """The sources are digested beside the merge, on another core where there is one. That a source is not what was loaded
+    is told instead of whatever the merge stumbled over in it."""
+    with ThreadPoolExecutor(1) as beside:
+        proof = beside.submit(_prove, task)
+        try:
+            yield proof
+        except Exception:
+            proof.result()
+            raise
+
+
+def _prove(task: MergeTask) -> None:
+    for location, sha256, most in task.prove:
+        found = sha256_of(UntrustedFile(task.root, location), most)
+        if found != sha256:
+            raise CorruptionError(
+                f"{location} is not what was loaded: its SHA-256 is {found}, not {sha256}",
+                hint="./tidemark verify --repair fetches it again",
+                subject=location,
+            )
+
+
+def _open(task: MergeTask, source: TaskSource, opened: ExitStack) -> Source:
+    file = opened.enter_context(TsFile(UntrustedFile(task.root, source.location), task.database))
+    deletions: Deletions = NO_DELETIONS
+    if source.mods_location:
+        data = UntrustedFile(task.root, source.mods_location).read(MOST_MODS)
+        deletions = parse_mods(data, mods_form(source.mods_location), source.mods_location)
+    return Source(file, deletions)
+
+
+def _merge(task: MergeTask, held: Held, tables: Mapping[str, tuple[str, ...]], proof: Future[None]) -> MergeOutcome:
+    """Nothing of it is whole before `proof` is at its end."""
+    outputs = _Outputs(task, tables)
+    total = NOTHING
+    try:
+        for device in sorted(task.devices, key=lambda name: device_order(_segments(name))):
+            here = held[device]
+            if isinstance(here, Alone):
+                total += Counts(here.whole.points)
+                if _copy(outputs, device, here):
+                    continue
+                here = [here.source.holder(device)]
+            else:
+                total += Counts(sum(series.statistics.count for holder in here for series in holder.series.values()))
+            _lay(outputs, DeviceMerge(device, here, task.interval))
+        counted = sum((output.counts for output in outputs.values()), outputs.unplaced)
+        if not counted.balanced or counted.points_in != total.points_in:
+            raise CorruptionError(
+                f"{task.subject}: the outputs do not account for {total.points_in} points", subject=task.subject
+            )
+        proof.result()
+        staged = tuple(_finish(task, partition, outputs[partition]) for partition in sorted(outputs))
+    except BaseException:
+        for output in outputs.values():
+            output.writer.abandon()
+        raise
+    return MergeOutcome(task.group, task.number, staged, outputs.unplaced)
+
+
+def _copy(outputs: _Outputs, device: str, alone: Alone) -> bool:
+    """Copy the device whole; False where its chunks are not as the index says, and those who read every form must look."""
+    copied = alone.source.file.copied(alone.whole)
+    if copied is None:
+        return False
+    output = outputs[alone.whole.partition]
+    output.writer.copy(_segments(device), copied)
+    output.counts += Counts(alone.whole.points, alone.whole.points)
+    return True
+
+
+def _lay(outputs: _Outputs, merge: DeviceMerge) -> None:
+    """The device's parts into the outputs of their partitions."""
+    for part in merge.parts():
+        if part.partition is None:
+            outputs.unplaced += part.counts
+        else:
+            _put(outputs[part.partition], merge, part)
+    for output in outputs.values():
+        if output.device == merge.device:
+            output.writer.end()
+
+
+def _put(output: _Output, merge: DeviceMerge, part: Part) -> None:
+    """Write the part; in an aligned device each chunk group has a chunk of every column, if only its mark."""
+    writer = output.writer
+    if output.device != merge.device:
+        writer.begin(_segments(merge.device))
+        output.device = merge.device
+    output.counts += part.counts
+    kind = writer.compression
+    if not merge.aligned:
+        for name, column in part.columns.items():
+            writer.put(series_chunks(name, column, kind), same_group=True)
+        if part.copied:
+            writer.put(part.copied, same_group=True)
+    elif part.copied:
+        known = {chunk.name for chunk in part.copied}
+        marks = [mark_chunk(name, of_type, kind) for name, of_type in merge.types.items() if name not in known]
+        writer.put([*part.copied, *marks])
+    elif part.columns:
+        columns = {name: part.columns.get(name, Column.empty(of_type)) for name, of_type in merge.types.items()}
+        for group in aligned_chunks(row_times(part.columns), columns, kind):
+            writer.put(group)
+
+
+def _finish(task: MergeTask, partition: int, output: _Output) -> Staged:
+    """Close the output and compare what its own statistics say with what was meant."""
+    output.writer.close()
+    facts = tally(UntrustedFile(task.root, output.location), task.database)
+    counts = output.counts
+    if facts.points != counts.points_out or facts.points != output.writer.points or not counts.balanced:
+        raise CorruptionError(
+            f"{output.location} holds {facts.points} points where the merge counts {counts}",
+            hint="./tidemark verify --deep",
+            subject=task.subject,
+        )
+    writer, devices = output.writer, facts.devices
+    return Staged(output.location, partition, writer.sha256, writer.size, facts.model, facts.points, devices, counts)
+
+
+@lru_cache(maxsize=4096)
+def _segments(device: str) -> tuple[str | None, ...]:
+    return table_segments(device) if is_table((device,)) else tree_segments(device)

@@ -1,0 +1,334 @@
+"""`tidemark read`: what readers of the catalog see, as a file. Device by device, so memory holds one device at a time.
+
+One read transaction fixes the list of files. Retired files keep their bytes for a grace, so the list stays readable
+while loads and merges go on. Files are read only as what was loaded (`proved_files`). `.parquet` or `.csv` is
+written in batches of 65,536 rows, fewer of very many columns, durably: a temp file that gets its name when it is
+whole (`PointFile`). CSV tells a null (nothing) from an empty text (`""`). What cannot be decoded is named and left
+out, and the exit code says so. Source: CONTRACT §1 `read`.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pa_parquet
+from numpy.typing import NDArray
+
+from tidemark.app import App
+from tidemark.cluster.nodes.cluster import opened
+from tidemark.cluster.replicas.cache import Feed, feeding, through
+from tidemark.errors import PartialError, PermissionDeniedError, UsageError, limits_named
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver import landings as landing_rows
+from tidemark.ledger.receiver import refusals as refusal_rows
+from tidemark.ledger.receiver.catalog import CatalogDevice
+from tidemark.progress import Progress, Tick, silent
+from tidemark.receiver.load.examine import local_root, site_of
+from tidemark.receiver.proved_files import require_proved
+from tidemark.receiver.view import CatalogReader, Layer, SeenDevice, kept_times, points, seen_devices
+from tidemark.settings.model import ReceiverSettings
+from tidemark.stores.agent import durable
+from tidemark.tsfiles.devices import matches
+from tidemark.tsfiles.points.codes import DataType
+from tidemark.tsfiles.points.column import Column, overlay
+from tidemark.tsfiles.spark.arrow import MOST_BYTES, Part, rows_at_once, together
+from tidemark.tsfiles.times import moment
+
+_TALL = pa.schema(
+    [
+        ("device", pa.string()),
+        ("measurement", pa.string()),
+        ("time", pa.int64()),
+        ("type", pa.string()),
+        ("value", pa.string()),
+    ]
+)
+_ARROW = {
+    DataType.BOOLEAN: pa.bool_(),
+    DataType.INT32: pa.int32(),
+    DataType.INT64: pa.int64(),
+    DataType.FLOAT: pa.float32(),
+    DataType.DOUBLE: pa.float64(),
+    DataType.TIMESTAMP: pa.int64(),
+}
+"""Types that a wide column keeps; the others, and columns whose files disagree, are canonical text."""
+
+
+@dataclass(frozen=True)
+class Query:
+    """What to read. `site`: name or UUID; `device`: pattern; `start` inclusive, `end` exclusive, ISO 8601 or an integer."""
+
+    site: str = ""
+    device: str = "**"
+    start: str = ""
+    end: str = ""
+    tall: bool = False
+    verify: bool = False  # every file is digested again, however lately that was done
+    live_only: bool = False  # without the files that their site has no more
+
+
+@dataclass(frozen=True)
+class ReadResult:
+    """`undecodable`: `device.measurement` or file → why it is not among the rows; `verified`: files that were digested;
+    `kept_rows`: rows with a value of a file that its site has no more."""
+
+    rows: int
+    devices: int
+    undecodable: Mapping[str, str]
+    verified: int = 0
+    kept_rows: int = 0
+
+    @property
+    def exit_code(self) -> int:
+        return PartialError.kind if self.undecodable else 0
+
+    def as_json(self) -> dict[str, Any]:
+        told: dict[str, Any] = {}
+        if self.undecodable:
+            (what, why), *more = self.undecodable.items()
+            rest = f" (and {len(more)} more)" if more else ""
+            told = {"error": f"{what} was not read: {why}{rest}", "hint": f"./tidemark why {shlex.quote(_subject(what))}"}
+        return {
+            "ok": not self.undecodable,
+            **told,
+            "rows": self.rows,
+            "kept_rows": self.kept_rows,
+            "verified": self.verified,
+            "devices": self.devices,
+            "undecodable": dict(self.undecodable),
+        }
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """Site → time bound in the site's own unit; None: no bound."""
+
+    start: Mapping[str, int | None]
+    end: Mapping[str, int | None]
+
+    def within(self, site: str, devices: Iterable[CatalogDevice]) -> tuple[CatalogDevice, ...]:
+        """Those that may have points between the bounds: files of none of these need not be opened, nor fetched."""
+        start, end = self.start[site], self.end[site]
+        return tuple(d for d in devices if (start is None or d.end >= start) and (end is None or d.start < end))
+
+
+def read(app: App, receiver: ReceiverSettings, query: Query, out: Path, progress: Progress = silent) -> ReadResult:
+    """Write what readers see to `out` (`.parquet` or `.csv`).
+
+    Tall: CONTRACT §1. Wide: time, device, then every measurement by name, typed. What cannot be decoded is left out and
+    named in the result, whose exit code is 23 then. Raises UsageError, NotFoundError for a site nobody knows,
+    CorruptionError for a file that is not what was loaded; `out` is not written then.
+    """
+    check_ending(out)
+    for bound in (query.start, query.end):
+        moment(bound, "ms")  # a typing error is told even where there is nothing to read
+    root = local_root(app, receiver)
+    site_id = site_of(app, query.site)
+    with app.ledger.read() as connection:
+        files = catalog_rows.visible_files(connection, receiver.name, site_id)
+        files = [file for file in files if not (query.live_only and file.kept)]
+        held = catalog_rows.devices_of_files(connection, [file.file_id for file in files])
+        owners = {row.device: row.site_id for row in refusal_rows.all_owners(connection, receiver.name)}
+        widths = catalog_rows.table_widths(connection, receiver.name)
+        sites = landing_rows.sites(connection)
+    bounds = _Bounds(
+        {s: moment(query.start, row.time_unit) for s, row in sites.items()},
+        {s: moment(query.end, row.time_unit) for s, row in sites.items()},
+    )
+    devices = [d for d in seen_devices(files, held, owners, widths) if matches(query.device, d.name)]
+    if query.tall:  # a wide table has a column for every measurement, whenever it has points
+        devices = _near(devices, held, bounds)
+    needed = (layer.file for device in devices for layer in device.layers)
+    verified = require_proved(app, receiver, root, needed, anew=query.verify, progress=progress)
+    with opened(app, receiver) as cluster, feeding(cluster, root) as feed, CatalogReader(root, feed) as reader:
+        shape = _Tall() if query.tall else _Wide.of(reader, devices, feed, progress)
+        seen = kept = 0
+        with PointFile(out, shape.schema) as target:
+            for number, device in enumerate(_at_hand(feed, devices), 1):
+                before = target.rows
+                kept += shape.write(target, reader, device, bounds)
+                seen += target.rows > before
+                progress(Tick("read", done=number, total=len(devices)))
+        return ReadResult(target.rows, seen, dict(sorted(reader.unread.found.items())), verified, kept)
+
+
+def _near(devices: Iterable[SeenDevice], held: Mapping[int, Iterable[CatalogDevice]], bounds: _Bounds) -> list[SeenDevice]:
+    """Those that may have points between the bounds, with the files that may: the others need not be fetched. Their names
+    are those they have without bounds."""
+    near: dict[int, set[str]] = {}
+
+    def may(layer: Layer) -> bool:
+        file = layer.file
+        if file.file_id not in near:
+            near[file.file_id] = {d.device for d in bounds.within(file.site_id, held.get(file.file_id, ()))}
+        return layer.name in near[file.file_id]
+
+    cut = (replace(device, layers=tuple(filter(may, device.layers))) for device in devices)
+    return [device for device in cut if device.layers]
+
+
+def _at_hand(feed: Feed | None, devices: Sequence[SeenDevice]) -> Iterator[SeenDevice]:
+    return through(feed, ((device, [layer.file for layer in device.layers]) for device in devices))
+
+
+class _Tall:
+    schema = _TALL
+
+    def write(self, target: PointFile, reader: CatalogReader, device: SeenDevice, bounds: _Bounds) -> int:
+        """Write a device's rows; returns how many of them come from files that their site has no more."""
+        kept = 0
+        for measurement, layered in reader.layered_columns(device, bounds.start, bounds.end):
+            found = points([column for _, column in layered])
+            kept += len(kept_times(layered))
+            count = len(found.times)
+            if count:
+                arrays = [
+                    pa.repeat(device.name, count),
+                    pa.repeat(measurement, count),
+                    pa.array(found.times),
+                    pa.array(found.types, pa.string()),
+                    pa.array(found.texts, pa.string()),
+                ]
+                target.add(Part(count, dict(zip(self.schema.names, arrays, strict=True))))
+        return kept
+
+
+@dataclass(frozen=True)
+class _Wide:
+    """One row a device and time; `types`: measurement → type of its column, None for canonical text."""
+
+    types: Mapping[str, DataType | None]
+
+    @property
+    def schema(self) -> pa.Schema:
+        fields = [("time", pa.int64()), ("device", pa.string())]
+        return pa.schema(fields + [(_shown(n), _ARROW[t] if t in _ARROW else pa.string()) for n, t in self.types.items()])
+
+    @staticmethod
+    def of(reader: CatalogReader, devices: Sequence[SeenDevice], feed: Feed | None, progress: Progress) -> _Wide:
+        types: dict[str, set[DataType]] = {}
+        for number, device in enumerate(_at_hand(feed, devices), 1):
+            for measurement, found in reader.series_types(device).items():
+                types.setdefault(measurement, set()).update(found)
+            progress(Tick("columns", done=number, total=len(devices)))
+        return _Wide({m: next(iter(types[m])) if len(types[m]) == 1 else None for m in sorted(types)})
+
+    def write(self, target: PointFile, reader: CatalogReader, device: SeenDevice, bounds: _Bounds) -> int:
+        """Write a device's rows; returns how many of them have a value of a file that its site has no more."""
+        layered = {m: one for m, one in reader.layered_columns(device, bounds.start, bounds.end) if one}
+        if not layered:
+            return 0
+        series = {m: [column for _, column in one] for m, one in layered.items()}
+        times = np.unique(np.concatenate([column.times for columns in series.values() for column in columns]))
+        found = {"time": pa.array(times), "device": pa.repeat(device.name, len(times))}
+        found |= {_shown(name): self._spread(times, columns, self.types[name]) for name, columns in series.items()}
+        target.add(Part(len(times), found))
+        return len(np.unique(np.concatenate([kept_times(one) for one in layered.values()])))
+
+    @staticmethod
+    def _spread(times: NDArray[np.int64], columns: Sequence[Column], data_type: DataType | None) -> pa.Array:
+        """One value or null for each of `times`."""
+        typed = data_type in _ARROW
+        if typed and data_type is not None:
+            whole = overlay(columns)
+            at, values = whole.times, pa.array(whole.values, _ARROW[data_type])
+        else:
+            found = points(columns)
+            at, values = found.times, pa.array(found.texts, pa.string())
+        places = np.searchsorted(at, times)
+        present = (places < len(at)) & (at[np.minimum(places, len(at) - 1)] == times)
+        return values.take(pa.array(places, mask=~present))
+
+
+def _subject(unread: str) -> str:
+    """What `why` explains of a series or file that was not read."""
+    return unread if "/" in unread else unread.rpartition(".")[0]
+
+
+def _shown(measurement: str) -> str:
+    """The column of a measurement."""
+    return f"measurement.{measurement}" if measurement in ("time", "device") else measurement
+
+
+BATCH_ROWS = 65_536
+ENDINGS = (".parquet", ".csv")
+
+
+class PointFile:
+    """An open result file; a context manager that publishes it at the end, or removes it when something went wrong.
+
+    Rows are gathered and written `BATCH_ROWS` at a time, fewer of very many columns. CSV tells a null (nothing) from an
+    empty text (`""`).
+    """
+
+    def __init__(self, place: Path, schema: pa.Schema) -> None:
+        check_ending(place)
+        self._place = place
+        self._temp = place.with_name(f"{place.name}.{os.getpid()}.tmp")
+        self._schema = schema
+        self._gathered: list[Part] = []
+        self._at_once = rows_at_once(len(schema), BATCH_ROWS)
+        self._waiting = self._bytes = 0
+        self.rows = 0
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            self._writer: Any = (
+                pa_parquet.ParquetWriter(self._temp, schema, compression="zstd")
+                if place.suffix == ".parquet"
+                else pa_csv.CSVWriter(str(self._temp), schema)
+            )
+        except PermissionError as refused:
+            raise PermissionDeniedError(f"cannot write {place}: {refused}", subject=str(place)) from refused
+
+    def add(self, part: Part) -> None:
+        """More rows."""
+        if self._at_once < BATCH_ROWS and part.rows > self._at_once:  # of so many columns a long device is nulls mostly
+            for start in range(0, part.rows, self._at_once):
+                self.add(part.piece(start, self._at_once))
+            return
+        size = part.nbytes
+        if self._bytes + size > MOST_BYTES:
+            self._flush()
+        self._gathered.append(part)
+        self._bytes += size
+        self._waiting += part.rows
+        self.rows += part.rows
+        if self._waiting >= self._at_once:
+            self._flush()
+
+    def __enter__(self) -> PointFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with limits_named(self._place):
+            try:
+                if error is not None:
+                    raise error
+                self._flush()
+                self._writer.close()
+                durable.seal([(os.fsencode(self._temp), os.fsencode(self._place))])
+            except BaseException:
+                with suppress(OSError):  # it says once more what it said
+                    self._writer.close()
+                durable.remove_quietly(os.fsencode(self._temp))
+                raise
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._writer.write_batch(together(self._gathered, self._schema))
+            self._gathered, self._waiting, self._bytes = [], 0, 0
+
+
+def check_ending(place: Path) -> None:
+    if place.suffix not in ENDINGS:
+        raise UsageError(f"--out {place}: the name must end in .parquet or .csv", subject=str(place))

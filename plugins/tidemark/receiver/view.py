@@ -1,0 +1,234 @@
+"""What readers see: the catalog's visible files laid over each other, device by device, whether or not merges have run.
+
+Within a site the file with the higher rank wins at a point, deletions apply to their own file only, nulls are not there
+to overwrite anything. Where ownership of a device moved, files of its present owner win over those of the former one.
+Source: DESIGN §3 "Who wins"; research/iotdb.md "What to know first" 10.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidemark.errors import CorruptionError, NotFoundError, RetryableError, UnsupportedError
+from tidemark.ledger.receiver.catalog import CatalogDevice, CatalogFile
+from tidemark.receiver.load.check import mods_form
+from tidemark.tsfiles.companions.mods import NO_DELETIONS, Deletions, parse_mods
+from tidemark.tsfiles.devices import pad, split_nodes, unquote
+from tidemark.tsfiles.points import column as points_column
+from tidemark.tsfiles.points.codes import DataType
+from tidemark.tsfiles.points.column import Column, overlay
+from tidemark.tsfiles.reader import TsFile
+from tidemark.untrusted_files import MOST_MODS, UntrustedFile
+
+_OPEN_FILES = 64
+_MOST_OPEN_FILES = 512  # where one device lies in so many: each is asked for each of its measurements
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One visible file that holds a device. `name`: the device as that file has it; `owned`: its site owns the device."""
+
+    file: CatalogFile
+    name: str
+    owned: bool
+
+
+@dataclass(frozen=True)
+class SeenDevice:
+    """A device as readers see it, with its files from lowest to highest rank."""
+
+    name: str
+    layers: tuple[Layer, ...]
+
+
+@dataclass(frozen=True)
+class Points:
+    """The points of one series in time order, as canonical text; `types[i]` differs only where files disagree."""
+
+    times: NDArray[np.int64]
+    types: Sequence[str]
+    texts: Sequence[str]
+
+
+@dataclass
+class Unread:
+    """What could not be read while the rest was: (`device.measurement` or file, why)."""
+
+    found: dict[str, str] = field(default_factory=dict)
+
+
+def seen_devices(
+    files: Iterable[CatalogFile],
+    devices: Mapping[int, Sequence[CatalogDevice]],
+    owners: Mapping[str, str],
+    widths: Mapping[tuple[str, str, str], int],
+) -> list[SeenDevice]:
+    """Every device of the files, ordered by name. `owners`: device → site; `widths`: (site, database, table) → tags."""
+    layers: dict[str, list[Layer]] = {}
+    for file in files:
+        for device in devices.get(file.file_id, ()):
+            owned = owners.get(device.device) == file.site_id
+            layers.setdefault(device.device, []).append(Layer(file, device.device, owned))
+    seen = []
+    for name, found in layers.items():
+        found.sort(key=lambda layer: (layer.owned, layer.file.site_id, layer.file.rank, layer.file.file_id))
+        seen.append(SeenDevice(_shown(name, found, widths), tuple(found)))
+    return sorted(seen, key=lambda device: device.name)  # code points sort as UTF-8 bytes do
+
+
+def _shown(name: str, layers: Sequence[Layer], widths: Mapping[tuple[str, str, str], int]) -> str:
+    """Devices of the table model are padded to the table's latest number of tags."""
+    nodes = split_nodes(name)
+    if nodes[0] == "root" or len(nodes) < 2 or all(layer.file.model == "tree" for layer in layers):
+        return name
+    table = unquote(nodes[1])
+    return pad(name, max(widths.get((layer.file.site_id, layer.file.database, table), 0) for layer in layers))
+
+
+class CatalogReader:
+    """Reads series from the files of a receiver; a context manager. Keeps the files it used last open."""
+
+    def __init__(self, root: Path, fetch: Callable[[CatalogFile], Path | None] | None = None) -> None:
+        """`fetch`: brings a file back that the receiver gave up, or raises why not; the folder that it lies below now, None
+        for `root`."""
+        self._root = root
+        self._fetch = fetch
+        self._open: OrderedDict[int, tuple[TsFile, Deletions]] = OrderedDict()
+        self._bad: set[int] = set()
+        self._at_once = _OPEN_FILES
+        self.unread = Unread()
+
+    def __enter__(self) -> CatalogReader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for file, _ in self._open.values():
+            file.close()
+        self._open.clear()
+
+    def series_types(self, device: SeenDevice) -> dict[str, set[DataType]]:
+        """Measurement → the types its files give it; a file that cannot be read is named in `unread`."""
+        types: dict[str, set[DataType]] = {}
+        self._at_once = min(max(len(device.layers), _OPEN_FILES), _MOST_OPEN_FILES)
+        for layer in device.layers:
+            try:
+                if opened := self._file(layer.file):
+                    for measurement, series in opened[0].series_of(layer.name)[1].items():
+                        types.setdefault(measurement, set()).add(series.type)
+            except CorruptionError as broken:
+                self._name(layer.file.location, broken)
+        return types
+
+    def columns(
+        self, device: SeenDevice, start: Mapping[str, int | None], end: Mapping[str, int | None]
+    ) -> Iterator[tuple[str, list[Column]]]:
+        """(measurement, its columns from lowest to highest rank), by name. `start`, `end`: site → time bound or None."""
+        for measurement, found in self.layered_columns(device, start, end):
+            yield measurement, [column for _, column in found]
+
+    def layered_columns(
+        self, device: SeenDevice, start: Mapping[str, int | None], end: Mapping[str, int | None]
+    ) -> Iterator[tuple[str, list[tuple[CatalogFile, Column]]]]:
+        """As `columns`, each with the file it comes from."""
+        for measurement in sorted(self.series_types(device)):
+            columns = [
+                (layer.file, column)
+                for layer in device.layers
+                if (column := self._column(layer, measurement, start[layer.file.site_id], end[layer.file.site_id]))
+                is not None
+            ]
+            yield measurement, [(file, column) for file, column in columns if len(column)]
+
+    def _column(self, layer: Layer, measurement: str, start: int | None, end: int | None) -> Column | None:
+        opened = self._file(layer.file)
+        try:
+            if opened is None or measurement not in opened[0].series_of(layer.name)[1]:
+                return None
+            return opened[0].column(layer.name, measurement, start, end, opened[1])
+        except UnsupportedError as unsupported:
+            self._name(f"{layer.name}.{measurement}", unsupported)
+        except CorruptionError as broken:
+            self._name(f"{layer.name}.{measurement}", broken)
+        return None
+
+    def _file(self, file: CatalogFile) -> tuple[TsFile, Deletions] | None:
+        """The open file with its deletions; None when it cannot be opened (named in `unread` once)."""
+        if file.file_id in self._bad:
+            return None
+        if file.file_id in self._open:
+            self._open.move_to_end(file.file_id)
+            return self._open[file.file_id]
+        try:
+            opened, deletions = self._opened(file)
+        except CorruptionError as broken:
+            self._bad.add(file.file_id)
+            self._name(file.location, broken)
+            return None
+        except (NotFoundError, FileNotFoundError) as gone:
+            raise RetryableError(
+                f"{file.location} is gone from the receiver: somebody removed it, or the read took longer than the grace",
+                hint="read again; if it stays: ./tidemark verify --repair",
+                subject=file.location,
+            ) from gone
+        self._open[file.file_id] = (opened, deletions)
+        while len(self._open) > self._at_once:
+            self._open.popitem(last=False)[1][0].close()
+        return opened, deletions
+
+    def _opened(self, file: CatalogFile) -> tuple[TsFile, Deletions]:
+        try:
+            return _open(self._root, file)
+        except (NotFoundError, FileNotFoundError):
+            if self._fetch is None:
+                raise
+        return _open(self._fetch(file) or self._root, file)
+
+    def _name(self, subject: str, error: CorruptionError) -> None:
+        self.unread.found.setdefault(subject, error.message)
+
+
+def _open(root: Path, file: CatalogFile) -> tuple[TsFile, Deletions]:
+    deletions = _deletions(root, file)
+    return TsFile(UntrustedFile(str(root), file.location), file.database), deletions
+
+
+def _deletions(root: Path, file: CatalogFile) -> Deletions:
+    if not file.mods_location:
+        return NO_DELETIONS
+    data = UntrustedFile(str(root), file.mods_location).read(MOST_MODS)
+    return parse_mods(data, mods_form(file.mods_location), file.mods_location)
+
+
+def kept_times(found: Sequence[tuple[CatalogFile, Column]]) -> NDArray[np.int64]:
+    """The times, ascending, whose value comes from a file that its site has no more. `found`: lowest rank first."""
+    if not any(file.kept for file, _ in found):
+        return np.empty(0, np.int64)
+    times = np.concatenate([column.times for _, column in found])
+    kept = np.concatenate([np.full(len(column), file.kept) for file, column in found])
+    backwards = len(times) - 1
+    unique, first = np.unique(times[::-1], return_index=True)  # at one time the last of them counts
+    from_kept: NDArray[np.int64] = unique[kept[backwards - first]]
+    return from_kept
+
+
+def points(columns: Sequence[Column]) -> Points:
+    """Lay columns of one series over each other, lowest rank first; types may differ from file to file."""
+    if not columns:
+        return Points(np.empty(0, np.int64), (), ())
+    if len({column.type for column in columns}) == 1:
+        whole = overlay(columns)
+        return Points(whole.times, [whole.type.name] * len(whole), points_column.text(whole.type, whole.values))
+    times = np.concatenate([column.times for column in columns])
+    types = [column.type.name for column in columns for _ in range(len(column))]
+    texts = [text for column in columns for text in points_column.text(column.type, column.values)]
+    order = np.argsort(times, kind="stable")  # equal times stay in rank order, so the last of them wins
+    last = np.append(times[order][1:] != times[order][:-1], True)
+    kept = order[last]
+    return Points(times[kept], [types[i] for i in kept], [texts[i] for i in kept])
