@@ -14,13 +14,13 @@ import sqlalchemy as sa
 from tests.expected import SITES
 from tidemark.app import App, open_app
 from tidemark.flows import ledger_care
-from tidemark.flows.plan_link import plan
 from tidemark.flows.prove import coverage, verify
 from tidemark.flows.rebuild_result import RebuildResult
-from tidemark.flows.sync_link import Options, SyncResult, run_sync
 from tidemark.receiver.load.load import load
 from tidemark.receiver.read import Query, read
 from tidemark.settings.model import LedgerSettings, LinkSettings, ReceiverSettings, Settings, SiteSettings
+from tidemark.sync.plan import plan
+from tidemark.sync.run import Options, SyncResult, run_sync
 
 PLANT1, PLANT2 = "0f8e1c52-7d1b-4a5e-9c1e-aaaaaaaaaaaa", "1b2c3d4e-7d1b-4a5e-9c1e-bbbbbbbbbbbb"
 VERSIONS = {"plant1": "2.0.1-beta", "plant2": "0.12.0"}

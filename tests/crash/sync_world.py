@@ -15,15 +15,15 @@ from tests.crash.edge import DATA, DiskGround, Edge
 from tests.crash.explorer import CrashingLedger, CrashingStore, Effects, identity
 from tests.memory_store import MemoryStore
 from tidemark.app import App
-from tidemark.flows import progress_notes
-from tidemark.flows.sync_link import Options, SyncResult, run_sync
 from tidemark.formats.landing import Manifest, Part, decode_manifest
 from tidemark.formats.layout import MANIFEST, RECEIPT, landed_path
 from tidemark.ledger.migrations import migrate
 from tidemark.settings.model import LedgerSettings, LinkSettings, ReceiverSettings, Settings, SiteSettings
 from tidemark.stores.local import LocalStore
 from tidemark.stores.protocol import Store, StoreAddress
-from tidemark.sync.parts import PartLimits
+from tidemark.sync import steps as progress_notes
+from tidemark.sync.run import Options, SyncResult, run_sync
+from tidemark.sync.session import PartLimits
 
 SITE_ID = "00000000-0000-4000-8000-000000000001"
 SITE = SiteSettings("plant1", SITE_ID, "memory://site", data=DATA, schema="system/schema")

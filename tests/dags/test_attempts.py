@@ -78,7 +78,7 @@ def test_a_run_that_could_not_even_begin(centre: Centre) -> None:
     said = link_of(centre)
     assert (said["state"], said["code"]) == ("failed", 23) and "task recover, try 1 of 6" in said["reason"]
     centre.write()
-    from tidemark.flows.sync_link import run_sync
+    from tidemark.sync.run import run_sync
 
     app = centre.app()
     assert run_sync(app, "plant1").exit_code == 0
@@ -88,7 +88,7 @@ def test_a_run_that_could_not_even_begin(centre: Centre) -> None:
 
 def test_a_defect_is_told_too(centre: Centre, monkeypatch: pytest.MonkeyPatch) -> None:
     run = as_task("recover", Dag().recover)
-    monkeypatch.setattr("tidemark.flows.sync_link.select_files", lambda *_: 1 // 0)
+    monkeypatch.setattr("tidemark.sync.run.select_files", lambda *_: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         as_task("select_files", lambda: sync_tasks.select_files("plant1", run, params={}))
     said = link_of(centre)

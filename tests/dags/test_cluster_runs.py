@@ -20,8 +20,8 @@ from tidemark.engines.java import java_home
 from tidemark.engines.spark import close_sessions
 from tidemark.errors import NotFoundError, UsageError
 from tidemark.flows.cluster_show import show
-from tidemark.flows.sync_link import Options, run_sync
 from tidemark.orchestration import cluster_tasks
+from tidemark.sync.run import Options, run_sync
 
 DAG_ID = "tidemark_cluster_scale"
 

@@ -15,13 +15,13 @@ from tests.rebuild_world import PLANT2, World
 from tests.services.sshd import Sshd
 from tests.small_files import deletion, sealed, source
 from tidemark.flows import rebuild_receiver
-from tidemark.flows.adopt import adopt
 from tidemark.flows.operate import approve, owners_transfer, quarantine_drop, quarantine_list, quarantine_release
-from tidemark.flows.sync_link import open_run, recover, run_sync, select_files, sync_schema, transfer_files
 from tidemark.ledger.leases import Leases
 from tidemark.progress import Tick
 from tidemark.receiver.load import examine as admitting
-from tidemark.sync.parts import PartLimits
+from tidemark.sync.adopt import adopt
+from tidemark.sync.run import open_run, recover, run_sync, select_files, sync_schema, transfer_files
+from tidemark.sync.session import PartLimits
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,6 @@ from tidemark.app import App
 from tidemark.flows.housekeep import DAY, housekeep
 from tidemark.flows.operate import approve
 from tidemark.flows.prove import coverage, status, verify, why
-from tidemark.flows.sync_link import SyncResult, run_sync
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import this_process
 from tidemark.ledger.migrations import migrate
@@ -24,6 +23,7 @@ from tidemark.receiver.load import examine as admitting
 from tidemark.receiver.merge import merge as merge_catalog
 from tidemark.receiver.read import Query, read
 from tidemark.settings.model import LedgerSettings, LinkSettings, ReceiverSettings, Settings, SiteSettings
+from tidemark.sync.run import SyncResult, run_sync
 
 ONE, TWO, LATER = source(1), source(2), source(1, unsequence=True)
 

@@ -85,7 +85,7 @@ def test_a_receiver_without_room_is_told_before_the_first_byte_and_goes_on_with_
 def test_a_receiver_that_fills_up_meanwhile_ends_the_run_and_the_next_goes_on(
     edge: Commanded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tidemark.sync import sending
+    from tidemark.sync.send import transfer_files as sending
 
     monkeypatch.setattr(sending, "HEADROOM_BYTES", 0)
     with tmpfs(edge.root, "size=128k,nr_inodes=40"):
@@ -195,7 +195,7 @@ def fill_inodes(folder: Path) -> Path:
 def test_a_far_receiver_that_is_full_or_closed_is_named_and_gets_the_rest_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_sshd: Callable[..., Sshd], far_end: FarEnd
 ) -> None:
-    from tidemark.sync import sending
+    from tidemark.sync.send import transfer_files as sending
 
     monkeypatch.setattr(sending, "HEADROOM_BYTES", 0)
     server = start_sshd(far_end)

@@ -9,8 +9,9 @@ import pytest
 
 from tests.commanded import Commanded
 from tests.e2e.edges import large_file
-from tidemark.sync import sending
-from tidemark.sync.parts import PartLimits, batches
+from tidemark.sync.send import transfer_files as sending
+from tidemark.sync.send.batches import batches
+from tidemark.sync.session import PartLimits
 
 pytestmark = pytest.mark.usefixtures("short_limits")
 

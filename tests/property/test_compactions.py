@@ -27,7 +27,6 @@ from tests.small_files import deletion, resource_bytes, tsfile
 from tidemark.app import App, open_app
 from tidemark.errors import RetryableError
 from tidemark.flows.operate import approve
-from tidemark.flows.sync_link import Options, run_sync
 from tidemark.ledger.sender import links as link_rows
 from tidemark.receiver.load import examine as admitting
 from tidemark.receiver.load.load import load
@@ -38,6 +37,7 @@ from tidemark.settings.model import LinkSettings, ReceiverSettings, Settings, Si
 from tidemark.stores.local import LocalStore
 from tidemark.stores.open import open_store
 from tidemark.stores.protocol import Store, StoreAddress
+from tidemark.sync.run import Options, run_sync
 
 DEVICES = ("root.sg.d1", "root.sg.d2")
 MEASUREMENTS = ("a", "b")

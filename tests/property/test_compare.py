@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tidemark.stores.agent.disk import pack_rows
 from tidemark.stores.listing import Frame, PackedEntries, folders_of
 from tidemark.stores.protocol import Entry
-from tidemark.sync.plan import KnownFile, compare
+from tidemark.sync.select.diff import KnownFile, compare
 
 FOLDERS = ("s/d/0/1/", "s/d/0/2/", "s/d/0/", "s/d/0/1/x/", "s/d-e/0/1/", "")
 NAMES = tuple(f"{n}-{n}-0-0.tsfile" for n in (1, 2, 10))

@@ -18,9 +18,9 @@ from tests.crash.edge import path_of
 from tests.crash.explorer import Died, Effects
 from tests.crash.sync_world import LINK, SMALL_PARTS, SyncWorld
 from tests.memory_store import MemoryStore
-from tidemark.flows.sync_link import Options
 from tidemark.ledger.sender import links as link_rows
-from tidemark.sync.parts import PartLimits
+from tidemark.sync.run import Options
+from tidemark.sync.session import PartLimits
 
 sites = st.integers(0, 1)
 seeds = st.integers(0, 2**32 - 1)

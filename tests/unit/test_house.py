@@ -18,7 +18,7 @@ LONGEST_TEST = 500
 NAMELESS = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers", "tools", "stuff"}
 ROOMS_OF_UNTRUSTED_FILES = ("cluster", "engines", "flows", "load", "operations", "proof", "receiver", "sync", "tsfiles")
 OPENS_ITSELF = {
-    "flows/adopt": "a folder that the operator names",
+    "sync/adopt": "a folder that the operator names",
     "engines/pool": "/proc",
     "receiver/remote_tasks": "files in a scratch folder of its own",
     "engines/java": "a program that it wrote",

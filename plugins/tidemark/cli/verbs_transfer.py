@@ -16,7 +16,7 @@ from tidemark.errors import NOTHING_TO_DO, NotFoundError, UsageError
 from tidemark.progress import size
 
 if TYPE_CHECKING:
-    from tidemark.flows.sync_link import Plan
+    from tidemark.sync.run import Plan
 
 
 SHOWN = 20  # files of a list for people; --json and --out have all
@@ -36,10 +36,10 @@ def _plan_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(call: Call) -> Answer:
-    from tidemark.flows import early_look as flows_early_look
+    from tidemark.sync.early_listing import begin
 
-    early = flows_early_look.begin(call.settings, call.arguments.link, windows=False)
-    from tidemark.flows.plan_link import plan
+    early = begin.begin(call.settings, call.arguments.link, windows=False)
+    from tidemark.sync.plan import plan
 
     if early:
         call.app.opener = early.opener(call.app.opener)
@@ -98,11 +98,11 @@ def _sync_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _sync(call: Call) -> Answer:
-    from tidemark.flows import early_look as flows_early_look
+    from tidemark.sync.early_listing import begin
 
     asked = call.arguments
-    early = None if asked.again else flows_early_look.begin(call.settings, asked.link)
-    from tidemark.flows.sync_link import Options, run_sync
+    early = None if asked.again else begin.begin(call.settings, asked.link)
+    from tidemark.sync.run import Options, run_sync
 
     if early:
         call.app.opener = early.opener(call.app.opener)
@@ -122,7 +122,7 @@ def _read_plan(path: str | None) -> Plan | None:
     """The plan file. Raises NotFoundError, UsageError for what is no plan."""
     if path is None:
         return None
-    from tidemark.flows.plan_link import read_plan
+    from tidemark.sync.plan import read_plan
 
     try:
         return read_plan(Path(path).read_bytes())
@@ -212,7 +212,7 @@ def _adopt_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _adopt(call: Call) -> Answer:
-    from tidemark.flows.adopt import adopt
+    from tidemark.sync.adopt import adopt
 
     with progress.shown(call.screen) as beat:
         found = adopt(call.app, call.arguments.link, Path(call.arguments.dir), beat).as_json()

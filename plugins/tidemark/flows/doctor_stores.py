@@ -10,12 +10,12 @@ from pathlib import Path
 
 from tidemark.errors import DiskFullError, NotFoundError, PermanentError, TidemarkError
 from tidemark.flows.findings import Check, bad, good
-from tidemark.proof.passed_over import LET_LIST
 from tidemark.settings.model import ReceiverSettings, SiteSettings
 from tidemark.stores.agent.disk import UNLISTED
 from tidemark.stores.listing import glance, told, unknown
 from tidemark.stores.open import TIERS
 from tidemark.stores.protocol import Store, StoreAddress, Tier, local_root
+from tidemark.sync.notes import LET_LIST
 from tidemark.tsfiles.names import RESOURCE
 from tidemark.untrusted_files import NO_LINK
 

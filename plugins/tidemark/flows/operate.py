@@ -26,7 +26,6 @@ from tidemark.errors import (
     TidemarkError,
     UsageError,
 )
-from tidemark.flows import link_quarantine
 from tidemark.formats.landing import Answer, Resend
 from tidemark.formats.records import APPROVE, GIVE_UP, TRANSFER, DecidedPaper, decided_place, encode_decided
 from tidemark.ledger import journal
@@ -45,7 +44,8 @@ from tidemark.receiver.load.place import put
 from tidemark.receiver.load.removal.replaced import give_up_kept, leave_approved
 from tidemark.receiver.load.retry import Bench, ask, replay_refused, take, try_again
 from tidemark.settings.model import ReceiverSettings
-from tidemark.sync import receipts
+from tidemark.sync.select import quarantine
+from tidemark.sync.send import receipts
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def quarantine_list(app: App, receiver: ReceiverSettings) -> Decision:
     with app.ledger.read() as connection:
         held = refusal_rows.quarantined(connection, receiver.name)
         names = {s.site_id: s.name for s in landing_rows.sites(connection).values()}
-        distrusted = link_quarantine.listed(app, connection, receiver)
+        distrusted = quarantine.listed(app, connection, receiver)
         rotten = kept_damage.listed(app, connection, receiver, names)
     return Decision({"quarantine": [*distrusted, *rotten, *(_held_json(row, names) for row in held)]})
 
@@ -79,8 +79,8 @@ def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engin
     OwnershipError when another site owns a device of it: it left the quarantine and is refused now. One that a link holds
     (`s…`) is sent by the link's next run. One that was released before is not released again.
     """
-    if link_quarantine.is_one(held_id):
-        return Decision(link_quarantine.decide(app, receiver, held_id, "released"))
+    if quarantine.is_one(held_id):
+        return Decision(quarantine.decide(app, receiver, held_id, "released"))
     if kept_damage.is_one(held_id):
         raise UsageError(
             f"{held_id} is in the catalog: a kept file whose bytes rotted is whole again, or given up",
@@ -138,8 +138,8 @@ def quarantine_drop(app: App, receiver: ReceiverSettings, held_id: str) -> Decis
 
     One that was given up before is not given up again.
     """
-    if link_quarantine.is_one(held_id):
-        return Decision(link_quarantine.decide(app, receiver, held_id, "dropped"))
+    if quarantine.is_one(held_id):
+        return Decision(quarantine.decide(app, receiver, held_id, "dropped"))
     if kept_damage.is_one(held_id):
         return _give_up_kept(app, receiver, held_id)
     row = _held(app, receiver, held_id, "dropped")

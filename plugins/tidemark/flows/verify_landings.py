@@ -24,7 +24,7 @@ from tidemark.proof.landed_check import LOST, altered_papers
 from tidemark.proof.site_coverage import Site
 from tidemark.settings.model import LinkSettings, SiteSettings
 from tidemark.stores.protocol import Store
-from tidemark.sync.closing import paper_of
+from tidemark.sync.send.manifest import paper_of
 
 MADE_AGAIN = "its manifest was made again: what is not fetched from the site is sent by link {link} after the next load"
 

@@ -1,7 +1,7 @@
 """What is sealed at a site and was not sent, told by `verify`, which goes there in any case.
 
-What is to be sent is decided by the door of every run and plan (`sync.selection.look`). Since when a file waits is told by
-this machine's clock where that can be: a site's clock may be off by days or years.
+What is to be sent is decided by the door of every run and plan (`sync.select.select_files.look`). Since when a file waits is
+told by this machine's clock where that can be: a site's clock may be off by days or years.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from tidemark.proof.differences import Unsent
 from tidemark.proof.site_coverage import Site
 from tidemark.settings.window import opens
 from tidemark.stores.protocol import Store
-from tidemark.sync import work
-from tidemark.sync.choice import Selection
-from tidemark.sync.selection import look
-from tidemark.sync.work import Options
+from tidemark.sync import session
+from tidemark.sync.select.choose import Selection
+from tidemark.sync.select.select_files import look
+from tidemark.sync.session import Options
 
 MOUNTED = (
     "is the disk mounted there? ./tidemark doctor; if the files are gone for good, ./tidemark sync names what to approve"
@@ -47,7 +47,7 @@ def unsent_files(app: App, site: Site, store: Store) -> tuple[list[Unsent], str]
     whole one, and noted so. Raises what looking at a site raises."""
     link = app.link(site.link)
     began = app.clock()
-    selection = look(work.Site(app.ledger, link, app.site(link.site), store), Options())
+    selection = look(session.Site(app.ledger, link, app.site(link.site), store), Options())
     sending = [*(item for item in selection.items if item.action in (SEND, MODS)), *selection.waiting]
     with app.ledger.read() as connection:
         known = link_rows.get_link(connection, link.name)

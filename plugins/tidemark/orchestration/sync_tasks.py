@@ -15,9 +15,9 @@ from tidemark.visible_log import VisibleLog
 
 if TYPE_CHECKING:
     from tidemark.app import App
-    from tidemark.flows.plan_link import PlanReport
-    from tidemark.flows.sync_link import Options, SyncResult
     from tidemark.progress import Progress
+    from tidemark.sync.plan import PlanReport
+    from tidemark.sync.run import Options, SyncResult
 
 
 log = VisibleLog(__name__)
@@ -49,9 +49,9 @@ def recover(
 
 
 def _recover(app: App, link: str, external: str, asked: tuple[Options, Progress]) -> tuple[str, SyncResult | None]:
-    from tidemark.flows import sync_link as flows_sync_link
     from tidemark.ledger.sender import runs as sender_runs
     from tidemark.settings.window import require_window
+    from tidemark.sync import run as sync_run
 
     options, progress = asked
     with app.ledger.read() as connection:
@@ -59,16 +59,16 @@ def _recover(app: App, link: str, external: str, asked: tuple[Options, Progress]
     ended = None
     if known is None:
         require_window(app.link(link), app.clock())
-        ended = flows_sync_link.end_unfinished(app, link, progress)
+        ended = sync_run.end_unfinished(app, link, progress)
         if ended is not None:
             log.info("run %s had stopped in its middle: it is ended now, %d landings", ended.run, ended.landings)
-    run = flows_sync_link.open_run(app, link, external, options)
-    log.info("run %s: %s", run, flows_sync_link.recover(app, run))
+    run = sync_run.open_run(app, link, external, options)
+    log.info("run %s: %s", run, sync_run.recover(app, run))
     return run, ended
 
 
 def _options(asked: Mapping[str, Any]) -> Options:
-    from tidemark.flows.sync_link import Options
+    from tidemark.sync.run import Options
 
     return Options(only_paths=tuple(asked.get("only_paths") or ()), send_all_again=bool(asked.get("send_all_again")))
 
@@ -76,7 +76,7 @@ def _options(asked: Mapping[str, Any]) -> Options:
 def select_files(link: str, run: str, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
     """Pin what the run sends, or show the plan of a dry run. Returns the batches of transfer_files."""
     if not run:
-        from tidemark.flows.plan_link import plan
+        from tidemark.sync.plan import plan
 
         _show_plan(perform(lambda app: plan(app, link, _options(params or {}))))
         return []
@@ -84,10 +84,10 @@ def select_files(link: str, run: str, params: Mapping[str, Any] | None = None) -
 
 
 def _select(app: App, run: str) -> list[dict[str, Any]]:
-    from tidemark.flows import sync_link as flows_sync_link
+    from tidemark.sync import run as sync_run
 
-    log.info("selected: %s", dict(flows_sync_link.select_files(app, run)))
-    return [dict(batch) for batch in flows_sync_link.file_batches(app, run)]
+    log.info("selected: %s", dict(sync_run.select_files(app, run)))
+    return [dict(batch) for batch in sync_run.file_batches(app, run)]
 
 
 def sync_schema(run: str) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def transfer_deletes(run: str) -> dict[str, Any]:
 
 def transfer_files(run: str, batch: Mapping[str, Any], task_state_store: Any = None) -> dict[str, Any]:
     """Send one batch; resumes within a file. Its progress is shown on the task's page and decides nothing."""
-    from tidemark.flows.sync_link import transfer_files as step
+    from tidemark.sync.run import transfer_files as step
 
     progress = shown(task_state_store)
     return perform(lambda app: dict(step(app, run, batch["batch"], progress)))
@@ -125,8 +125,8 @@ def _tell_landed(outlet_events: Any, receiver: str, extra: Mapping[str, Any]) ->
 
 def _finish(app: App, run: str) -> dict[str, Any]:
     from tidemark.errors import WindowOverError
-    from tidemark.flows import sync_link as flows_sync_link
     from tidemark.ledger.sender import runs as sender_runs
+    from tidemark.sync import run as sync_run
 
     with app.ledger.read() as connection:
         row = sender_runs.get_run(connection, run)
@@ -136,7 +136,7 @@ def _finish(app: App, run: str) -> dict[str, Any]:
     )
     if row is not None and row.error_kind == WindowOverError.kind and unsent:
         raise WindowOverError(f"the window closed with {unsent} files unsent; the next run goes on with them")
-    return dict(flows_sync_link.finish(app, run))
+    return dict(sync_run.finish(app, run))
 
 
 def cleanup(run: str) -> dict[str, Any]:
@@ -146,14 +146,14 @@ def cleanup(run: str) -> dict[str, Any]:
 
 def _cleanup(app: App, run: str) -> dict[str, Any]:
     from tidemark.errors import GuardError, PartialError
-    from tidemark.flows import sync_link as flows_sync_link
-    from tidemark.flows import sync_standing as flows_sync_standing
+    from tidemark.sync import result as sync_result
+    from tidemark.sync import run as sync_run
 
-    flows_sync_link.cleanup(app, run)
-    result = flows_sync_link.run_result(app, run)
+    sync_run.cleanup(app, run)
+    result = sync_run.run_result(app, run)
     for path, reason in result.left_out:
         log.warning("left out: %s: %s", path, reason)
-    for trouble in flows_sync_standing.kept_out(app, app.link(result.link))[:PLAN_LINES]:
+    for trouble in sync_result.kept_out(app, app.link(result.link))[:PLAN_LINES]:
         log.warning("%s at the receiver: %s: %s", trouble.what, trouble.path, trouble.reason)
     for note in result.notes:
         log.warning("%s", note)
@@ -164,10 +164,10 @@ def _cleanup(app: App, run: str) -> dict[str, Any]:
 
 
 def _step(name: str, run: str) -> dict[str, Any]:
-    from tidemark.flows import sync_link as flows_sync_link
+    from tidemark.sync import run as sync_run
 
     _skip_without(run)
-    return perform(lambda app: dict(getattr(flows_sync_link, name)(app, run)))
+    return perform(lambda app: dict(getattr(sync_run, name)(app, run)))
 
 
 def _skip_without(run: str | None) -> None:

@@ -14,7 +14,7 @@ from airflow.listeners import hookimpl
 log = logging.getLogger(__name__)
 
 TASK_MODULES = (
-    "tidemark.flows.sync_link",
+    "tidemark.sync.run",
     "tidemark.receiver.load.load",
     "tidemark.receiver.merge.merge",
     "tidemark.stores.open_sftp",

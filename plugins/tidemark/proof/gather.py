@@ -18,9 +18,9 @@ from tidemark.ledger.sender.attempts import AttemptRow, attempts
 from tidemark.ledger.sender.runs import progress_of
 from tidemark.ledger.sql import Row, report
 from tidemark.proof.kept_files import KeptFile, kept_files
-from tidemark.proof.passed_over import passed_over
 from tidemark.proof.presence import CatalogView, Expected, Held, account_trouble
 from tidemark.proof.status import LinkFacts
+from tidemark.sync.notes import passed_over
 
 
 def expected_files(connection: Connection, receiver: str, site_id: str) -> list[Expected]:

@@ -22,9 +22,8 @@ from tidemark.proof.days import day_of, parse_time
 from tidemark.proof.gather import catalog_view, expected_files, waiting_files
 from tidemark.proof.kept_files import given_up_note, kept_files, kept_note
 from tidemark.proof.landed_check import LOST, altered_papers
-from tidemark.proof.passed_over import passed_over
 from tidemark.proof.presence import CatalogView, Expected
-from tidemark.proof.unproved import not_verified
+from tidemark.sync.notes import not_verified, passed_over
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from tidemark.ledger.sql import Row
 from tidemark.proof.differences import SOURCE, Difference
-from tidemark.proof.passed_over import LET_LIST
 from tidemark.stores.agent.disk import UNLISTED
 from tidemark.stores.listing import classify_files, told
 from tidemark.stores.protocol import Range, Store
+from tidemark.sync.notes import LET_LIST
 from tidemark.tsfiles.names import SourceName
 from tidemark.tsfiles.sealed import SealedFile
 

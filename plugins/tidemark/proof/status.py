@@ -30,7 +30,7 @@ from tidemark.progress import Figures, said
 from tidemark.proof.as_of import NEVER, AsOf, iso
 from tidemark.proof.explanation import listed
 from tidemark.proof.kept_files import SHOWN, KeptFile, kept_json, kept_note
-from tidemark.proof.unproved import not_verified
+from tidemark.sync.notes import not_verified
 
 RED = ("failed", "stale")
 """States that `status` does not end well with."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tidemark.proof.explanation import when
 from tidemark.proof.file_story import FileStory, Told
-from tidemark.proof.passed_over import LET_LIST
 from tidemark.stores.agent.disk import UNLISTED
+from tidemark.sync.notes import LET_LIST
 from tidemark.tsfiles.sealed import COMPACTING, UNTOLD, WAITS
 
 
@@ -47,7 +47,7 @@ def skipped(story: FileStory) -> Told | None:
     if reason.startswith(UNLISTED):
         following = f"{LET_LIST}; then ./tidemark sync {link['link']}"
         wait = "what is there is not sent, and nothing of it is dropped"
-    if reason.startswith("in quarantine as "):  # sync.distrust
+    if reason.startswith("in quarantine as "):  # sync.select.quarantine
         following = f"./tidemark quarantine release {reason.split()[3].rstrip(':')}"
         wait = "no run sends this content; another content of the file is sent as any is"
     return Told(

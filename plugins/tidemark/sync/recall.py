@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tidemark.formats.landing import LandedFile, Manifest, Part, Receipt
 from tidemark.ledger.sender.links import Acked, Extent, Seen
 from tidemark.ledger.sender.runs import SentLanding
-from tidemark.sync.choice import ADOPTED
+from tidemark.sync.select.choose import ADOPTED
 
 
 class Piece(NamedTuple):

@@ -22,7 +22,7 @@ from tidemark.ledger.sender.runs import RunSchema
 from tidemark.stores.agent.disk import UNLISTED
 from tidemark.stores.listing import unknown
 from tidemark.stores.protocol import Entry, Range
-from tidemark.sync.work import Site, Work
+from tidemark.sync.session import Site, Work
 from tidemark.untrusted_files import MOST_PAPER
 
 _PIECE = 1 << 20

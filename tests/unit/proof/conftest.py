@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from tidemark.app import App
-from tidemark.flows.sync_link import Options, run_sync
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import this_process
 from tidemark.ledger.migrations import migrate
 from tidemark.receiver.load.load import load
 from tidemark.settings.model import LedgerSettings, LinkSettings, ReceiverSettings, Settings, SiteSettings
+from tidemark.sync.run import Options, run_sync
 
 REAL = Path(__file__).parents[2] / "data" / "iotdb" / "2.0.1-beta"
 SITE_ID = "11111111-2222-4333-8444-555555555555"

@@ -10,9 +10,9 @@ import pytest
 
 from tidemark.errors import NotFoundError, UsageError
 from tidemark.flows.prove import coverage, status
-from tidemark.flows.sync_link import Options, run_sync
 from tidemark.formats.layout import MANIFEST
 from tidemark.settings.model import LinkSettings, ReceiverSettings
+from tidemark.sync.run import Options, run_sync
 
 Deploy = Callable[..., "Deployment"]  # type: ignore[name-defined] # noqa: F821
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.proof.conftest import SITE_ID, Deployment
-from tidemark.flows.adopt import adopt
 from tidemark.flows.operate import quarantine_drop
 from tidemark.flows.prove import coverage, verify, why
 from tidemark.ledger.receiver.refusals import QuarantineRow, add_quarantine
 from tidemark.proof.differences import MISSING, Difference, VerifyReport
 from tidemark.proof.gather import catalog_view
+from tidemark.sync.adopt import adopt
 
 
 @pytest.fixture

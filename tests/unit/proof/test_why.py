@@ -13,8 +13,8 @@ from tests.small_files import sealed, source
 from tidemark.errors import NotFoundError
 from tidemark.flows.operate import quarantine_drop, quarantine_list
 from tidemark.flows.prove import coverage, verify, why
-from tidemark.flows.sync_link import Options, run_sync
 from tidemark.proof.explanation import Explanation
+from tidemark.sync.run import Options, run_sync
 from tidemark.tsfiles.points.codes import DataType
 
 

@@ -13,8 +13,7 @@ from tests.crash.edge import path_of
 from tests.crash.explorer import Effects, explore
 from tests.crash.sync_world import SyncWorld
 from tidemark.errors import NotFoundError, UsageError
-from tidemark.flows.adopt import AdoptResult, adopt
-from tidemark.sync.sender_recovery import ADDED, DELETED
+from tidemark.sync.adopt import ADDED, DELETED, AdoptResult, adopt
 
 VECTORS = json.loads((Path(__file__).parents[2] / "data" / "sync_recovery_vectors.json").read_text())["cases"]
 LETTERS = {letter: path_of(number, partition=number % 2) for number, letter in enumerate("ABCDEF", 1)}

@@ -13,10 +13,10 @@ from tests.crash.sync_world import LINK, RECEIVER, SITE, SyncWorld
 from tests.unit.sync.link_runs import opened, seal
 from tidemark.app import App
 from tidemark.errors import PermanentError
-from tidemark.flows import sync_link
-from tidemark.flows.plan_link import plan
 from tidemark.settings.model import Settings
-from tidemark.sync.plan import OUTSIDE
+from tidemark.sync import run as sync_link
+from tidemark.sync.plan import plan
+from tidemark.sync.select.diff import OUTSIDE
 
 OTHER = replace(RECEIVER, name="dr", store="memory://dr")
 

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from tidemark.errors import CorruptionError
-from tidemark.sync.device_owner import read_owners, site_of
+from tidemark.sync.adopt import read_owners, site_of
 
 OWNER = "192.168.130.14_a45b6e63eb434aad891264b5c08d448e"
 

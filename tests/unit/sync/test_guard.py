@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.sync.guard import Limits, View, judge
+from tidemark.sync.select.vanished import Limits, View, judge
 
 KEEP, APPLY = Limits(False, 100, 0.2), Limits(True, 100, 0.2)
 DROPS = ["data/sequence/a", "data/sequence/b"]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tidemark.errors import UsageError, WindowOverError
 from tidemark.settings.model import LinkSettings
 from tidemark.settings.window import is_open, opens, require_window
-from tidemark.sync.parts import PartLimits, Weighed, batches, part_is_full, partition_of
+from tidemark.sync.send.batches import Weighed, batches, part_is_full
+from tidemark.sync.session import PartLimits, partition_of
 
 DATA = ("data/sequence", "data/unsequence")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tidemark.stores.protocol import Entry
-from tidemark.sync.plan import OUTSIDE, Changes, Kind, KnownFile, changes, compare, set_outside
+from tidemark.sync.select.diff import OUTSIDE, Changes, Kind, KnownFile, changes, compare, set_outside
 from tidemark.tsfiles.sealed import classify
 
 DATA = ("data/sequence", "data/unsequence")

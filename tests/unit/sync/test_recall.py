@@ -16,8 +16,8 @@ from tidemark.formats.landing import (
     Resend,
     Vanished,
 )
-from tidemark.sync.choice import ADOPTED
 from tidemark.sync.recall import Recalled, interrupted, recall
+from tidemark.sync.select.choose import ADOPTED
 
 EXTENT = (("root.d", 1, 9),)
 

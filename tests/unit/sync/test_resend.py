@@ -13,7 +13,7 @@ from tidemark.ledger.database import Ledger
 from tidemark.ledger.migrations import migrate
 from tidemark.ledger.sender import links as link_rows
 from tidemark.ledger.sender.links import Acked, Seen
-from tidemark.sync.receipts import send_again
+from tidemark.sync.send.receipts import send_again
 
 ASKED = Resend("a", 3, "a settled file that holds its points has to be replaced")
 

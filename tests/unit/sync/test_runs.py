@@ -14,11 +14,11 @@ from tests.crash.sync_world import LINK, SITE_ID, SMALL_PARTS, SyncWorld
 from tests.unit.sync.link_runs import DISJOINT, answer, opened, seal
 from tidemark.app import App
 from tidemark.errors import CorruptionError, PermanentError, RetryableError, UsageError
-from tidemark.flows import sync_link
-from tidemark.flows.plan_link import plan, read_plan
-from tidemark.flows.sync_link import Options
 from tidemark.formats.landing import Answer, Receipt, encode
-from tidemark.sync import sending
+from tidemark.sync import run as sync_link
+from tidemark.sync.plan import plan, read_plan
+from tidemark.sync.run import Options
+from tidemark.sync.send import transfer_files as sending
 
 # what travels
 

@@ -9,8 +9,8 @@ from tests.crash.explorer import Died, Effects
 from tests.crash.sync_world import SyncWorld
 from tests.unit.sync.link_runs import opened, seal
 from tidemark.errors import RetryableError
-from tidemark.flows import sync_link
 from tidemark.formats.layout import MANIFEST, landed_path
+from tidemark.sync import run as sync_link
 from tidemark.sync.schema import Piece, schema_path
 
 LOG = "system/schema/mlog.bin"

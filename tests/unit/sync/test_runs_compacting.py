@@ -7,9 +7,9 @@ import pytest
 from tests.crash.edge import path_of
 from tests.crash.sync_world import SyncWorld
 from tests.unit.sync.link_runs import DISJOINT, opened, seal
-from tidemark.flows.plan_link import plan
 from tidemark.ledger.sender import links as link_rows
-from tidemark.proof.passed_over import LASTING_SECONDS, notes
+from tidemark.sync.notes import LASTING_SECONDS, notes
+from tidemark.sync.plan import plan
 from tidemark.tsfiles.sealed import COMPACTING, UNTOLD, WAITS
 
 OUTPUT = path_of(1, inner=1)

@@ -22,12 +22,12 @@ from tidemark.errors import (
     UnreachableError,
     WindowOverError,
 )
-from tidemark.flows import sync_link
-from tidemark.flows.sync_opening import new_run_id
 from tidemark.ledger.leases import this_process
 from tidemark.ledger.sender import runs as run_rows
 from tidemark.stores.protocol import Listing
-from tidemark.sync import sending
+from tidemark.sync import run as sync_link
+from tidemark.sync.send import transfer_files as sending
+from tidemark.sync.start import new_run_id
 
 
 class Flaky(MemoryStore):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tidemark.sync.sender_recovery import ADDED, DELETED, acknowledged, matching
+from tidemark.sync.adopt import ADDED, DELETED, acknowledged, matching
 
 VECTORS = json.loads((Path(__file__).parents[2] / "data" / "sync_recovery_vectors.json").read_text())["cases"]
 NAME = "1581324718762-101-1"

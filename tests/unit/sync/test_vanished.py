@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.sync.vanished import Gone, Live, covers
+from tidemark.sync.select.vanished import Gone, Live, covers
 from tidemark.tsfiles.companions.resource import Extent
 from tidemark.tsfiles.names import parse_source_path
 

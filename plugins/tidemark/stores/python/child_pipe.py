@@ -13,7 +13,8 @@ _PACKAGES = str(Path(__file__).resolve().parents[3])
 
 
 class ChildPipe:
-    """Bytes to and from `agent.server` in a child on this machine. It ends when its pipes close, with us at the latest."""
+    """Bytes to and from `stores.agent.server` in a child on this machine. It ends when its pipes close, with us at the
+    latest."""
 
     host = "this machine"
 

@@ -1,0 +1,387 @@
+"""Take over what is there already, from an original Sync Tool or as files, so that nothing is sent twice.
+
+`folder` may hold, at any depth:
+
+- `last_local_files.txt`, `current_local_files.txt`, `sync.log` of an original sender. What it had delivered is known
+  from now on and not sent. It is not in the catalog either; a later change of such a file sends it whole.
+- TsFiles that lie at the receiver: those whose digest is that of the site's file land and load as if they had been
+  sent. Only their `.resource` and deletions cross the wire. A copy that differs is not taken, and the file is sent.
+- `uuid.txt`, `device_owner`, `sync_schema_pos`: owners are claimed for the sites of the settings; the UUID is
+  compared with the site's. The schema position is told and not used: the centre has none of the log yet and needs
+  all of it.
+
+An original sender's state is read after any crash of it: the seed's recovery steps 1 to 9, done right
+(`acknowledged`). `last_local_files.txt` is the acknowledged set, `sync.log` its redo log, `current_local_files.txt`
+the atomic replacement. Differences from the original, on purpose: entries of the log are applied in their order (the
+original collects two sets and lost "sent, then deleted", R5), and a torn last line is dropped (the original keeps a
+garbage path and later tells the receiver to delete it, R6).
+
+`device_owner` is a Java-serialised map from device to owner, or the seed's text log (`read_owners`). Only a map of
+strings is understood, and of Java's stream only what such a map is made of: class descriptions are skipped, strings
+are collected, repeated strings are references to earlier ones. An owner is a folder name `<sender's IP>_<UUID, 32
+hex digits>`. From 0.12 on storage groups were written there; such owners name no UUID and are left out by `site_of`
+(B13).
+
+Reading both is pure. Source: seed 000 ("Recovery module", "Others"), research/iotdb.md §1.3, §1.5, §1.6.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from tidemark.app import App
+from tidemark.errors import CorruptionError, NotFoundError, UsageError
+from tidemark.formats.records import ADOPTED, DecidedPaper, decided_place, encode_decided
+from tidemark.ledger import journal
+from tidemark.ledger.receiver import refusals as refusal_rows
+from tidemark.ledger.receiver.refusals import OwnerRow
+from tidemark.ledger.sender import links as link_rows
+from tidemark.progress import Progress, silent
+from tidemark.settings.model import LinkSettings
+from tidemark.stores.listing import classify_files
+from tidemark.stores.local import LocalStore
+from tidemark.stores.protocol import Range, Store
+from tidemark.sync.run import Options, run_sync
+from tidemark.sync.session import Copies
+from tidemark.tsfiles.sealed import SealedFile
+
+LIST, REPLACEMENT, LOG = "last_local_files.txt", "current_local_files.txt", "sync.log"
+OWNERS = ("device_owner", "device_owner.log")
+
+
+@dataclass(frozen=True)
+class AdoptResult:
+    """`listed`: files taken by the sender's list; `copied`: by their copy at the receiver; `differing`: copies whose
+    digest is not the site's; `unmatched`: entries of the list that name no file of the site; `schema_position`: told."""
+
+    listed: int
+    copied: int
+    owners: int
+    differing: tuple[str, ...] = ()
+    unmatched: int = 0
+    sent_bytes: int = 0
+    uuid: str = ""
+    schema_position: int | None = None
+    note: str = ""
+
+    @property
+    def files(self) -> int:
+        return self.listed + self.copied
+
+    def as_json(self) -> dict[str, Any]:
+        return {"ok": True, "files": self.files, **{k: v for k, v in vars(self).items() if k != "differing"}} | {
+            "differing": list(self.differing)
+        }
+
+
+@dataclass(frozen=True)
+class Found:
+    """What lies in the folder."""
+
+    entries: frozenset[str]
+    lists: int
+    copies: Mapping[str, Sequence[str]]  # file name → paths below the folder
+    owners: Mapping[str, str]
+    uuid: str
+    schema_position: int | None
+
+    @property
+    def nothing(self) -> bool:
+        return not (self.lists or self.copies or self.owners)
+
+
+def adopt(app: App, link: str, folder: Path, progress: Progress = silent) -> AdoptResult:
+    """Take over `folder` for a link. Raises NotFoundError, UsageError where nothing in it can be taken."""
+    settings = app.link(link)
+    if not folder.is_dir():
+        raise NotFoundError(f"no folder {folder}", subject=str(folder))
+    found = look_into(folder)
+    if found.nothing:
+        raise UsageError(
+            f"{folder} holds neither {LIST}, {REPLACEMENT} or {LOG}, nor device_owner, nor TsFiles",
+            hint="give the sender's folder (…/sync-sender/<ip>_<port>) or a folder of TsFiles at the receiver",
+            subject=str(folder),
+        )
+    local = app.receiver_root(app.receiver(settings.receiver)) is not None
+    site = app.site(settings.site)
+    store = LocalStore(str(folder.absolute()))
+    with app.site_store(site) as source:
+        sealed = classify_files(source, source.list_files(site.data).entries, site.data).sealed
+        listed = matching(found.entries, [f.entry.path for f in sealed])
+        places, differing = _same_copies(source, store, sealed, found.copies if local else {})
+    options = Options(adopted=listed - places.keys() - differing, exactly=frozenset(places))
+    result = run_sync(app, link, options, progress, copies=Copies(store, places))
+    with app.ledger.read() as connection:
+        known = link_rows.adopted_paths(connection, link)
+    return AdoptResult(
+        listed=len(options.adopted & known),
+        copied=result.files,
+        owners=_claim(app, settings, found.owners),
+        differing=tuple(sorted(differing)),
+        unmatched=len(found.entries) - len(listed),
+        sent_bytes=result.sent_bytes,
+        uuid=found.uuid,
+        schema_position=found.schema_position,
+        note=_note(found, site.id),
+    )
+
+
+def look_into(folder: Path) -> Found:
+    """Read what an original Sync Tool left in `folder`, and find TsFiles."""
+    files = [p for p in sorted(folder.rglob("*")) if p.is_file() and not p.is_symlink()]
+    senders = {p.parent for p in files if p.name in (LIST, REPLACEMENT, LOG) and "sync-receiver" not in p.parts}
+    entries: set[str] = set()
+    for sender in sorted(senders):
+        entries |= acknowledged(*(_file_text(sender / name) for name in (LIST, REPLACEMENT, LOG)))
+    copies: dict[str, list[str]] = defaultdict(list)
+    owners: dict[str, str] = {}
+    for path in files:
+        if path.suffix == ".tsfile" and "snapshot" not in path.parts:
+            copies[path.name].append(path.relative_to(folder).as_posix())
+        elif path.name in OWNERS:
+            owners |= read_owners(path.read_bytes())
+    uuids = [text for p in files if p.name == "uuid.txt" and (text := (_file_text(p) or "").strip())]
+    positions = [
+        int(text) for p in files if p.name == "sync_schema_pos" and (text := (_file_text(p) or "").strip()).isdigit()
+    ]
+    return Found(frozenset(entries), len(senders), copies, owners, uuids[0] if uuids else "", max(positions, default=None))
+
+
+def _same_copies(
+    source: Store, store: Store, sealed: Sequence[SealedFile], copies: Mapping[str, Sequence[str]]
+) -> tuple[dict[str, str], frozenset[str]]:
+    """({source path: copy} of equal digests, source paths of which only differing copies are there)."""
+    named = [f.entry for f in sealed if f.entry.path.rpartition("/")[2] in copies]
+    here = [[e for e in store.stat_many(copies[f.path.rpartition("/")[2]]) if e and e.size == f.size] for f in named]
+    at_site = source.digests([Range(f.path, 0, f.size) for f in named])
+    places: dict[str, str] = {}
+    for file, candidates, wanted in zip(named, here, at_site, strict=True):
+        digests = store.digests([Range(c.path) for c in candidates])
+        same = [c.path for c, digest in zip(candidates, digests, strict=True) if digest is not None and digest == wanted]
+        if same:
+            places[file.path] = same[0]
+    return places, frozenset(f.path for f in named if f.path not in places)
+
+
+def _claim(app: App, link: LinkSettings, owners: Mapping[str, str]) -> int:
+    """Give devices to the sites of the settings that owned them; what somebody owns already stays."""
+    known = {site.id for site in app.settings.sites.values()}
+    wanted = {device: site for device, owner in owners.items() if (site := site_of(owner)) in known and site}
+    at = app.clock()
+    with app.ledger.read() as connection:
+        taken = refusal_rows.owners_of(connection, link.receiver, wanted)
+    rows = [OwnerRow(d, site, at, "adopted") for d, site in sorted(wanted.items()) if d not in taken]
+    if not rows:
+        return 0
+    paper = DecidedPaper(at, journal.who(), ADOPTED, link.name, {"owners": {row.device: row.site_id for row in rows}})
+    with app.receiver_store(app.receiver(link.receiver)) as store:
+        store.publish(decided_place(paper), encode_decided(paper))
+    # CRASH WINDOW: on paper, not recorded: adopting again, or a rebuilt ledger, claims them.
+    with app.ledger.write() as connection:
+        taken = refusal_rows.owners_of(connection, link.receiver, wanted)
+        refusal_rows.put_owners(connection, link.receiver, [row for row in rows if row.device not in taken])
+    return len(rows)
+
+
+def _note(found: Found, site_id: str) -> str:
+    try:
+        if found.uuid and UUID(found.uuid) != UUID(site_id):
+            return f"the original sender's UUID is {UUID(found.uuid)}, the settings give this site {site_id}"
+    except ValueError:
+        return f"uuid.txt holds no UUID: {found.uuid[:40]!r}"
+    return ""
+
+
+def _file_text(path: Path) -> str | None:
+    return path.read_text("utf-8", "replace") if path.is_file() else None
+
+
+_MAGIC = b"\xac\xed\x00\x05"
+_NULL, _REFERENCE, _CLASS, _OBJECT, _STRING, _LONG_STRING, _BLOCK, _END = 0x70, 0x71, 0x72, 0x73, 0x74, 0x7C, 0x77, 0x78
+_FIRST_HANDLE = 0x7E0000
+_LINE = re.compile(r"(.+?)\s*[,=\t ]\s*(\S+)")
+_UUID = re.compile(r"(?:^|_)([0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12})$")
+
+
+def read_owners(data: bytes) -> Mapping[str, str]:
+    """{device: owner as written}. Raises CorruptionError where the bytes are neither form."""
+    return _java_map(data) if data.startswith(_MAGIC) else _text(data)
+
+
+def site_of(owner: str) -> str | None:
+    """The UUID in an owner's name, with its dashes; None where it has none."""
+    found = _UUID.search(owner)
+    return str(UUID(found[1])) if found else None
+
+
+def _text(data: bytes) -> Mapping[str, str]:
+    owners = {}
+    for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
+        if line.strip():
+            found = _LINE.fullmatch(line.strip())
+            if found is None:
+                raise CorruptionError(f'device_owner: line {number} is not "device,owner": {line[:80]!r}')
+            owners[found[1]] = found[2]
+    return owners
+
+
+def _java_map(data: bytes) -> Mapping[str, str]:
+    reader = _Stream(data)
+    try:
+        if reader.byte() != _OBJECT:
+            raise CorruptionError("device_owner: not a serialised map")
+        fields = reader.class_fields()
+        reader.handles.append(None)  # the map itself
+        for type_code in fields:
+            reader.skip(_FIELD_SIZES[type_code])
+        if reader.byte() != _BLOCK:
+            raise CorruptionError("device_owner: not a serialised java.util.HashMap")
+        size = struct.unpack(">i", reader.take(reader.byte())[4:8])[0]
+        return {reader.text(): reader.text() for _ in range(size)}
+    except (IndexError, KeyError, struct.error, UnicodeDecodeError) as broken:
+        raise CorruptionError(f"device_owner: the serialised map ends early or is damaged: {broken}") from broken
+
+
+_FIELD_SIZES = {"B": 1, "C": 2, "D": 8, "F": 4, "I": 4, "J": 8, "S": 2, "Z": 1}
+
+
+class _Stream:
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = len(_MAGIC)
+        self.handles: list[str | None] = []
+
+    def take(self, size: int) -> bytes:
+        piece = self.data[self.at : self.at + size]
+        if len(piece) < size:
+            raise IndexError(f"{size} bytes wanted at {self.at}")
+        self.at += size
+        return piece
+
+    def skip(self, size: int) -> None:
+        self.take(size)
+
+    def byte(self) -> int:
+        return self.take(1)[0]
+
+    def utf(self) -> str:
+        return self.take(int.from_bytes(self.take(2), "big")).decode()
+
+    def class_fields(self) -> list[str]:
+        """Type codes of the class's primitive fields; its superclasses have none worth reading."""
+        mark = self.byte()
+        if mark == _NULL:
+            return []
+        if mark != _CLASS:
+            raise KeyError(f"class description expected, found {mark:#x}")
+        self.utf()
+        self.handles.append(None)
+        self.skip(8 + 1)  # serialVersionUID, flags
+        fields = []
+        for _ in range(int.from_bytes(self.take(2), "big")):
+            fields.append(chr(self.byte()))
+            self.utf()
+        if self.byte() != _END:
+            raise KeyError("annotations in a class description")
+        self.class_fields()
+        return fields
+
+    def text(self) -> str:
+        mark = self.byte()
+        if mark == _REFERENCE:
+            found = self.handles[int.from_bytes(self.take(4), "big") - _FIRST_HANDLE]
+            if found is None:
+                raise KeyError("a reference to something else than a string")
+            return found
+        if mark not in (_STRING, _LONG_STRING):
+            raise KeyError(f"string expected, found {mark:#x}")
+        size = int.from_bytes(self.take(2 if mark == _STRING else 8), "big")
+        text = self.take(size).decode()
+        self.handles.append(text)
+        return text
+
+
+DELETED = "sync deleted file names start"
+ADDED = "sync tsfile start"
+_OTHER_MARKERS = frozenset({"sync start", "sync end", "sync deleted file names end", "sync tsfile end"})
+
+
+def acknowledged(last: str | None, current: str | None, log: str | None) -> frozenset[str]:
+    """The files the receiver has, from the contents of the three files (None: absent).
+
+    Entries of the log may be absolute paths, bare file names or names without their suffix; the last two mean the file
+    of that name in the list.
+    """
+    if last is None and current is not None:
+        return frozenset(_listed(current))  # crashed between "delete last" and "rename current": current is whole
+    known = dict.fromkeys(_listed(last or ""))
+    deleting: bool | None = None
+    for line in _lines(log or ""):
+        if line in (DELETED, ADDED):
+            deleting = line == DELETED
+        elif line in _OTHER_MARKERS:
+            deleting = None
+        elif deleting is not None:
+            _apply(line, deleting, known)
+    return frozenset(known)
+
+
+def _apply(entry: str, deleting: bool, known: dict[str, None]) -> None:
+    if not deleting:
+        known[entry] = None
+        return
+    for path in [p for p in known if same_file(p, entry)]:
+        del known[path]
+
+
+def same_file(path: str, entry: str) -> bool:
+    """Whether a log entry names `path`: the path itself, its file name, or that without ".tsfile"."""
+    if path == entry:
+        return True
+    name = path.rpartition("/")[2]
+    return "/" not in entry and entry in (name, name.removesuffix(".tsfile"))
+
+
+def _listed(text: str) -> Sequence[str]:
+    """The paths of a list: it was renamed into place whole, so its last line counts without a newline too."""
+    return _lines(text + "\n")
+
+
+def _lines(text: str) -> Sequence[str]:
+    """Whole lines only: what follows the last newline was being written when the sender died."""
+    return [line.strip("\r") for line in text.split("\n")[:-1] if line.strip()]
+
+
+def matching(entries: Iterable[str], site_paths: Sequence[str]) -> frozenset[str]:
+    """The site's files that the sender's list names; an entry that could mean two files names none (it is sent again).
+
+    Entries are absolute paths of the sender's machine, where the same folders may lie under another root, or bare names.
+    """
+    by_tail: dict[str, list[str]] = defaultdict(list)
+    for path in site_paths:
+        for tail in {path, _below_kind(path), path.rpartition("/")[2]}:
+            by_tail[tail].append(path)
+    found = set()
+    for entry in entries:
+        name = entry if entry.endswith(".tsfile") else entry + ".tsfile"
+        tails = (name, _below_kind(name)) if "/" in name else (name,)
+        meant = next((by_tail[t] for t in tails if t in by_tail), [])
+        if len(meant) == 1:
+            found.add(meant[0])
+    return frozenset(found)
+
+
+def _below_kind(path: str) -> str:
+    """`sequence/…` or `unsequence/…` of a path: the same on every machine. The path itself where it has neither."""
+    parts = path.split("/")
+    for at in range(len(parts) - 1, -1, -1):
+        if parts[at] in ("sequence", "unsequence"):
+            return "/".join(parts[at:])
+    return path

@@ -1,0 +1,129 @@
+"""A glance that is worked on while it is still arriving, from a far end or from a process beside this one.
+
+A listing of a million files is seconds of a processor's time. At a local site a child makes it, as the far end of an SSH
+connection would (`stores.agent.server`), while this process loads its modules and compares what has come with the ledger.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
+from typing import Any, overload
+
+from tidemark.stores.listing import Frame, PackedEntries
+from tidemark.stores.os_errors import Where, translated
+from tidemark.stores.protocol import Listing, check_folder
+from tidemark.stores.python.child_pipe import ChildPipe
+from tidemark.stores.python.session import FarSession
+
+
+def glance_beside(root: str, folders: Sequence[str], by_name: str) -> Listing:
+    """`LocalStore(root).glance` by a child, still on its way: walking its entries waits for them, `missing` and `odd` for
+    the end. OSError where no process can be started."""
+    frames = ArrivingFrames()
+    coming = _from_child(ChildPipe(root), root, [check_folder(folder) for folder in folders], by_name)
+    threading.Thread(target=frames.receive, args=(coming,), name="early look", daemon=True).start()
+    return frames.listing()
+
+
+def _from_child(pipe: ChildPipe, root: str, folders: Sequence[str], by_name: str) -> Iterator[tuple[Any, bytes]]:
+    try:
+        pipe.read_line()  # its greeting; where it could not start, the session below finds its end
+        with translated(Where("", root), ""):
+            yield from FarSession(pipe).stream("list", folders, by_name, 0)
+    finally:
+        pipe.close()
+
+
+class ArrivingFrames(Sequence[Frame]):
+    """Frames that one thread receives and others walk. Whoever waits gets the error that ended it early."""
+
+    def __init__(self) -> None:
+        self._news = threading.Condition()
+        self._frames: list[Frame] = []
+        self._rest: tuple[list[Any], list[Any]] | None = None
+        self._error: Exception | None = None
+
+    def listing(self) -> Listing:
+        return Listing(PackedEntries(self), _AtTheEnd(self, 0), _AtTheEnd(self, 1), partial=True)
+
+    def receive(self, coming: Iterable[tuple[Any, bytes]]) -> None:
+        """Take in the frames of a listing, compressed, and what stands at its end."""
+        try:
+            for words, data in coming:
+                with self._news:
+                    if data:
+                        self._frames.append(Frame(words, data, compressed=True))
+                    else:
+                        missing, odd = words
+                        self._rest = sorted(missing), sorted((path, why) for path, why in odd)
+                    self._news.notify_all()
+        except Exception as error:  # whoever waits for the frames raises it
+            with self._news:
+                self._error = error
+                self._news.notify_all()
+
+    @property
+    def ended(self) -> bool:
+        return bool(self._rest or self._error)
+
+    def rest(self) -> tuple[list[Any], list[Any]]:
+        """(missing folders, odd paths), when everything has come."""
+        with self._news:
+            self._news.wait_for(lambda: self._rest or self._error)
+            if self._rest is None:
+                assert self._error is not None
+                raise self._error
+            return self._rest
+
+    def __iter__(self) -> Iterator[Frame]:
+        for at in count():
+            frame = self._wait_for(at)
+            if frame is None:
+                return
+            yield frame
+
+    def __len__(self) -> int:
+        self.rest()
+        return len(self._frames)
+
+    @overload
+    def __getitem__(self, at: int) -> Frame: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Frame]: ...
+    def __getitem__(self, at: int | slice) -> Frame | Sequence[Frame]:
+        self.rest()
+        return self._frames[at]
+
+    def _wait_for(self, at: int) -> Frame | None:
+        """The frame with that number, None after the last one."""
+        with self._news:
+            self._news.wait_for(lambda: at < len(self._frames) or self._rest or self._error)
+            if at < len(self._frames):
+                return self._frames[at]
+        self.rest()
+        return None
+
+
+def is_under_way(listing: Listing) -> bool:
+    """Whether more of it is still to come."""
+    return isinstance(listing.missing, _AtTheEnd) and not listing.missing.here
+
+
+class _AtTheEnd(Sequence[Any]):
+    """What stands at the end of a listing."""
+
+    def __init__(self, frames: ArrivingFrames, which: int) -> None:
+        self._frames = frames
+        self._which = which
+
+    @property
+    def here(self) -> bool:
+        return self._frames.ended
+
+    def __len__(self) -> int:
+        return len(self._frames.rest()[self._which])
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._frames.rest()[self._which][at]

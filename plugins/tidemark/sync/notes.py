@@ -1,0 +1,78 @@
+"""What the newest listing of a site passed over, and files that are not verified at the source.
+
+A folder that nobody could list may hold anything: a run does not end well with one. Other reasons (a symlink, a name
+that is not UTF-8, a file that IoTDB marked as broken) are noted. What IoTDB's own work explains is news when it
+lasts for a day.
+
+"Not verified at the source" is a state of its own: `not_verified` says how many files are in it and what proves them
+later.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from sqlalchemy.engine import Connection
+
+from tidemark.ledger.database import now
+from tidemark.ledger.sender.links import Skipped, skipped_files
+from tidemark.stores.agent.disk import UNLISTED
+from tidemark.tsfiles.sealed import AT_WORK, MISSING, NAMELESS
+
+LET_LIST = "let the site's user list it (its mode, the disk's health); of a symlink name the folder that it leads to"
+_TOLD_ELSEWHERE = ("in quarantine as ",)  # sync.select.quarantine
+LASTING_SECONDS = 86_400.0  # that a file is written to or compacted: longer, and IoTDB may have died over it
+
+NAMED = 3  # companions that are told by name
+
+
+class PassedOver(NamedTuple):
+    """`unlisted`: (path, reason) of folders and files of which nobody knows what is there. `notes`: the rest, in words."""
+
+    unlisted: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def passed_over(connection: Connection, link: str) -> PassedOver:
+    """By the newest listing of a link's site that this ledger knows."""
+    skipped = skipped_files(connection, link)
+    unlisted = sorted((path, one.reason) for path, one in skipped.items() if one.reason.startswith(UNLISTED))
+    return PassedOver(tuple(unlisted), notes(skipped, link, now(connection)) if skipped else ())
+
+
+def notes(skipped: Mapping[str, Skipped], link: str, clock: float) -> tuple[str, ...]:
+    """One sentence for each reason that a person should know; `clock`: now, as the ledger has it. Pure."""
+    grouped: dict[str, list[str]] = defaultdict(list)  # how the sentence ends, for each of its files
+    named: list[str] = []
+    for path, (why, since) in sorted(skipped.items()):
+        if why.startswith((UNLISTED, *_TOLD_ELSEWHERE)):
+            continue
+        if why.startswith((NAMELESS, MISSING)):
+            named.append(f"{path}: {why}")
+            continue
+        if why not in AT_WORK:
+            grouped[why.partition(" (")[0]].append(f": {why}")
+        elif clock - since >= LASTING_SECONDS:
+            grouped[why].append(f" for more than a day: {why}")
+    sentences = [
+        f"{_files(len(ends))} passed over{ends[0]}; ./tidemark plan {link} lists {'them' if ends[1:] else 'it'}"
+        for ends in grouped.values()
+    ]
+    more = f", and {len(named) - NAMED:,} more; ./tidemark plan {link} lists them" if len(named) > NAMED else ""
+    return (*sentences, *named[: NAMED - 1], *(text + more for text in named[NAMED - 1 : NAMED]))
+
+
+def _files(count: int) -> str:
+    return f"{count:,} files are" if count > 1 else "1 file is"
+
+
+def not_verified(count: int, site: str) -> str:
+    """`count` files of a site (by its name) whose digest was made at the target only."""
+    files = f"{count:,} files are" if count > 1 else "1 file is"
+    return (
+        f"{files} not verified at the source: the digest was made at the target only;"
+        f" ./tidemark verify --site {shlex.quote(site)} reads there what was sent, and proves it"
+    )

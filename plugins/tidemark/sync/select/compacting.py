@@ -1,0 +1,84 @@
+"""Time partitions in which a compaction is at work, or was cut short by a kill of the server: what waits until it has ended.
+
+IoTDB gives outputs their names one after the other, and then removes the sources one after the other. In between a folder
+shows points twice or, where a kill fell, as long as the server is down. At its next start the server goes on, or takes the
+outputs back. So of such a partition nothing is told as vanished and nothing is sent that a compaction made. Files that were
+written go, and deletions of files that the receiver has.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from tidemark.stores.protocol import Entry
+from tidemark.sync.select.diff import Change, Changes, Kind, same_content
+from tidemark.sync.session import Partition, partition_of
+from tidemark.tsfiles.names import SUFFIX, is_compacted, parse_place, parse_source_path
+from tidemark.tsfiles.sealed import UNTOLD, WAITS, SealedFile, shows_compaction
+
+_WRITTEN = "-0-0" + SUFFIX  # how the name ends of a file that no compaction made
+
+
+def partitions_at_work(entries: Iterable[Entry], data_folders: Sequence[str]) -> frozenset[Partition]:
+    """The partitions in one of whose folders something stands that a compaction leaves only while it works."""
+    data = tuple(data_folders)
+    folders = {entry.path.rpartition("/")[0] for entry in entries if shows_compaction(entry.path)}
+    return frozenset(place[1:] for folder in folders if (place := parse_place(folder, data)))
+
+
+def partitions_of_outputs_passed_over(
+    skipped: Iterable[tuple[str, str]], data_folders: Sequence[str]
+) -> frozenset[Partition]:
+    """The partitions of files that a compaction made, by their names, and that are passed over for whatever reason: what is
+    gone beside such a file may live on in it alone."""
+    paths = (path for path, _ in skipped if path.endswith(SUFFIX) and not path.endswith(_WRITTEN))
+    names = (name for path in paths if (name := parse_source_path(path, data_folders)) and is_compacted(name.name))
+    return frozenset((name.database, name.region, name.partition) for name in names)
+
+
+def new_outputs(found: Changes, data_folders: Sequence[str]) -> list[Change]:
+    """Changes whose content the receiver never had and whose name says that a compaction made it: a count above 0, or in
+    `sequence` the version of a late file under another creation time, as an insertion compaction leaves it."""
+    late: dict[tuple[object, ...], set[int]] = defaultdict(set)
+    gone = (name for row in found.vanished if (name := parse_source_path(row.path, data_folders)))
+    there = (file.name for file in (*(c.file for c in found.changed), *found.live) if file.place.unsequence)
+    for name in (*there, *gone):
+        if name.unsequence:
+            late[(*name[2:5], name.name.version)].add(name.name.created)
+
+    def is_output(file: SealedFile) -> bool:
+        if file.entry.path.endswith(_WRITTEN) and (not late or file.place.unsequence):
+            return False  # nearly all files: kept quick
+        name = file.name
+        moved = not name.unsequence and late.get((*name[2:5], name.name.version), set()) - {name.name.created}
+        return is_compacted(name.name) or bool(moved)
+
+    return [change for change in found.changed if is_output(change.file) and _is_new(change)]
+
+
+def hold_back(found: Changes, at_work: frozenset[Partition], data_folders: Sequence[str]) -> Changes:
+    """The changes without what waits for a compaction; that is passed over, with the reason."""
+    if not at_work:
+        return found
+    made = [c for c in new_outputs(found, data_folders) if partition_of(c.file.entry.path, data_folders) in at_work]
+    paths = {change.file.entry.path for change in made}
+    untold = {row.path for row in found.vanished if partition_of(row.path, data_folders) in at_work}
+    reasons = [*((path, WAITS) for path in sorted(paths)), *((path, UNTOLD) for path in sorted(untold))]
+    return replace(
+        found,
+        changed=tuple(change for change in found.changed if change.file.entry.path not in paths),
+        vanished=tuple(row for row in found.vanished if row.path not in untold),
+        unjudged=tuple(sorted([*found.unjudged, *untold])),
+        skipped=(*found.skipped, *reasons),
+        waiting=tuple(made),
+    )
+
+
+def _is_new(change: Change) -> bool:
+    if change.kind is Kind.CONTENT and change.row is not None:  # the same content again: somebody asked for it
+        return not same_content(change.file.entry, change.row)
+    return change.kind is Kind.NEW

@@ -1,0 +1,297 @@
+"""What changed at the site: the listing against the ledger, as one merge over two streams sorted by path.
+
+Pure. A site may have a million files of which ten are new, so the first pass (`compare`) looks at every file once,
+keeps nothing of what is unchanged and takes no name apart: a folder whose files are all as acknowledged, each with its
+`.resource` and nothing else, is compared column by column and nothing is made of its files. Only the folders in which
+something differs are classified (`changes`).
+Source: DESIGN §3 "A file is its content", "Vanished files"; seed 000 "File selection".
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, NamedTuple
+
+from tidemark.stores.listing import FolderFiles, folders_of
+from tidemark.stores.protocol import Entry
+from tidemark.tsfiles.names import RESOURCE, SUFFIX
+from tidemark.tsfiles.sealed import COMPANION_BYTES, Classified, SealedFile, lone_mods, stem_of
+from tidemark.tsfiles.sealed import Entry as AnyEntry
+
+
+class KnownFile(NamedTuple):
+    """A row of the ledger's `file` table as far as planning needs it. `state`: waiting | acked | held | gone."""
+
+    path: str
+    size: int
+    mtime: int
+    inode: int
+    mods_size: int
+    state: str
+    generation: int
+    sha256: str
+    reason: str | None
+    mods_mtime: int = 0
+
+
+OUTSIDE = "its data folder is not in the settings any more: neither sent again nor dropped"
+"""Why a known file is passed over whose data folder was taken out of the settings."""
+
+
+@dataclass
+class Compared:
+    """Outcome of the first pass. `differing`: listed TsFiles that are not simply unchanged, with their row if any."""
+
+    differing: dict[str, KnownFile | None] = field(default_factory=dict)
+    absent: list[KnownFile] = field(default_factory=list)  # known (not gone), not in the listing
+    folders: set[str] = field(default_factory=set)  # where something differs: to be classified
+    prefixes: set[str] = field(default_factory=set)  # folders, with their slash, that hold any file
+    listed: int = 0  # TsFiles in the listing, whatever their state
+    known: int = 0  # rows that are not gone
+    outside: list[str] = field(default_factory=list)  # known, and below no data folder: nobody looked for them
+
+
+class Kind(enum.StrEnum):
+    """Why a sealed file is not simply unchanged."""
+
+    NEW = "new"  # never seen, or seen and never acknowledged, or back after it had gone
+    CONTENT = "content"  # size, time or inode differ from what was acknowledged
+    MODS = "mods"  # only its deletions grew, or were written anew: they travel alone
+    SAME = "same"  # other times or inode, or back again, the acknowledged digests: nothing travels
+
+
+class Change(NamedTuple):
+    """A path whose content or companions are other than what was acknowledged."""
+
+    kind: Kind
+    file: SealedFile
+    row: KnownFile | None
+
+
+@dataclass(frozen=True)
+class Changes:
+    """`live`: sealed files beside them that are as acknowledged. `vanished`: rows whose file is really not there.
+    `unjudged`: rows we could not look at (unreadable folder, a companion of a compaction in work): neither changed nor
+    vanished. `waiting`: changes that go once a compaction has ended (`compacting`)."""
+
+    changed: tuple[Change, ...] = ()
+    live: tuple[SealedFile, ...] = ()
+    vanished: tuple[KnownFile, ...] = ()
+    unjudged: tuple[str, ...] = ()
+    skipped: tuple[tuple[str, str], ...] = ()
+    waiting: tuple[Change, ...] = ()
+
+
+def compare(
+    entries: Iterable[Entry], rows: Iterable[Sequence[Any]], left_out: str = "", everything: bool = False
+) -> Compared:
+    """Merge the listing with the ledger's rows (columns of `KnownFile`); both ordered by path, in bytes.
+
+    `left_out` is the reason that files excluded by today's patterns carry: they count as unchanged while they are the
+    same. `everything` takes every listed TsFile for differing (send all again). Memory grows with what differs only.
+    """
+    out = Compared()
+    known = _Rows(rows)
+    for files in folders_of(entries):
+        out.prefixes.add(files.prefix)
+        for row in known.before(files.prefix + files.names[0]):
+            _absent(row, out)
+        if everything or not _all_unchanged(files, known, out):
+            _merge(files, known, left_out, everything, out)
+    for row in known.rest():
+        _absent(row, out)
+    for path in (*out.differing, *(gone.path for gone in out.absent)):
+        out.folders.add(path.rpartition("/")[0])
+    return out
+
+
+def set_outside(compared: Compared, data_folders: Sequence[str]) -> None:
+    """Take what lies below no data folder out of what is absent: it was not looked for, so it has not vanished."""
+    below = tuple(folder.rstrip("/") + "/" for folder in data_folders)
+    compared.outside = [row.path for row in compared.absent if not row.path.startswith(below)]
+    if compared.outside:
+        compared.absent = [row for row in compared.absent if row.path.startswith(below)]
+        compared.folders -= {path.rpartition("/")[0] for path in compared.outside}
+
+
+def changes(compared: Compared, classified: Classified, odd: Sequence[str] = (), everything: bool = False) -> Changes:
+    """Second pass: say what each difference is.
+
+    `classified`: the same listing's files in the folders in which something differs; `odd`: the paths that could not be
+    listed as they should.
+    """
+    changed = [c for f in classified.sealed if f.entry.path in compared.differing for c in _change(f, compared, everything)]
+    moving = {c.file.entry.path for c in changed if c.kind is not Kind.MODS}
+    sealed = {file.entry.path for file in classified.sealed}
+    hidden = tuple(f"{path}/" if path else "" for path in odd)
+    unseen = {row.path for row in compared.absent if row.path in odd or row.path.startswith(hidden)}
+    open_again = [p for p, row in compared.differing.items() if row and row.state != "gone" and p not in sealed]
+    return Changes(
+        changed=tuple(changed),
+        live=tuple(file for file in classified.sealed if file.entry.path not in moving),
+        vanished=tuple(row for row in compared.absent if row.path not in unseen),
+        unjudged=tuple(sorted([*unseen, *open_again, *compared.outside])),
+        skipped=(*classified.skipped, *((path, OUTSIDE) for path in compared.outside)),
+    )
+
+
+class _Rows:
+    """The ledger's rows, read ahead: a folder's are taken at once, and given back where they do not fit."""
+
+    def __init__(self, rows: Iterable[Sequence[Any]]) -> None:
+        self._rows = iter(rows)
+        self._back: deque[Sequence[Any]] = deque()
+
+    def next(self) -> Sequence[Any] | None:
+        return self._back.popleft() if self._back else next(self._rows, None)
+
+    def take(self, count: int) -> list[Sequence[Any]]:
+        """The next `count` rows, fewer at the end."""
+        taken = [self._back.popleft() for _ in range(min(count, len(self._back)))]
+        taken += islice(self._rows, count - len(taken))
+        return taken
+
+    def give_back(self, rows: Sequence[Sequence[Any]]) -> None:
+        self._back.extendleft(reversed(rows))
+
+    def before(self, path: str) -> Iterator[Sequence[Any]]:
+        """The rows whose path comes before `path`."""
+        while (row := self.next()) is not None:
+            if row[0] >= path:
+                self.give_back([row])
+                return
+            yield row
+
+    def rest(self) -> Iterator[Sequence[Any]]:
+        while (row := self.next()) is not None:
+            yield row
+
+
+def _all_unchanged(files: FolderFiles, known: _Rows, out: Compared) -> bool:
+    """Whether a folder holds what is acknowledged of it, each TsFile with its `.resource`, and nothing else. Its rows are
+    taken then, else none."""
+    tsfiles = files.names[::2]
+    if files.names[1::2] != [name + ".resource" for name in tsfiles] or not all(files.sizes[1::2]):
+        return False
+    rows = known.take(len(tsfiles))
+    if len(rows) == len(tsfiles):
+        paths, sizes, mtimes, inodes, mods, states, *_ = zip(*rows, strict=True)
+        prefix = files.prefix
+        if (
+            states.count("acked") == len(states)
+            and not any(mods)
+            and sizes == tuple(files.sizes[::2])
+            and mtimes == tuple(files.mtimes[::2])
+            and _same_inodes(inodes, tuple(files.inodes[::2]))
+            and paths == tuple([prefix + name for name in tsfiles])
+        ):
+            out.listed += len(rows)
+            out.known += len(rows)
+            return True
+    known.give_back(rows)
+    return False
+
+
+def _same_inodes(known: Sequence[int], listed: Sequence[int]) -> bool:
+    return known == listed or all(a == b or not a or not b for a, b in zip(known, listed, strict=True))
+
+
+def _merge(files: FolderFiles, known: _Rows, left_out: str, everything: bool, out: Compared) -> None:
+    """Compare a folder's files one by one. Deletions whose TsFile is not there may be those of one that was renamed: what
+    is beside such a one does not tell whether it is unchanged."""
+    renamed = {stem_of(files.prefix + name) for name in lone_mods(files.names)}
+    for entry, mods, plain in _tsfiles(files.entries(), out):
+        path = entry.path
+        for row in known.before(path):
+            _absent(row, out)
+        out.listed += 1
+        row_or_none = known.next()
+        if row_or_none is None or row_or_none[0] != path:
+            if row_or_none is not None:
+                known.give_back([row_or_none])
+            out.differing[path] = None
+            continue
+        if row_or_none[5] != "gone":
+            out.known += 1
+        unsure = everything or not plain or (renamed and stem_of(path) in renamed)
+        if unsure or not _unchanged(entry, mods, row_or_none, left_out):
+            out.differing[path] = KnownFile(*row_or_none)
+
+
+def _tsfiles(entries: Iterable[Entry], out: Compared) -> Iterator[tuple[Entry, Entry | None, bool]]:
+    """Every TsFile of the listing with its mods, where they hold any, and whether its companions are only the usual ones.
+
+    Whatever begins with a TsFile's path follows it directly in the order of bytes. Anything else makes its folder one
+    to be classified, so that it is told as skipped.
+    """
+    current: Entry | None = None
+    prefix = "\0"
+    mods: Entry | None = None
+    resource, plain = False, True
+    for entry in entries:
+        path = entry.path
+        if path.startswith(prefix):
+            if path.endswith(RESOURCE):
+                resource = entry.size != 0  # -1: a glance, which does not look at it
+            elif path.endswith((".tsfile.mods", ".tsfile.mods2")):
+                plain = (
+                    plain and not mods and entry.size <= COMPANION_BYTES
+                )  # two of them: the classifier knows which counts
+                mods = entry if entry.size else None
+            else:
+                plain = False
+            continue
+        if current is not None:
+            yield current, mods, plain and resource
+            current, prefix = None, "\0"
+        if path.endswith(SUFFIX):
+            current, prefix = entry, path
+            mods, resource, plain = None, False, True
+        else:
+            out.folders.add(path.rpartition("/")[0])
+    if current is not None:
+        yield current, mods, plain and resource
+
+
+def _absent(row: Sequence[Any], out: Compared) -> None:
+    if row[5] != "gone":
+        out.known += 1
+        out.absent.append(KnownFile(*row))
+
+
+def _unchanged(entry: Entry, mods: Entry | None, row: Sequence[Any], left_out: str) -> bool:
+    _, size, mtime, inode, row_mods, state, _, _, reason, mods_mtime = row
+    if size != entry.size or mtime != entry.mtime or (inode and entry.inode and inode != entry.inode):
+        return False
+    if state == "acked":
+        return bool(row_mods == (mods.size if mods else 0)) and not written_anew(mods, mods_mtime)
+    return bool(left_out) and state == "waiting" and bool(reason == left_out)
+
+
+def _change(file: SealedFile, compared: Compared, everything: bool) -> Iterator[Change]:
+    row = compared.differing[file.entry.path]
+    mods_size = file.mods.size if file.mods else 0
+    if row is None or row.state == "gone" or row.generation == 0:
+        yield Change(Kind.NEW, file, row)
+    elif everything or row.state == "waiting" or not same_content(file.entry, row) or mods_size < row.mods_size:
+        yield Change(Kind.CONTENT, file, row)
+    elif mods_size > row.mods_size or written_anew(file.mods, row.mods_mtime):
+        yield Change(Kind.MODS, file, row)
+    elif row.state == "held":
+        yield Change(Kind.SAME, file, row)
+
+
+def same_content(entry: AnyEntry, row: KnownFile) -> bool:
+    """Same size and whole-second mtime; an inode counts only where both sides have one (DESIGN §3)."""
+    same_inode = not entry.inode or not row.inode or entry.inode == row.inode
+    return entry.size == row.size and entry.mtime == row.mtime and same_inode
+
+
+def written_anew(mods: AnyEntry | None, known: int) -> bool:
+    """Whether mods were last written at another time than the acknowledged ones (`known`, 0 where that is not known).
+    IoTDB appends to them; at the same length they are other deletions then, or the same ones touched."""
+    return mods is not None and bool(mods.size) and bool(known) and mods.mtime != known

@@ -1,0 +1,116 @@
+"""The first and the last step of a run: recover settles what a dead run left, cleanup takes away what is not needed.
+
+Both are done again without harm. Cleanup removes the snapshot only after every landing of the run is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tidemark.errors import CorruptionError, PermanentError, RetryableError
+from tidemark.formats.landing import Manifest, decode_manifest
+from tidemark.formats.layout import MANIFEST
+from tidemark.ledger import journal
+from tidemark.ledger.database import now
+from tidemark.ledger.sender import runs as run_rows
+from tidemark.ledger.sender.runs import FAILED, HELD, PLANNED, SENT, VANISHED
+from tidemark.sync.select import snapshot
+from tidemark.sync.send.finish import require_all_sent, settle_all
+from tidemark.sync.send.receipts import read_receipts
+from tidemark.sync.session import Work
+
+_TIME = len("20260101T000000Z")  # of a run id
+
+
+def recover(work: Work) -> Mapping[str, int]:
+    """Settle landings between number and acknowledgement, take in receipts, drop links of runs that are no more."""
+    settled = settle_all(work)
+    require_known_landings(work)
+    answers = read_receipts(work)
+    if work.site.snapshot:
+        _remove_dead_links(work)
+    return {"settled": settled, **answers}
+
+
+def require_known_landings(work: Work) -> None:
+    """Every whole landing of this link at the receiver is in the ledger.
+
+    Raises PermanentError where one is not: an older ledger was put in place, and its next sequence number is taken. Run ids
+    sort by time, so only what is as new as the newest known landing is looked at.
+    """
+    with work.ledger.read() as connection:
+        known = set(run_rows.landing_names(connection, work.link.name))
+    newest = max(known, default="")[:_TIME]
+    folder = f"landing/{work.site.id}"
+    names = [n for n in work.target.list_folder(folder) if n[:_TIME] >= newest and n not in known]
+    for _, data in work.target.read_many([f"{folder}/{name}/{MANIFEST}" for name in names]):
+        manifest = _readable(data)
+        if manifest is not None and manifest.link == work.link.name:
+            raise PermanentError(
+                f"landing {manifest.landing} (sequence {manifest.sequence}) of link {work.link.name} is at the receiver, "
+                "and the ledger does not know of it: the ledger is older than the receiver",
+                hint="./tidemark ledger rebuild --replace (docs/runbooks/ledger-lost.md)",
+                subject=manifest.landing,
+            )
+
+
+def _readable(data: bytes | None) -> Manifest | None:
+    """None for a landing that is arriving, and for a manifest that says nothing: every load names that one."""
+    try:
+        return None if data is None else decode_manifest(data)
+    except CorruptionError:
+        return None
+
+
+def cleanup(work: Work) -> Mapping[str, int]:
+    """Remove the snapshot, then end the run: {"pending": items left for later}.
+
+    Raises RetryableError while something of the run has not landed.
+    """
+    require_all_sent(work)
+    with work.ledger.read() as connection:
+        counted = run_rows.count_items(connection, work.run_id)
+        landings = run_rows.landings(connection, work.link.name, run_id=work.run_id)
+    if any(state in (SENT, PLANNED) for _, state in counted) or any(one.state == "closing" for one in landings):
+        raise RetryableError(
+            f"run {work.run_id} cannot end: its last landing is not closed",
+            hint=f"run the step finish before it: ./tidemark sync {work.link.name}",
+            subject=work.run_id,
+        )
+    sent = any(action in ("send", "mods") for action, _ in counted)
+    # CRASH WINDOW: everything has landed and the links are still there; the rerun removes them.
+    if sent and work.site.snapshot:
+        snapshot.drop(work.source, work.folders, work.run_id)
+    left = sum(n for (_, state), n in counted.items() if state in (FAILED, VANISHED, HELD))
+    if sent or landings:  # what came of a part in which no file came whole
+        work.target.remove_tree(work.landing_folder(work.landing(len(landings) + 1)))
+    with work.recording() as connection:
+        run = run_rows.get_run(connection, work.run_id)
+        assert run is not None
+        at = now(connection)
+        run_rows.set_run(
+            connection,
+            work.run_id,
+            state="finished",
+            step="done",
+            ended=at,
+            pending=left,
+            error_kind=None,
+            error=None,
+            hint=None,
+        )
+        run_rows.set_success(connection, work.link.name, work.run_id, at)
+        journal.record(connection, "run.finished", link=work.link.name, run_id=work.run_id, files=run.files, bytes=run.bytes)
+    return {"pending": left}
+
+
+def _remove_dead_links(work: Work) -> None:
+    """Links of runs of this ledger that are over, and of forsaken ones; those of another Tidemark stay."""
+    others = snapshot.others(work.source, work.folders, keep=work.run_id)
+    if not others:
+        return
+    with work.ledger.read() as connection:
+        ours = run_rows.known_runs(connection, work.link.name, {run for _, run in others})
+    for folder, run in others:
+        if run in ours or snapshot.forsaken(run, work.clock()):
+            work.source.remove_tree(folder)

@@ -1,0 +1,340 @@
+"""The step finish, and the end of every part: reserve a sequence number, rename the manifest, acknowledge.
+
+    reserve   one transaction: the landing's row (closing) with its sequence number and its manifest's digest
+    publish   manifest.json under its final name: from here on the landing is whole
+    land      one transaction: landing landed, files acknowledged, gone files told, schema positions moved
+
+A crash between any two is settled by `settle`, which is also what the normal way uses: running and recovering are
+one.
+
+Before a landing is whole its files are listed once more (`look_through`): what lies in it that its manifest does not
+name, and what it names that is not there any more. Between a file's record and its manifest somebody may clear the
+receiver's landing folder, or unmount its disk. What was recorded as sent and is not there is sent again; a manifest
+never names it. What changes after the manifest is renamed is not seen here: the load finds it by digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from sqlalchemy.engine import Connection
+
+from tidemark.errors import CorruptionError, RetryableError, SourceVanishedError
+from tidemark.formats.layout import MANIFEST, landed_path
+from tidemark.ledger import journal
+from tidemark.ledger.sender import holds as hold_rows
+from tidemark.ledger.sender import links as link_rows
+from tidemark.ledger.sender import runs as run_rows
+from tidemark.ledger.sender.links import Acked, SchemaPosition
+from tidemark.ledger.sender.runs import (
+    DROP,
+    HELD,
+    LANDED,
+    MODS,
+    PINNED,
+    PLANNED,
+    SEND,
+    SENT,
+    SUPERSEDE,
+    TO_SEND,
+    RunItem,
+    SentLanding,
+)
+from tidemark.stores.listing import folders_of, glance
+from tidemark.sync.select import snapshot
+from tidemark.sync.send.manifest import Contents, Paper, paper_of
+from tidemark.sync.session import Work, partition_of
+from tidemark.tsfiles.names import RESOURCE
+
+
+def finish(work: Work) -> Mapping[str, int]:
+    """Close the run's last part: {"landings": landings of this run}. A run with nothing to tell makes none."""
+    settle_all(work)
+    require_all_sent(work)
+    with work.ledger.read() as connection:
+        closed = run_rows.landings(connection, work.link.name, run_id=work.run_id)
+    if not any(landing.last for landing in closed):
+        close_part(work, last=True)
+    with work.ledger.read() as connection:
+        return {"landings": len(run_rows.landings(connection, work.link.name, run_id=work.run_id))}
+
+
+def require_all_sent(work: Work) -> None:
+    """Raises RetryableError where the run has no selection yet, or selected files are neither sent nor left out: such a
+    run must not end, whatever step somebody starts by hand."""
+    with work.ledger.read() as connection:
+        run = run_rows.get_run(connection, work.run_id)
+        counted = run_rows.count_items(connection, work.run_id)
+    unsent = sum(n for (action, state), n in counted.items() if action in (SEND, MODS) and state in TO_SEND)
+    if run is None or run.inventory is None or unsent:
+        what = f"{unsent} files are not sent yet" if run and run.inventory is not None else "nothing is selected yet"
+        raise RetryableError(
+            f"run {work.run_id} cannot end: {what}",
+            hint=f"run the steps before it: ./tidemark sync {work.link.name}",
+            subject=work.run_id,
+        )
+
+
+def close_part(work: Work, last: bool) -> None:
+    """Make a landing of all that was sent since the part before. Nothing happens where there is nothing to tell."""
+    with work.recording() as connection:
+        reserved = _reserve(connection, work, last)
+    # CRASH WINDOW: a number is reserved, no manifest is there; `settle` makes the same manifest again.
+    if reserved is not None and not settle(work, *reserved):
+        landing, receiver = reserved[0].landing, work.receiver.name
+        raise RetryableError(
+            f"files that were sent into landing {landing} are not at receiver {receiver} any more",
+            hint=f"does somebody clear its landing folder, was its disk unmounted? ./tidemark sync {work.link.name} sends"
+            " them again",
+            subject=landing,
+        )
+
+
+def settle_all(work: Work) -> int:
+    """Settle every landing of this link that a crash left closing; returns how many."""
+    with work.ledger.read() as connection:
+        closing = run_rows.landings(connection, work.link.name, state="closing")
+    for landing in closing:
+        settle(work, landing)
+    return len(closing)
+
+
+def settle(work: Work, landing: SentLanding, paper: Paper | None = None) -> bool:
+    """Bring a reserved landing to its end: read back its manifest, publish it where it is missing, acknowledge.
+
+    `paper`: what was reserved this moment; from the ledger otherwise, which gives the same.
+    False where it was withdrawn, as files that it was to name are gone: they are to be sent again.
+    Raises CorruptionError where another manifest than ours lies there.
+    """
+    if paper is None:
+        with work.ledger.read() as connection:
+            paper = paper_of(connection, work.link, work.site, landing)
+    contents, data = paper
+    digest = hashlib.sha256(data).hexdigest()
+    path = f"{work.landing_folder(landing.landing)}/{MANIFEST}"
+    there = _read_back(work, path)
+    if there is None:
+        found = look_through(work, landing.landing, contents)
+        if found.lost:
+            withdraw(work, landing, contents, found.lost)
+            return False
+        if digest != landing.manifest_sha256:  # the settings changed since it was reserved, and nobody has read it yet
+            with work.recording() as connection:
+                run_rows.set_landing(connection, landing.landing, manifest_sha256=digest)
+        if found.unnamed:  # before the landing is whole: from then on it is its receiver's, who loads it and writes there
+            work.target.remove(found.unnamed)
+        # CRASH WINDOW: half files are gone, the landing is not whole; the rerun looks for them once more and goes on.
+        work.target.publish(path, data)
+    elif there != landing.manifest_sha256:
+        raise CorruptionError(
+            f"{path} at the receiver is not the manifest that this run wrote",
+            hint="does another Tidemark with this site's id send to this receiver? See ./tidemark doctor",
+            subject=landing.landing,
+        )
+    # CRASH WINDOW: the landing is whole, nobody here knows; the rerun reads the manifest back and goes on below.
+    with work.recording() as connection:
+        _land(connection, work, landing, contents)
+    # CRASH WINDOW: landed, links still there: cleanup removes what is left of the run's.
+    if work.site.snapshot and not landing.last:  # the last part's go with all others, at once
+        released = [path for item in contents.files for path in item.paths]
+        snapshot.release(work.source, work.folders, landing.run_id, released)
+    return True
+
+
+def _read_back(work: Work, path: str) -> str | None:
+    """The digest of what lies at `path`, None where nothing does."""
+    try:
+        return hashlib.sha256(work.target.read(path)).hexdigest()
+    except SourceVanishedError:
+        return None
+
+
+def _reserve(connection: Connection, work: Work, last: bool) -> tuple[SentLanding, Paper] | None:
+    link = link_rows.get_link(connection, work.link.name)
+    assert link is not None  # open_run made it
+    before = run_rows.landings(connection, work.link.name, run_id=work.run_id)
+    part = len(before) + 1
+    _assign_gone(connection, work, part)
+    draft = SentLanding(
+        landing=work.landing(part),
+        run_id=work.run_id,
+        link=work.link.name,
+        part=part,
+        sequence=link.next_sequence,
+        previous=link.last_landing,
+        state="closing",
+        last=last,
+        created=round(work.clock(), 3),
+        manifest_sha256="",
+        files=0,
+        bytes=0,
+    )
+    paper = paper_of(connection, work.link, work.site, draft)
+    contents = paper.contents
+    if contents.empty and not (last and before):
+        return None
+    digest = hashlib.sha256(paper.data).hexdigest()
+    landing = replace(draft, manifest_sha256=digest, files=len(contents.files), bytes=contents.bytes)
+    run_rows.add_landing(connection, landing)
+    return landing, paper
+
+
+def _assign_gone(connection: Connection, work: Work, part: int) -> None:
+    """Vanished files are told with the part that ends their partition, when all that covers them has landed.
+
+    One whose cover did not make it is held: it stays as it is at the receiver, and the next run decides anew.
+    """
+    gone = [i for i in run_rows.items(connection, work.run_id, PLANNED) if i.action in (DROP, SUPERSEDE)]
+    if not gone:
+        return
+    data = work.site.data
+    unsent = [path for path, _, state in run_rows.sizes(connection, work.run_id) if state in TO_SEND]
+    open_partitions = {partition_of(path, data) for path in unsent}
+    ready = [i for i in gone if partition_of(i.path, data) not in open_partitions]
+    missing = _missing_covers(connection, work, ready)
+    changes = [
+        {
+            "path": i.path,
+            "state": HELD if missing.get(i.path) else SENT,
+            "part": None if missing.get(i.path) else part,
+            "reason": missing.get(i.path),
+        }
+        for i in ready
+    ]
+    run_rows.set_items(connection, work.run_id, changes)
+
+
+def _missing_covers(connection: Connection, work: Work, gone: list[RunItem]) -> Mapping[str, str]:
+    """{superseded path: why it cannot be told yet}."""
+    covers = sorted({path for item in gone for path in item.covered_by})
+    arrived = {i.path for i in run_rows.items_at(connection, work.run_id, covers) if i.state in (SENT, LANDED)}
+    acked = link_rows.acked_paths(connection, work.link.name, covers)
+    return {
+        item.path: f"waits for what covers it: {', '.join(absent)}"
+        for item in gone
+        if (absent := [path for path in item.covered_by if path not in arrived and path not in acked])
+    }
+
+
+def _land(connection: Connection, work: Work, landing: SentLanding, contents: Contents) -> None:
+    link, run_id = work.link.name, landing.run_id
+    place = {"link": link, "run_id": run_id, "landing": landing.landing}
+    files = contents.files
+    link_rows.ack_files(connection, link, [_acked(i, landing.landing) for i in files])
+    gone = [i for i in contents.items if i.action in (DROP, SUPERSEDE)]
+    link_rows.mark_gone(connection, link, [i.path for i in gone])
+    hold_rows.note_sent(connection, link, [_told(i) for i in files])
+    if gone and hold_rows.any_unverified(connection, link):
+        hold_rows.settled(connection, link, [i.path for i in gone])
+    positions = [SchemaPosition(p.path, p.start + p.size, p.mtime, p.prefix_sha256, p.epoch) for p in contents.schema]
+    link_rows.put_schema_positions(connection, link, positions)
+    if contents.schema:
+        run_rows.set_schema_landed(connection, run_id)
+    run_rows.set_landed(connection, run_id, landing.part)
+    run_rows.set_landing(connection, landing.landing, state="landed", landed=work.clock())
+    link_rows.set_link(connection, link, next_sequence=landing.sequence + 1, last_landing=landing.landing, last_run=run_id)
+    run_rows.add_to_run(
+        connection,
+        run_id,
+        files=len(files),
+        bytes=contents.bytes,
+        dropped=sum(i.action == DROP for i in gone),
+        schema_bytes=sum(p.size for p in contents.schema),
+    )
+    if contents.inventory.approved:
+        link_rows.end_approval(connection, link, run_id)
+    journal.record_many(
+        connection, "file.acked", [{**place, "path": i.path, "generation": i.generation, "sha256": i.sha256} for i in files]
+    )
+    for action, kind in ((DROP, "file.dropped"), (SUPERSEDE, "file.superseded")):
+        rows = [{**place, "path": i.path, "covered_by": i.covered_by} for i in gone if i.action == action]
+        journal.record_many(connection, kind, rows)
+    journal.record(connection, "landing.closed", **place, sequence=landing.sequence, files=len(files))
+
+
+def _told(item: RunItem) -> hold_rows.Sent:
+    return hold_rows.Sent(item.path, item.generation, item.verified == "source", item.action == SEND)
+
+
+def _acked(item: RunItem, landing: str) -> Acked:
+    return Acked(
+        path=item.path,
+        size=item.size,
+        mtime=item.mtime,
+        inode=item.inode,
+        mods_size=item.mods_size,
+        generation=item.generation,
+        sha256=item.sha256 or "",
+        mods_sha256=item.mods_sha256 or "",
+        landing=landing,
+        mods_mtime=item.mods_mtime,
+    )
+
+
+class Found(NamedTuple):
+    """Paths at the receiver. `unnamed`: half files, temp files, whole files of items that broke off or were left out.
+    `lost`: what the manifest names and is not there, or is of another size."""
+
+    unnamed: list[str]
+    lost: frozenset[str]
+
+
+def look_through(work: Work, landing: str, contents: Contents) -> Found:
+    """What lies in a landing's folder against what its manifest will name, by one listing."""
+    folder = work.landing_folder(landing)
+    named = {f"{folder}/{path}": size for path, size in _named(contents)}
+    unnamed, lost = [], set(named)
+    for files in folders_of(glance(work.target, [folder], RESOURCE).entries):
+        for path, size in zip(map(files.prefix.__add__, files.names), files.sizes, strict=True):
+            wanted = named.get(path)
+            if wanted is None:
+                unnamed.append(path)
+            elif size in (wanted, -1):  # a glance leaves sizes of `.resource` files out
+                lost.discard(path)
+    return Found(unnamed, frozenset(lost))
+
+
+def withdraw(work: Work, landing: SentLanding, contents: Contents, lost: frozenset[str]) -> None:
+    """Take back the number of a landing that nobody has read: what is lost is to be sent again, the rest waits for it.
+
+    CRASH WINDOW: one transaction; before it the rerun finds the same landing reserved and looks again.
+    """
+    folder = work.landing_folder(landing.landing)
+    again = [i for i in contents.files if any(f"{folder}/{landed_path(path)}" in lost for path in _travelled(i))]
+    linked = _linked(work, again)
+    told = [i for i in contents.items if i.action in (DROP, SUPERSEDE)]
+    back = [(i.path, PINNED if i.path in linked else PLANNED) for i in again] + [(i.path, PLANNED) for i in told]
+    pieces = [p.path for p in contents.schema if f"{folder}/{landed_path(p.landed_path)}" in lost]
+    with work.recording() as connection:
+        run_rows.remove_landing(connection, landing.landing)
+        run_rows.set_items(connection, work.run_id, [{"path": p, "state": state, "part": None} for p, state in back])
+        run_rows.remove_schema(connection, work.run_id, pieces)
+        place = {"link": work.link.name, "run_id": work.run_id, "landing": landing.landing}
+        journal.record(connection, "landing.withdrawn", **place, lost=len(lost), example=min(lost))
+
+
+def _named(contents: Contents) -> Iterator[tuple[str, int]]:
+    """(path below the landing, bytes) of all that its manifest names."""
+    for item in contents.files:
+        sizes = {item.path: item.size, item.path + ".resource": item.resource_size, item.mods_path: item.mods_size}
+        yield from ((landed_path(path), sizes[path]) for path in _travelled(item))
+    yield from ((landed_path(log.landed_path), log.size) for log in contents.schema)
+
+
+def _travelled(item: RunItem) -> tuple[str, ...]:
+    if item.action == MODS:
+        return (item.mods_path,)
+    return item.paths if item.resource_size else tuple(path for path in item.paths if path != item.path + ".resource")
+
+
+def _linked(work: Work, items: Sequence[RunItem]) -> frozenset[str]:
+    """Those that can be read by their links again; which of them were pinned is not recorded any more."""
+    if not work.site.snapshot:
+        return frozenset()
+    paths = {path: item.path for item in items for path in _travelled(item)}
+    links = work.source.stat_many([work.folders.place(work.run_id, path) for path in paths])
+    missing = {path for path, link in zip(paths.values(), links, strict=True) if link is None}
+    return frozenset(paths.values()) - missing

@@ -1,0 +1,130 @@
+"""What the receiver answered: receipts of landings that were sent, read at the start of the next run.
+
+A receipt says of every file whether it was loaded, refused (another site owns a device) or quarantined. A quarantined
+file of which the receiver lacks bytes is sent again, whole. One whose bytes came as promised is compared with the site's
+copy: where that differs now, it is a new generation and is sent; where it is the same, the corruption lies at the site,
+and the file stays, named. A schema log of which bytes are missing is sent from its start under a new epoch. Files that
+the receiver needs to replace a settled file are sent again, whole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from sqlalchemy.engine import Connection
+
+from tidemark.errors import CorruptionError, SourceVanishedError
+from tidemark.formats.landing import Answer, Receipt, Resend, decode_receipt
+from tidemark.formats.layout import RECEIPT
+from tidemark.ledger import journal
+from tidemark.ledger.sender import links as link_rows
+from tidemark.ledger.sender import runs as run_rows
+from tidemark.ledger.sender.runs import SentLanding
+from tidemark.stores.protocol import Range
+from tidemark.sync.session import Work
+
+OUTCOMES = ("loaded", "refused", "quarantined")
+
+
+def read_receipts(work: Work) -> Mapping[str, int]:
+    """Take in every answer that is there: {"answered": landings, "loaded", "refused", "quarantined": files}."""
+    with work.ledger.read() as connection:
+        waiting = run_rows.landings(connection, work.link.name, state="landed")
+    total: Counter[str] = Counter()
+    for landing in waiting:
+        text = _text(work, landing)
+        if text is None:
+            continue
+        receipt = _decoded(landing.landing, text)
+        if receipt.landing != landing.landing or receipt.manifest_sha256 != landing.manifest_sha256:
+            raise CorruptionError(
+                f"the receipt of {landing.landing} answers another manifest ({receipt.landing})",
+                hint="look at the landing at the receiver: ./tidemark why " + landing.landing,
+                subject=landing.landing,
+            )
+        resend = _to_resend(work, receipt)
+        with work.recording() as connection:
+            _record(connection, work, landing, receipt, text.decode(), resend)
+        total.update(answered=1, **count(receipt.answers))
+    return {name: total[name] for name in ("answered", *OUTCOMES)}
+
+
+def _decoded(landing: str, text: bytes) -> Receipt:
+    try:
+        return decode_receipt(text)
+    except CorruptionError as broken:
+        raise CorruptionError(
+            f"the receipt of {landing} cannot be read: {broken.message}",
+            hint=f"at the receiver: remove landing/…/{landing}/{RECEIPT}; ./tidemark load writes it again",
+            subject=landing,
+        ) from broken
+
+
+def count(answers: Iterable[Answer]) -> Mapping[str, int]:
+    """{outcome: files}."""
+    return Counter(answer.outcome for answer in answers)
+
+
+def _text(work: Work, landing: SentLanding) -> bytes | None:
+    try:
+        return work.target.read(f"{work.landing_folder(landing.landing)}/{RECEIPT}")
+    except SourceVanishedError:
+        return None
+
+
+def _to_resend(work: Work, receipt: Receipt) -> frozenset[str]:
+    """Quarantined files of which sending again would help: bytes are missing there, or the site's copy is another now.
+
+    Only the generation that is acknowledged counts: a newer one is on its way already.
+    """
+    held = {a.path: a for a in receipt.answers if a.outcome == "quarantined"}
+    if not held:
+        return frozenset()
+    with work.ledger.read() as connection:
+        known = link_rows.digests(connection, work.link.name, sorted(held))
+    current = [path for path, (_, _, generation) in known.items() if generation == held[path].generation]
+    asked = [path for path in current if not held[path].resend]
+    now = dict(zip(asked, work.source.digests([Range(path) for path in asked]), strict=True))
+    differing = [path for path in asked if now[path] is not None and now[path] != known[path][0]]
+    return frozenset([*differing, *(path for path in current if held[path].resend)])
+
+
+def _record(
+    connection: Connection, work: Work, landing: SentLanding, receipt: Receipt, text: str, resend: frozenset[str]
+) -> None:
+    link = work.link.name
+    run_rows.set_landing(connection, landing.landing, state="answered", receipt=text)
+    for answer in receipt.answers:
+        if answer.outcome == "schema" and not answer.resend:
+            continue  # named in the receipt; the same bytes again would not help
+        if answer.outcome == "schema":
+            link_rows.forget_schema_prefix(connection, link, answer.path)
+            journal.record(connection, "file.resend", link=link, run_id=work.run_id, path=answer.path, why=answer.reason)
+        elif answer.path in resend:
+            link_rows.mark_resend(connection, link, [answer.path], f"was quarantined: {answer.reason}")
+            journal.record(connection, "file.resend", link=link, run_id=work.run_id, path=answer.path, why=answer.reason)
+        elif answer.outcome != "loaded":
+            link_rows.note_reason(connection, link, [answer.path], f"{answer.outcome}: {answer.reason}")
+    send_again(connection, link, work.run_id, receipt.resend)
+    counted = count(receipt.answers)
+    journal.record(
+        connection,
+        "landing.answered",
+        link=link,
+        run_id=work.run_id,
+        landing=landing.landing,
+        loaded=counted.get("loaded", 0),
+        refused=counted.get("refused", 0),
+        quarantined=counted.get("quarantined", 0),
+    )
+
+
+def send_again(connection: Connection, link: str, run_id: str, resend: Iterable[Resend]) -> None:
+    """What the receiver asks for, as far as it is still at the site and no newer generation has been sent since."""
+    asked = {one.path: one for one in resend}
+    here = link_rows.acked_paths(connection, link, sorted(asked))
+    for path, (_, _, generation) in link_rows.digests(connection, link, sorted(here)).items():
+        if generation == asked[path].generation:
+            link_rows.mark_resend(connection, link, [path], asked[path].reason)
+            journal.record(connection, "file.resend", link=link, run_id=run_id, path=path, why=asked[path].reason)

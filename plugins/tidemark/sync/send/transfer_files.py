@@ -1,0 +1,342 @@
+"""The step transfer_files: the bytes of the selected files into the open landing, batch by batch.
+
+`pieces_of` says which files travel for an item of a run, companions first, and where each is read: the links of a
+pinned item, else the files themselves. A file counts as sent when its TsFile, `.resource` and mods are durable at
+the receiver, their digests agree with the source's, and the TsFile is still what was selected. Then that is
+recorded, many files in one transaction. What failed all its retries is left out and goes with the next run. What
+ends the run is an end that is down, a full disk, a lost lease or a closed window.
+
+Copies that lie at the receiver already take their place in a landing without crossing the wire (`seed`). The
+transfer finds a whole file under the final name, compares its digest with the source's and counts it as sent. Only
+copies whose digest was compared before come here, so that no final name ever holds something else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from sqlalchemy.engine import Connection
+
+from tidemark.errors import DiskFullError, HostKeyError, LeaseLostError, RetryableError, SourceVanishedError, TidemarkError
+from tidemark.formats.layout import landed_path
+from tidemark.ledger import journal
+from tidemark.ledger.bandwidth import SharedLine, place_on
+from tidemark.ledger.sender import runs as run_rows
+from tidemark.ledger.sender.runs import FAILED, MODS, PINNED, SENT, TO_SEND, VANISHED, RunItem
+from tidemark.settings.window import is_open, require_window
+from tidemark.stores.agent.block_journal import part_of
+from tidemark.stores.protocol import Store
+from tidemark.sync.select.quarantine import hold
+from tidemark.sync.send.batches import Weighed, batches, part_is_full
+from tidemark.sync.send.finish import close_part
+from tidemark.sync.session import Copies, PartLimits, Work, partition_of
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent, send
+from tidemark.transfer.limits import LineShare
+
+RECORD_FILES = 2_000  # files in one record at most
+RECORD_SECONDS = 1.0
+TASKS = 32  # batches that an orchestrator is given at most
+TASK_FILES = 1_000  # and files in each of them at least
+HEADROOM_BYTES = 64 << 20  # left free at the receiver for manifests, receipts, the ledger
+CULPRITS = 3  # files that may each take a connection down before the link itself counts as sick
+
+_ENDS_THE_RUN = (DiskFullError, HostKeyError, LeaseLostError)
+
+
+@dataclass
+class Arrived:
+    """Outcomes of one item's pieces as they come in."""
+
+    digests: dict[str, str] = field(default_factory=dict)
+    verified: str = "source"
+    wire_bytes: int = 0
+
+
+def transfer_files(work: Work, batch: int | None = None) -> Mapping[str, int]:
+    """Send what is still to send, of one of `task_batches` or of all; closes parts that are full.
+
+    Returns {"files", "bytes"} sent by this call.
+    """
+    with work.ledger.read() as connection:
+        todo = [Weighed(path, n) for path, n, state in run_rows.sizes(connection, work.run_id) if state in TO_SEND]
+        if batch is not None:
+            asked = {f.path for f in task_batches(connection, work.run_id, work.site.data)[batch]}
+            todo = [f for f in todo if f.path in asked]
+        part = len(run_rows.landings(connection, work.link.name, run_id=work.run_id)) + 1
+    if not todo:
+        return {"files": 0, "bytes": 0}
+    _before_the_first_byte(work, todo, part)
+    line = SharedLine(work.ledger, work.receiver.name, work.receiver.bandwidth)
+    with place_on(line, work.run_id, work.identity, work.link.bandwidth) as place:
+        sending = Sending(work, part, (len(todo), sum(f.size for f in todo)), place)
+        for group in batches(todo, lambda path: partition_of(path, work.site.data), work.limits):
+            if sending.is_full():
+                close_part(work, last=False)
+                sending.next_part()
+            sending.send_all([f.path for f in group])
+    return {"files": sending.files, "bytes": sending.bytes}
+
+
+def _before_the_first_byte(work: Work, todo: Sequence[Weighed], part: int) -> None:
+    """The window is open, the receiver keeps up, there is room. Raises what says otherwise."""
+    require_window(work.link, work.clock())
+    with work.ledger.read() as connection:
+        waiting = run_rows.landings(connection, work.link.name, state="landed")
+    if len(waiting) > work.receiver.max_unloaded_landings:
+        raise RetryableError(
+            f"receiver {work.receiver.name} has not loaded {len(waiting)} landings of link {work.link.name}, more than"
+            f" max_unloaded_landings = {work.receiver.max_unloaded_landings}",
+            hint="at the receiver: ./tidemark load",
+            subject=work.link.name,
+        )
+    _require_room(work, todo, part)
+
+
+def _require_room(work: Work, todo: Sequence[Weighed], part: int) -> None:
+    """Raises DiskFullError where what is still to come does not fit; how far each file has come, the transfer looks at."""
+    free, size = work.target.free_bytes("landing"), sum(f.size for f in todo)
+    if free is None or free >= size + HEADROOM_BYTES:
+        return
+    missing = size - _left_there(work, todo, part)
+    if free < missing + HEADROOM_BYTES:
+        raise DiskFullError(
+            f"receiver {work.receiver.name} has {free:,} bytes free, link {work.link.name} has {missing:,} to send",
+            hint=f"free space at the receiver, so that {HEADROOM_BYTES:,} bytes stay free behind them; then run it again",
+            subject=work.receiver.name,
+        )
+
+
+def _left_there(work: Work, todo: Sequence[Weighed], part: int) -> int:
+    """Bytes of these files that an earlier try left in the open part: gone on from, or freed by who begins anew."""
+    landing = work.landing(part)
+    with work.ledger.read() as connection:
+        items = run_rows.items_at(connection, work.run_id, [f.path for f in todo])
+    wanted = {p.send.target_path: p.send.size for item in items for p in pieces_of(work, item, landing)}
+    wanted.update({part_of(path): size for path, size in wanted.items()})
+    found = work.target.list_files([work.landing_folder(landing)])
+    return sum(min(entry.size, wanted.get(entry.path, 0)) for entry in found.entries)
+
+
+def task_batches(connection: Connection, run_id: str, data: Sequence[str]) -> list[list[Weighed]]:
+    """The run's files, sent or not, in at most TASKS batches: the same cut however far the run is."""
+    files = [Weighed(path, size) for path, size, _ in run_rows.sizes(connection, run_id)]
+    limits = PartLimits(
+        batch_bytes=max(PartLimits.batch_bytes, sum(f.size for f in files) // TASKS),
+        batch_files=max(TASK_FILES, len(files) // TASKS),
+    )
+    return list(batches(files, lambda path: partition_of(path, data), limits))
+
+
+class Sending:
+    """The open part: what was sent into it, since when. `total`: files and bytes to send; `line`: our place on it."""
+
+    def __init__(self, work: Work, part: int, total: tuple[int, int], line: LineShare | None = None) -> None:
+        self.work = work
+        self.part = part
+        self.files = 0
+        self.bytes = 0
+        self._total = total
+        self._line = line
+        self._bytes_in_part = 0
+        self._opened = time.monotonic()
+        self._wire = 0
+        self._unrecorded_wire = 0
+        self._culprits = 0
+
+    def is_full(self) -> bool:
+        return bool(self._bytes_in_part) and part_is_full(
+            self._bytes_in_part, time.monotonic() - self._opened, self.work.limits
+        )
+
+    def next_part(self) -> None:
+        self.part += 1
+        self._bytes_in_part = 0
+        self._opened = time.monotonic()
+
+    def send_all(self, paths: Sequence[str]) -> None:
+        with self.work.ledger.read() as connection:
+            todo = list(run_rows.items_at(connection, self.work.run_id, paths))
+        while todo:
+            down = self._send(todo)
+            if not down:
+                break
+            todo = self._without_culprit(todo, down)
+        if self.stopped():
+            require_window(self.work.link, self.work.clock())
+
+    def stopped(self) -> bool:
+        return not is_open(self.work.link.window, self.work.link.timezone, self.work.clock())
+
+    def _send(self, todo: Sequence[RunItem]) -> list[Failed]:
+        """Send the items and record what became of them; returns the failures of an end that was not reachable."""
+        landing = self.work.landing(self.part)
+        travelling = {item.path: pieces_of(self.work, item, landing) for item in todo}
+        pieces = {p.send.target_path: p for several in travelling.values() for p in several}
+        waiting = {path: len(several) for path, several in travelling.items()}
+        arrived: dict[str, Arrived] = defaultdict(Arrived)
+        failed: dict[str, Failed] = {}
+        complete: list[RunItem] = []
+        down: list[Failed] = []
+        recorded = time.monotonic()
+        seed(self.work.copies, self.work.target, [(p.item.path, p.send) for p in pieces.values() if p.role == TSFILE])
+        for outcome in self._outcomes([p.send for p in pieces.values()]):
+            piece = pieces[outcome.item.target_path]
+            path = piece.item.path
+            self._unrecorded_wire += outcome.wire_bytes
+            waiting[path] -= 1
+            if isinstance(outcome, Sent):
+                arrived[path].digests[piece.role] = outcome.sha256
+                arrived[path].verified = "target" if outcome.verified == "target" else arrived[path].verified
+            elif isinstance(outcome.error, _ENDS_THE_RUN):
+                self._record(complete, arrived)
+                raise outcome.error
+            elif isinstance(outcome.error, RetryableError):
+                down.append(outcome)
+                waiting[path] = -1  # not done: it is tried again, or the run ends
+            else:
+                failed.setdefault(path, outcome)
+            if waiting[path] == 0 and path not in failed:
+                complete.append(piece.item)
+            if len(complete) >= RECORD_FILES or time.monotonic() - recorded >= RECORD_SECONDS:
+                self._record(complete, arrived)
+                complete, recorded = [], time.monotonic()
+        self._record(complete, arrived)
+        self._record_failures({path: outcome.error for path, outcome in failed.items()})
+        return down
+
+    def _outcomes(self, items: Sequence[SendItem]) -> Iterator[Sent | Failed]:
+        link = self.work.link
+        options = SendOptions(
+            link.block_bytes,
+            link.retries,
+            link.bandwidth,
+            self.stopped,
+            link.connections,
+            slowest=link.slowest,
+            reserve=HEADROOM_BYTES,
+            line=self._line,
+        )
+        options = replace(options, digest_at_source=link.digest == "both")
+        return send(self.work.source, self.work.target, items, options, self._on_bytes)
+
+    def _on_bytes(self, count: int) -> None:
+        self._wire += count
+        self.work.beat(self.files, self._total[0], self._wire, self._total[1])
+
+    def _record(self, items: Sequence[RunItem], arrived: Mapping[str, Arrived]) -> None:
+        """Record what is durable. A file that is not what was selected any more is left out instead.
+
+        CRASH WINDOW: durable, not recorded; the rerun finds the bytes at the receiver and sends nothing.
+        """
+        if not items and not self._unrecorded_wire:
+            return
+        whole = [item for item in items if item.action != MODS]
+        found = self.work.source.stat_many([source_of(self.work, item, item.path) for item in whole])
+        now = {item.path: entry and (entry.size, entry.mtime) for item, entry in zip(whole, found, strict=True)}
+        same = [item for item in items if item.action == MODS or now[item.path] == (item.size, item.mtime)]
+        with self.work.recording() as connection:
+            run_rows.set_items(connection, self.work.run_id, [self._sent(i, arrived[i.path]) for i in same])
+            run_rows.add_to_run(connection, self.work.run_id, sent_bytes=self._unrecorded_wire)
+        self._unrecorded_wire = 0
+        self.files += len(same)
+        size = sum(run_rows.item_bytes(i) for i in same)
+        self.bytes += size
+        self._bytes_in_part += size
+        self.work.beat(self.files, self._total[0], self._wire, self._total[1])
+        kept = {item.path for item in same}
+        error = SourceVanishedError("it changed or went away while it was sent", hint="the next run sends it")
+        self._record_failures({i.path: error for i in items if i.path not in kept})
+
+    def _sent(self, item: RunItem, arrived: Arrived) -> dict[str, Any]:
+        return {
+            "path": item.path,
+            "state": SENT,
+            "part": self.part,
+            "sha256": arrived.digests.get(TSFILE, item.sha256),
+            "mods_sha256": arrived.digests.get(MODS_FILE),
+            "resource_sha256": arrived.digests.get(RESOURCE),
+            "verified": arrived.verified,
+        }
+
+    def _record_failures(self, errors: Mapping[str, TidemarkError]) -> None:
+        if not errors:
+            return
+        run_id, link = self.work.run_id, self.work.link.name
+        changes = [
+            {"path": p, "state": VANISHED if isinstance(e, SourceVanishedError) else FAILED, "reason": e.message}
+            for p, e in errors.items()
+        ]
+        with self.work.recording() as connection:
+            kept = hold(connection, self.work, errors)
+            run_rows.set_items(connection, run_id, [c | {"reason": kept.get(c["path"], c["reason"])} for c in changes])
+            rows = [{"link": link, "run_id": run_id, "path": p, "error": e.message} for p, e in errors.items()]
+            journal.record_many(connection, "file.failed", rows)
+
+    def _without_culprit(self, todo: Sequence[RunItem], down: Sequence[Failed]) -> list[RunItem]:
+        """An end did not answer. Where it answers now, the file at which that began is the trouble: it is left out and
+        the others go on. Raises the error where the end is really down, or files take the link down again and again."""
+        self._culprits += 1
+        try:
+            self.work.source.list_folder("")
+            self.work.target.list_folder("landing")
+        except TidemarkError:
+            raise down[0].error from None
+        if self._culprits > CULPRITS:
+            raise down[0].error
+        landing = self.work.landing(self.part)
+        owner = {p.send.target_path: item.path for item in todo for p in pieces_of(self.work, item, landing)}
+        culprit = owner[down[0].item.target_path]
+        self._record_failures({culprit: down[0].error})
+        with self.work.ledger.read() as connection:
+            left = run_rows.items_at(connection, self.work.run_id, [i.path for i in todo])
+        return [i for i in left if i.state in TO_SEND]
+
+
+TSFILE, RESOURCE, MODS_FILE = "tsfile", "resource", "mods"
+
+
+class Piece(NamedTuple):
+    """One file on the wire for an item."""
+
+    item: RunItem
+    role: str
+    send: SendItem
+
+
+def pieces_of(work: Work, item: RunItem, landing: str) -> list[Piece]:
+    """What travels for an item, companions first: the links of a pinned one, the files themselves otherwise."""
+    folder = work.landing_folder(landing)
+
+    def piece(role: str, path: str, size: int) -> Piece:
+        return Piece(item, role, SendItem(source_of(work, item, path), f"{folder}/{landed_path(path)}", size))
+
+    mods = [piece(MODS_FILE, item.mods_path, item.mods_size)] if item.mods_path else []
+    if item.action == MODS:
+        return mods
+    resource = [piece(RESOURCE, item.path + ".resource", item.resource_size)] if item.resource_size else []
+    return [*resource, *mods, piece(TSFILE, item.path, item.size)]
+
+
+def source_of(work: Work, item: RunItem, path: str) -> str:
+    """Where one of the item's files is read at the source."""
+    return work.folders.place(work.run_id, path) if item.state == PINNED else path
+
+
+_PIECE = 1 << 20
+
+
+def seed(copies: Copies, target: Store, wanted: Iterable[tuple[str, SendItem]]) -> None:
+    """Put the copy of each (source path, item) under the item's final name, where nothing lies there yet."""
+    if copies.store is None:
+        return
+    for path, item in wanted:
+        place = copies.places.get(path)
+        if place is None or target.stat(item.target_path) is not None:
+            continue
+        part = part_of(item.target_path)
+        target.write_part(part, 0, copies.store.chunks(place, 0, item.size, _PIECE))
+        target.seal_parts([(part, item.target_path)])

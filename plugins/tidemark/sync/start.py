@@ -1,0 +1,164 @@
+"""Open the run of a link: its lease, its row, the names an orchestrator calls it by, its options as they are kept.
+
+The lease is taken under the run's id before the row is written; a run that another process opened or ended in between
+is noticed inside the writing transaction.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from sqlalchemy.engine import Connection
+
+from tidemark.app import App
+from tidemark.errors import PermanentError, UsageError
+from tidemark.formats.landing import decode_manifest
+from tidemark.formats.layout import MANIFEST
+from tidemark.ledger import journal
+from tidemark.ledger.leases import Lease, Leases, check_in
+from tidemark.ledger.sender import links as link_rows
+from tidemark.ledger.sender import runs as run_rows
+from tidemark.ledger.sender.attempts import forget_attempt
+from tidemark.settings.model import LinkSettings
+from tidemark.stores.protocol import Store
+from tidemark.sync.session import Options, Plan
+
+
+def open_lease(app: App, link: LinkSettings, external: str | None, options: Options) -> tuple[Lease, bool]:
+    """The lease of the run to work on, and whether that run had begun before. Raises UsageError for options that
+    contradict each other."""
+    _require_one_choice(options)
+    leases = Leases(app.ledger, app.identity)
+    _introduce(app, link)
+    while True:
+        with app.ledger.read() as connection:
+            unfinished = run_rows.unfinished_run(connection, link.name)
+        lease = leases.take(f"link:{link.name}", unfinished or new_run_id(app.clock()))
+        with app.ledger.write() as connection:
+            check_in(connection, lease)
+            now_unfinished = run_rows.unfinished_run(connection, link.name)
+            if now_unfinished == unfinished:
+                _write_run(connection, link.name, lease, external, options, known=unfinished is not None)
+                return lease, unfinished is not None
+        leases.release(lease)  # another process opened or ended a run between our look and our lease
+
+
+def _write_run(connection: Connection, link: str, lease: Lease, external: str | None, options: Options, known: bool) -> None:
+    run_id = lease.holder
+    if known:
+        journal.record(connection, "run.continued", link=link, run_id=run_id, fence=lease.fence)
+    else:
+        run_rows.add_run(connection, run_id, link, lease.fence, write_options(options))
+        link_rows.set_link(connection, link, last_run=run_id)
+        journal.record(connection, "run.opened", link=link, run_id=run_id)
+    if external is not None:
+        run_rows.add_alias(connection, external, run_id)
+    else:
+        forget_attempt(connection, link)  # what a scheduler's task came to is past: this process goes on
+
+
+def _require_one_choice(options: Options) -> None:
+    """A plan says by itself what is sent: nothing can narrow or widen it. Raises UsageError."""
+    asked = (("--only", options.only_paths), ("--again", options.send_all_again))
+    given = [name for name, value in asked if value]
+    if options.plan and given:
+        raise UsageError(f"--plan and {given[0]} exclude each other: give one of them", hint="./tidemark sync --help")
+
+
+def require_same_ends(app: App, link: LinkSettings) -> None:
+    """What a link acknowledged is what one receiver has of one site: between other ends it says nothing (DESIGN §1).
+
+    Raises PermanentError, with what to write in the settings, where they give a link that has run another site or receiver.
+    """
+    site = app.site(link.site)
+    with app.ledger.read() as connection:
+        known = link_rows.get_link(connection, link.name)
+    if known is None:
+        return
+    if known.site_id != site.id:
+        raise PermanentError(
+            f"link {link.name} belongs to site {known.site_id}, the settings say {site.id} ({site.name})",
+            hint=f'give site {site.name} a link of its own: [links.NAME] site = "{site.name}" receiver = "{link.receiver}"',
+            subject=link.name,
+        )
+    if known.receiver != link.receiver:
+        raise PermanentError(
+            f"link {link.name} has sent its files to receiver {known.receiver}, the settings say {link.receiver}, which"
+            " never got them",
+            hint=f'for {link.receiver} add a link of its own, which sends everything: [links.NAME] site = "{site.name}"'
+            f' receiver = "{link.receiver}"; link {link.name} keeps receiver = "{known.receiver}"',
+            subject=link.name,
+        )
+
+
+def _introduce(app: App, link: LinkSettings) -> None:
+    """Make the site and the link known to the ledger.
+
+    A link that this ledger does not know, but whose landings lie at the receiver, has lost its ledger: sequence numbers
+    would be given twice. Raises PermanentError with the way out.
+    """
+    site = app.site(link.site)
+    require_same_ends(app, link)
+    with app.ledger.read() as connection:
+        known = link_rows.get_link(connection, link.name)
+    if known is None:
+        with app.receiver_store(app.receiver(link.receiver)) as target:
+            _require_no_landing(target, site.id, link.name)
+    with app.ledger.write() as connection:
+        link_rows.put_site(connection, site.id, site.name, site.time_unit, site.partition_interval_ms)
+        link_rows.add_link(connection, link.name, site.id, link.receiver)
+
+
+def _require_no_landing(target: Store, site_id: str, link: str) -> None:
+    """A receiver takes a site's landings in one sequence, and a new link would begin it again. Raises PermanentError
+    with the way out where a landing of the site is there already."""
+    folder = f"landing/{site_id}"
+    papers = target.read_many([f"{folder}/{name}/{MANIFEST}" for name in reversed(target.list_folder(folder))])
+    manifest = next((decode_manifest(data) for _, data in papers if data is not None), None)
+    if manifest is None:
+        return
+    if manifest.link == link:
+        raise PermanentError(
+            f"link {link} is new to this ledger, but its landing {manifest.landing} is at the receiver",
+            hint="./tidemark ledger rebuild",
+            subject=link,
+        )
+    raise PermanentError(
+        f"link {link} is new to this ledger, but landing {manifest.landing} of its site came to the receiver by link"
+        f" {manifest.link}: a receiver takes a site's landings in one sequence",
+        hint=f"send by link {manifest.link}, with the ledger that counts its landings, or to another receiver folder",
+        subject=link,
+    )
+
+
+def new_run_id(at: float) -> str:
+    """UTC time and six random hex digits: sorts by time."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y%m%dT%H%M%SZ-") + secrets.token_hex(3)
+
+
+def write_options(options: Options) -> Mapping[str, object]:
+    """The options as the run's row keeps them."""
+    plan = options.plan
+    return {
+        "only_paths": options.only_paths,
+        "adopted": sorted(options.adopted),
+        "exactly": None if options.exactly is None else sorted(options.exactly),
+        "send_all_again": options.send_all_again,
+        "plan": {"send": plan.send, "drop": plan.drop, "superseded": plan.superseded} if plan else None,
+    }
+
+
+def read_options(text: str) -> Options:
+    """The options of a run's row."""
+    raw = json.loads(text)
+    plan = raw.get("plan")
+    return Options(
+        only_paths=tuple(raw.get("only_paths") or ()),
+        adopted=frozenset(raw.get("adopted") or ()),
+        exactly=None if raw.get("exactly") is None else frozenset(raw["exactly"]),
+        send_all_again=bool(raw.get("send_all_again")),
+        plan=Plan(tuple((p, n) for p, n in plan["send"]), tuple(plan["drop"]), tuple(plan["superseded"])) if plan else None,
+    )

@@ -1,0 +1,254 @@
+"""The seven steps of a run: each in a process of its own, or all of them in this one.
+
+What a step decides and does stands in `select`, `send` and `schema`. Here a run's row, its lease and its two stores
+are brought to it, and what ends a step early is written down for `status` and `why`. A step that is cleared and
+called again finds its work done; the run's step goes forward, never back.
+
+`noted` notes a run's progress in the ledger while it works, so that `status` shows it from any process. A thread
+writes, every 2 s, the newest beat. The work itself never waits for it. A run shorter than that writes nothing, and a
+ledger that does not take a note is no trouble of the run's.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+from tidemark.app import App
+from tidemark.errors import LeaseLostError, NotFoundError, PlanOutOfDateError, TidemarkError, WindowOverError
+from tidemark.ledger import journal
+from tidemark.ledger.database import Ledger
+from tidemark.ledger.leases import Lease, Leases, check_in
+from tidemark.ledger.sender import runs as run_rows
+from tidemark.ledger.sender.runs import RunRow, put_progress
+from tidemark.progress import Pace, Progress, Tick, silent
+from tidemark.settings.model import LinkSettings
+from tidemark.stores.protocol import Store
+from tidemark.sync import schema
+from tidemark.sync.result import SyncResult, result_of
+from tidemark.sync.select import select_files
+from tidemark.sync.send import cleanup, finish, transfer_files
+from tidemark.sync.session import Copies, PartLimits, Work
+from tidemark.sync.start import read_options, require_same_ends
+from tidemark.visible_log import VisibleLog
+
+log = VisibleLog(__name__)
+Counts = Mapping[str, int]
+STEPS = ("recover", "select_files", "sync_schema", "transfer_deletes", "transfer_files", "finish", "cleanup")
+_ACTS: Mapping[str, Callable[[Work], Counts]] = {
+    "recover": cleanup.recover,
+    "sync_schema": schema.sync_schema,
+    "transfer_deletes": select_files.transfer_deletes,
+    "transfer_files": transfer_files.transfer_files,
+    "finish": finish.finish,
+    "cleanup": cleanup.cleanup,
+}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What the steps of a run share while one process works on it."""
+
+    app: App
+    lease: Lease
+    stores: tuple[Store, Store]  # the site's and the receiver's
+    progress: Progress
+    limits: PartLimits = field(default_factory=PartLimits)
+    copies: Copies = field(default_factory=Copies)
+
+
+def whole_run(app: App, lease: Lease, progress: Progress = silent) -> SyncResult:
+    """The seven steps of the lease's run in this process; those that are done already find nothing to do."""
+    return run_up_to_cleanup(app, lease, progress)()
+
+
+def run_up_to_cleanup(
+    app: App,
+    lease: Lease,
+    progress: Progress = silent,
+    limits: PartLimits = PartLimits(),  # noqa: B008 - frozen
+    copies: Copies = Copies(),  # noqa: B008 - frozen
+    on_sent: Callable[[str], None] = lambda _run: None,
+) -> Callable[[], SyncResult]:
+    """As `whole_run`, all but the last step: all has landed. What is returned does that one, which must be done, in
+    whatever thread; until then the lease is held. `on_sent` gets the run's id once its files are sent."""
+    link = app.link(run_of(app, lease.holder).link)
+    with ExitStack() as held:
+        held.enter_context(holding(app, lease))
+        stores = held.enter_context(_stores_of_run(app, lease, link))
+        beat = held.enter_context(noted(app.ledger, link.name, lease.holder, progress))
+        stage = Stage(app, lease, stores, beat, limits, copies)
+        for step in STEPS[:-1]:
+            _step(stage, step)
+            if step == "transfer_files":
+                on_sent(lease.holder)
+        ending = partial(_end, stage, held.pop_all())
+    return ending
+
+
+def _end(stage: Stage, held: ExitStack) -> SyncResult:
+    with held:
+        _step(stage, STEPS[-1])
+    return result_of(stage.app.ledger, stage.lease.holder)
+
+
+def one_step(
+    app: App, run_id: str, step: str, act: Callable[[Work], Counts] | None = None, progress: Progress = silent
+) -> Counts:
+    """One step in a process of its own, under the run's lease, which is parked afterwards. Raises LeaseHeldError and
+    whatever ends the run early."""
+    run = run_of(app, run_id)
+    if run.state == "finished":
+        return {"finished": 1}
+    require_same_ends(app, app.link(run.link))
+    leases = Leases(app.ledger, app.identity)
+    lease = leases.take(f"link:{run.link}", run_id)
+    try:
+        with (
+            leases.keep_alive(lease),
+            _stores_of_run(app, lease, app.link(run.link)) as stores,
+            noted(app.ledger, run.link, run_id, progress) as beat,
+        ):
+            counts = _step(Stage(app, lease, stores, beat), step, act)
+    except BaseException:
+        leases.park(lease)
+        raise
+    leases.release(lease) if step == STEPS[-1] else leases.park(lease)
+    return counts
+
+
+def _step(stage: Stage, step: str, act: Callable[[Work], Counts] | None = None) -> Counts:
+    app, lease = stage.app, stage.lease
+    run = run_of(app, lease.holder)
+    if run.state == "finished":
+        return {"finished": 1}
+    link = app.link(run.link)
+    work = Work(
+        ledger=app.ledger,
+        link=link,
+        site=app.site(link.site),
+        source=stage.stores[0],
+        target=stage.stores[1],
+        receiver=app.receiver(link.receiver),
+        run_id=run.run_id,
+        lease=lease,
+        clock=app.clock,
+        again=run.step in STEPS and STEPS.index(run.step) >= STEPS.index(step),
+        limits=stage.limits,
+        copies=stage.copies,
+        beat=lambda *amounts: stage.progress(Tick(step, *amounts)),
+        identity=app.identity,
+    )
+    stage.progress(Tick(step))
+    try:
+        _begin(work, run, step)
+        if act is not None:
+            return act(work)
+        return select_files.select_files(work, read_options(run.options)) if step == "select_files" else _ACTS[step](work)
+    except TidemarkError as error:
+        _record_failure(app, lease, link.name, error)
+        raise
+
+
+def _begin(work: Work, run: RunRow, step: str) -> None:
+    """The step forward, never back: a cleared task of an earlier step only finds its work done."""
+    with work.recording() as connection:
+        forward = step if not work.again else run.step
+        run_rows.set_run(connection, run.run_id, state="running", step=forward, fence=work.lease.fence)
+
+
+def _record_failure(app: App, lease: Lease, link: str, error: TidemarkError) -> None:
+    """Why the run stopped, for `status` and `why`. What the ledger cannot take now is told by the error itself."""
+    if isinstance(error, LeaseLostError):
+        return  # the newer holder writes the run's story
+    kind = "run.window" if isinstance(error, WindowOverError) else "run.failed"
+    try:
+        with app.ledger.write() as connection:
+            check_in(connection, lease)
+            over = isinstance(error, PlanOutOfDateError)  # going on with that plan would fail for ever
+            state = "finished" if over else "failed"
+            run_rows.set_run(
+                connection, lease.holder, state=state, error_kind=error.kind, error=error.message, hint=error.hint
+            )
+            journal.record(connection, kind, link=link, run_id=lease.holder, error=error.message, hint=error.hint)
+    except TidemarkError as second:
+        log.warning("the ledger did not take the run's error: %s", second)
+
+
+@contextmanager
+def holding(app: App, lease: Lease) -> Iterator[None]:
+    """The lease kept alive inside the block and released after it."""
+    leases = Leases(app.ledger, app.identity)
+    try:
+        with leases.keep_alive(lease):
+            yield
+    finally:
+        leases.release(lease)
+
+
+@contextmanager
+def stores_of(app: App, link: LinkSettings) -> Iterator[tuple[Store, Store]]:
+    """The site's store and the receiver's, open inside the block."""
+    with app.site_store(app.site(link.site)) as source, app.receiver_store(app.receiver(link.receiver)) as target:
+        yield source, target
+
+
+@contextmanager
+def _stores_of_run(app: App, lease: Lease, link: LinkSettings) -> Iterator[tuple[Store, Store]]:
+    """`stores_of`; one that cannot be opened is why the run stopped, as what ends a step is."""
+    with ExitStack() as opened:
+        try:
+            stores = opened.enter_context(stores_of(app, link))
+        except TidemarkError as error:
+            _record_failure(app, lease, link.name, error)
+            raise
+        yield stores
+
+
+def run_of(app: App, run_id: str) -> RunRow:
+    """Raises NotFoundError."""
+    with app.ledger.read() as connection:
+        run = run_rows.get_run(connection, run_id)
+    if run is None:
+        raise NotFoundError(f"no run {run_id} in this ledger", hint="./tidemark status", subject=run_id)
+    return run
+
+
+NOTE_SECONDS = 2.0
+
+
+@contextmanager
+def noted(ledger: Ledger, link: str, run_id: str, progress: Progress) -> Iterator[Progress]:
+    """A Progress for the block that tells `progress` every beat and notes the newest one."""
+    newest: list[Tick] = []
+    over = threading.Event()
+
+    def beat(tick: Tick) -> None:
+        newest[:] = [tick]
+        progress(tick)
+
+    def note() -> None:
+        pace = Pace()
+        written: Tick | None = None
+        while not over.wait(NOTE_SECONDS):
+            tick = newest[0] if newest else None
+            if tick is None or tick == written:
+                continue
+            try:
+                with ledger.write() as connection:
+                    put_progress(connection, link, run_id, pace.at(tick, time.monotonic()))
+                written = tick
+            except TidemarkError as trouble:
+                log.debug("the progress of %s is not noted: %s", run_id, trouble)
+
+    thread = threading.Thread(target=note, name=f"progress of {link}", daemon=True)
+    thread.start()
+    try:
+        yield beat
+    finally:
+        over.set()
+        thread.join()
