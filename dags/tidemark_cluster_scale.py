@@ -2,7 +2,7 @@
 
 import os
 
-from tidemark.orchestration.cluster_dag import scale_dags
-from tidemark.orchestration.standing_settings import standing
+from tidemark.orchestration.dags.cluster import scale_dags
+from tidemark.orchestration.settings import standing
 
 globals().update(scale_dags(standing(os.environ)))

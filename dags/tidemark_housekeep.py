@@ -2,7 +2,7 @@
 
 import os
 
-from tidemark.orchestration.receiver_dags import housekeep_dag
-from tidemark.orchestration.standing_settings import standing
+from tidemark.orchestration.dags.receivers import housekeep_dag
+from tidemark.orchestration.settings import standing
 
 dag = housekeep_dag(standing(os.environ))

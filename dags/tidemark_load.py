@@ -2,7 +2,7 @@
 
 import os
 
-from tidemark.orchestration.receiver_dags import load_dag
-from tidemark.orchestration.standing_settings import standing
+from tidemark.orchestration.dags.receivers import load_dag
+from tidemark.orchestration.settings import standing
 
 dag = load_dag(standing(os.environ))

@@ -1,12 +1,12 @@
 """No DAG: shows a broken tidemark.toml as an import error with file, line and key.
 
-The DAGs themselves stand on the last sound edition of the settings meanwhile (orchestration.standing_settings), so that
+The DAGs themselves stand on the last sound edition of the settings meanwhile (orchestration.settings), so that
 one mistyped line neither hides nor stops the other links. Airflow reads this file because it says airflow and dag.
 """
 
 import os
 
-from tidemark.orchestration.link_dag import check_links
-from tidemark.orchestration.standing_settings import read
+from tidemark.orchestration.dags.link import check_links
+from tidemark.orchestration.settings import read
 
 check_links(read(os.environ))

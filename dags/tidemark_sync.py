@@ -2,7 +2,7 @@
 
 import os
 
-from tidemark.orchestration.link_dag import link_dags
-from tidemark.orchestration.standing_settings import standing
+from tidemark.orchestration.dags.link import link_dags
+from tidemark.orchestration.settings import standing
 
 globals().update(link_dags(standing(os.environ)))

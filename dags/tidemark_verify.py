@@ -2,7 +2,7 @@
 
 import os
 
-from tidemark.orchestration.receiver_dags import verify_dag
-from tidemark.orchestration.standing_settings import standing
+from tidemark.orchestration.dags.receivers import verify_dag
+from tidemark.orchestration.settings import standing
 
 dag = verify_dag(standing(os.environ))

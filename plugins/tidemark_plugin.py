@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow.plugins_manager import AirflowPlugin
 
-from tidemark.orchestration import warm_start
+from tidemark.orchestration.deployment import warm_start
 
 
 class TidemarkPlugin(AirflowPlugin):

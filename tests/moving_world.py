@@ -23,7 +23,6 @@ from tidemark.cluster.replicas.forward import make_visible
 from tidemark.cluster.slots.routing import members_of
 from tidemark.cluster.slots.table import decode
 from tidemark.errors import UnreachableError
-from tidemark.flows.cluster_verify import verify_nodes
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import moves as move_rows
 from tidemark.ledger.cluster import tables as cluster_rows
@@ -32,6 +31,7 @@ from tidemark.ledger.migrations import migrate
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.progress import silent
+from tidemark.proof.verify.nodes import verify_nodes
 from tidemark.settings.model import ClusterSettings, LedgerSettings, NodeSettings, ReceiverSettings, Settings
 from tidemark.stores.protocol import Store, StoreAddress
 

@@ -13,9 +13,9 @@ import sqlalchemy as sa
 
 from tests.expected import SITES
 from tidemark.app import App, open_app
-from tidemark.flows import ledger_care
-from tidemark.flows.prove import coverage, verify
-from tidemark.flows.rebuild_result import RebuildResult
+from tidemark.operations.rebuild import ledger as ledger_care
+from tidemark.operations.rebuild.result import RebuildResult
+from tidemark.proof.prove import coverage, verify
 from tidemark.receiver.load.load import load
 from tidemark.receiver.read import Query, read
 from tidemark.settings.model import LedgerSettings, LinkSettings, ReceiverSettings, Settings, SiteSettings

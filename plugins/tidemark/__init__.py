@@ -1,3 +1,29 @@
-"""Tidemark keeps a data centre in step with its edge sites: every sealed TsFile, once, unchanged, provably."""
+"""Tidemark keeps a data centre in step with its edge sites: every sealed TsFile, once, unchanged, provably.
+
+The rooms in floors, from the top down. A room imports rooms of lower floors, never one of its own floor or above.
+
+    cli            the command: parser, screen, one module a group of verbs
+    orchestration  everything that knows Airflow: tasks, DAGs, the embedded deployment
+    operations     what an operator does across subjects: decisions, housekeeping, doctor, rebuild of a lost ledger
+    proof          what is where and why: status, coverage, verify, why, the pages of a cluster
+    sync           edge to landing: a link's run of seven steps
+    receiver       landing to readers: load, merge, read, LOAD into an IoTDB
+    cluster        a receiver's data at several nodes: slots, replicas, migration, membership, health
+    transfer       the transfer engine: files from one store to another, by `transfer.engine.send` ┐
+    formats        files for other programs: manifest, receipt, records, layout of a receiver      │ one floor
+    engines        heavy tasks in child processes or on Spark                                      │
+    app            settings, ledger and stores, opened by `open_app`                               ┘
+    stores         where bytes live: one protocol over a disk, python3 by SSH, POSIX tools, SFTP
+    tsfiles        what a TsFile is: names, companions, statistics, reader, writer, Spark source
+    ledger         the metadata database: leases, journal, the rows of every table                 ┐
+    settings       `tidemark.toml` as frozen values                                                │ one floor
+    untrusted_files   the one door for reading files that somebody else can put there              ┘
+    errors  progress  native  visible     the error tree; how far work is; compiled C; text that people see
+
+A file's way: `sync.select` → `sync.send` → `transfer` → `receiver.load` → `ledger.receiver.catalog` →
+`receiver.merge` → `receiver.read`. Each folder's docstring names its door, its modules from the bottom up and its
+imports. Inside a subject: decide (pure), act, record in the ledger. A rerun goes on from the ledger. Not promised:
+rows in real time, data that the edge has not sealed, exactly-once delivery. The effect is exactly once.
+"""
 
 __version__ = "0.1.0"

@@ -17,7 +17,7 @@ from tests.crash.test_merge_crash import CrashingEngine
 from tests.small_files import deletion, sealed, source
 from tidemark.app import App
 from tidemark.cluster.health.check import check
-from tidemark.flows.housekeep import DAY, housekeep
+from tidemark.operations.housekeeping import DAY, housekeep
 from tidemark.receiver.load import examine as admitting
 from tidemark.receiver.merge import merge as merge_catalog
 from tidemark.receiver.merge.merge import merge

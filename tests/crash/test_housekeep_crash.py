@@ -14,8 +14,8 @@ from tests.crash.explorer import CrashingLedger, CrashingStore, Effects, explore
 from tests.crash.test_merge_crash import build_catalog
 from tests.small_files import source
 from tidemark.app import App
-from tidemark.flows.housekeep import DAY, housekeep
 from tidemark.formats.records import decode_settled
+from tidemark.operations.housekeeping import DAY, housekeep
 from tidemark.receiver.merge import merge as merge_catalog
 from tidemark.receiver.merge.merge import merge
 from tidemark.stores.open import open_store

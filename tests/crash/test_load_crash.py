@@ -13,7 +13,7 @@ from tests.crash.dying_centre import dying
 from tests.crash.explorer import Effects, explore, explore_double
 from tests.landing_maker import SITE_B
 from tests.small_files import deletion, sealed, source
-from tidemark.flows.operate import owners_transfer
+from tidemark.operations.decisions import owners_transfer
 from tidemark.tsfiles.companions.schema_log import decode_log
 
 LOG = b"2,root.sg\n0,root.sg.d1.s,2,2,1,,,-1\n0,root.sg.d9.t,1,2,1,,,-1\n"

@@ -15,9 +15,9 @@ from tests.crash.dying_centre import dying
 from tests.crash.explorer import Effects, explore, explore_double
 from tests.small_files import deletion, sealed, source
 from tidemark.errors import NotFoundError
-from tidemark.flows.operate import approve
 from tidemark.formats.landing import decode_receipt
 from tidemark.ledger.receiver import merges as merge_rows
+from tidemark.operations.decisions import approve
 from tidemark.receiver.merge import merge as merge_catalog
 
 BEFORE = {1: 10, 2: 21, 3: 30}

@@ -17,8 +17,8 @@ from airflow.sdk.execution_time.context import set_current_context
 from tests.dags.conftest import Centre
 from tests.dags.test_runs import Dag
 from tidemark.errors import CorruptionError, PermanentError, UnreachableError
-from tidemark.flows.prove import status, why
-from tidemark.orchestration import sync_tasks
+from tidemark.orchestration.tasks import sync as sync_tasks
+from tidemark.proof.prove import status, why
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
 AWAY = 'store = "sftp://nobody@127.0.0.1:1/data"\nhost_key = "SHA256:' + "A" * 43 + '"'
@@ -100,7 +100,7 @@ def _killed(run: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     sync_tasks.perform = lambda act: _perform(lambda app: (act, die()))  # type: ignore[assignment, misc]
-    from tidemark.orchestration.perform import perform as _perform
+    from tidemark.orchestration.tasks.perform import perform as _perform
 
     as_task("transfer_deletes", lambda: sync_tasks.transfer_deletes(run))
 

@@ -19,8 +19,8 @@ from tidemark.cluster.membership.change import Wanted, change, init
 from tidemark.engines.java import java_home
 from tidemark.engines.spark import close_sessions
 from tidemark.errors import NotFoundError, UsageError
-from tidemark.flows.cluster_show import show
-from tidemark.orchestration import cluster_tasks
+from tidemark.orchestration.tasks import cluster as cluster_tasks
+from tidemark.proof.cluster.show import show
 from tidemark.sync.run import Options, run_sync
 
 DAG_ID = "tidemark_cluster_scale"

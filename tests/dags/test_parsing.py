@@ -16,7 +16,7 @@ import pytest
 from tests.dags.airflow_env import ROOT
 from tests.dags.conftest import Centre
 from tidemark.orchestration.retry_policy import RETRIES, TidemarkRetryPolicy
-from tidemark.orchestration.standing_settings import EDITION
+from tidemark.orchestration.settings import EDITION
 
 STEPS = ["recover", "select_files", "sync_schema", "transfer_deletes", "transfer_files", "finish", "cleanup"]
 CLUSTER = """
@@ -193,7 +193,8 @@ def test_importing_them_opens_no_database_and_imports_nothing_heavy(centre: Cent
     imported = json.loads(done.stdout.splitlines()[-1])
     heavy = {"pyspark", "paramiko", "pandas", "numpy", "pyarrow", "tsfile", "sqlalchemy", "rich"}
     assert {name.split(".")[0] for name in imported} & heavy == set()
-    assert not [name for name in imported if name.startswith(("tidemark.flows", "tidemark.ledger", "tidemark.stores"))]
+    rooms = ("app", "ledger", "operations", "receiver", "stores", "sync", "transfer")
+    assert not [name for name in imported if name.startswith(tuple(f"tidemark.{room}" for room in rooms))]
     assert not (centre.root / "ledger.db").exists()
 
 
@@ -204,5 +205,5 @@ def test_the_plugin_brings_only_its_listener() -> None:
     assert errors == {}
     ours = [plugin for plugin in plugins if plugin.name == "tidemark"]
     heard = [listener.__name__ for plugin in ours for listener in plugin.listeners]
-    assert heard == ["tidemark.orchestration.warm_start"]
+    assert heard == ["tidemark.orchestration.deployment.warm_start"]
     assert "sync_tasks" not in sys.modules, "plugins/.airflowignore keeps Airflow from importing every module as its own"

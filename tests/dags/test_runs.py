@@ -13,7 +13,8 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from tests.dags.conftest import Centre
 from tidemark.errors import CorruptionError, GuardError, LeaseHeldError, NotFoundError, PartialError, PermanentError
-from tidemark.orchestration import receiver_tasks, sync_tasks
+from tidemark.orchestration.tasks import receivers as receiver_tasks
+from tidemark.orchestration.tasks import sync as sync_tasks
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
 STEPS = ("recover", "select_files", "sync_schema", "transfer_deletes", "transfer_files", "finish", "cleanup")

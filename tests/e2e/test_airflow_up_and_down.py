@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests.services.running_airflow import Deployment, RunningAirflow, wait
-from tidemark.orchestration import sessions
+from tidemark.orchestration.deployment import sessions
 
 pytestmark = [pytest.mark.full, pytest.mark.real("airflow")]
 

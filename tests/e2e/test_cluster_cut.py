@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from tests.cluster_world import ClusterWorld, last_json
 from tidemark.cluster.slots.hash_ring import data_slot
 from tidemark.cluster.slots.table import decode
-from tidemark.flows.housekeep import housekeep
 from tidemark.ledger.cluster import tables as cluster_rows
+from tidemark.operations.housekeeping import housekeep
 
 REAL = Path(__file__).resolve().parents[1] / "data" / "iotdb" / "2.0.1-beta" / "data" / "datanode" / "data"
 DAY = 86_400_000  # ms: so short that the server's files span some

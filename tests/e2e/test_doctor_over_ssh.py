@@ -9,7 +9,7 @@ import pytest
 
 from tests.services.sshd import FarEnd, Sshd
 from tidemark.errors import PermissionDeniedError
-from tidemark.flows.doctor import DoctorReport, doctor
+from tidemark.operations.doctor.doctor import DoctorReport, doctor
 from tidemark.stores.open import open_store
 from tidemark.stores.protocol import StoreAddress
 

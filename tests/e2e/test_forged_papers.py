@@ -26,7 +26,6 @@ from tests.services.privileges import as_anybody
 from tests.services.processes import PartMissing
 from tests.small_files import sealed, source
 from tidemark.cli.main import main
-from tidemark.flows import rebuild_receiver
 from tidemark.formats.landing import (
     Answer,
     InventoryEntry,
@@ -38,6 +37,7 @@ from tidemark.formats.landing import (
     decode_receipt,
     encode,
 )
+from tidemark.operations.rebuild import receiver as rebuild_receiver
 from tidemark.receiver.load import examine as admitting
 from tidemark.stores.agent.disk import Disk
 

@@ -20,10 +20,10 @@ from tests.services.privileges import as_anybody
 from tests.services.processes import PartMissing
 from tests.small_files import deletion, sealed, source
 from tidemark.errors import PermanentError
-from tidemark.flows import rebuild_receiver
-from tidemark.flows.housekeep import DAY, housekeep
-from tidemark.flows.ledger_care import backup
-from tidemark.flows.rebuild_result import RebuildResult
+from tidemark.operations.housekeeping import DAY, housekeep
+from tidemark.operations.rebuild import receiver as rebuild_receiver
+from tidemark.operations.rebuild.ledger import backup
+from tidemark.operations.rebuild.result import RebuildResult
 from tidemark.receiver.load import examine as admitting
 from tidemark.receiver.merge import merge as merge_catalog
 from tidemark.receiver.merge.merge import merge

@@ -14,9 +14,9 @@ from tests.centre import InlineEngine
 from tests.rebuild_world import PLANT2, World
 from tests.services.sshd import Sshd
 from tests.small_files import deletion, sealed, source
-from tidemark.flows import rebuild_receiver
-from tidemark.flows.operate import approve, owners_transfer, quarantine_drop, quarantine_list, quarantine_release
 from tidemark.ledger.leases import Leases
+from tidemark.operations.decisions import approve, owners_transfer, quarantine_drop, quarantine_list, quarantine_release
+from tidemark.operations.rebuild import receiver as rebuild_receiver
 from tidemark.progress import Tick
 from tidemark.receiver.load import examine as admitting
 from tidemark.sync.adopt import adopt

@@ -18,12 +18,12 @@ from tidemark.cluster.nodes import schema_format as schema_paper
 from tidemark.cluster.nodes.cluster import Cluster, opened
 from tidemark.cluster.nodes.folder import NodeFolder
 from tidemark.errors import PermanentError, UnreachableError
-from tidemark.flows import rebuild_receiver
-from tidemark.flows.rebuild_nodes import named_digest
-from tidemark.flows.rebuild_result import RebuildResult
 from tidemark.ledger.cluster import tables as cluster_rows
 from tidemark.ledger.receiver import schemas as schema_rows
 from tidemark.ledger.receiver.schemas import SeriesRow
+from tidemark.operations.rebuild import receiver as rebuild_receiver
+from tidemark.operations.rebuild.nodes import named_digest
+from tidemark.operations.rebuild.result import RebuildResult
 from tidemark.receiver.load import examine as admitting
 from tidemark.receiver.merge import merge as merge_catalog
 from tidemark.settings.model import ClusterSettings, NodeSettings

@@ -13,9 +13,9 @@ from tests.centre import Centre, inline_centre
 from tests.landing_maker import SITE_B, Sender, move_aside
 from tests.small_files import deletion, sealed, source
 from tidemark.errors import CorruptionError, LeaseHeldError, NotFoundError, UsageError
-from tidemark.flows.operate import quarantine_drop, quarantine_list, quarantine_release
 from tidemark.formats.landing import decode_receipt
 from tidemark.ledger.leases import Leases
+from tidemark.operations.decisions import quarantine_drop, quarantine_list, quarantine_release
 from tidemark.receiver.load.load import load
 from tidemark.settings.model import ReceiverSettings
 

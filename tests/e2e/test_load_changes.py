@@ -11,12 +11,12 @@ from tests.centre import Centre, d1, rows
 from tests.landing_maker import SITE_A, SITE_B
 from tests.small_files import deletion, sealed, source
 from tidemark.errors import NotFoundError
-from tidemark.flows.operate import approve, owners_transfer, quarantine_list, quarantine_release
-from tidemark.flows.prove import why
 from tidemark.formats.landing import InventoryEntry
 from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver import merges as merge_rows
 from tidemark.ledger.receiver.landings import DropRow
+from tidemark.operations.decisions import approve, owners_transfer, quarantine_list, quarantine_release
+from tidemark.proof.prove import why
 from tidemark.receiver.merge.merge import merge
 
 

@@ -17,8 +17,8 @@ from tests.expected import SITES
 from tests.small_files import column_of, deletion, file_of, sealed, source
 from tests.unit.tsfiles.handmade import PLAIN, TIME, VALUE, Chunk, HandmadeFile, string
 from tidemark.errors import CorruptionError, PartialError
-from tidemark.flows.operate import quarantine_list
 from tidemark.formats.landing import decode_receipt
+from tidemark.operations.decisions import quarantine_list
 from tidemark.receiver.merge import merge as merge_catalog
 from tidemark.receiver.merge.merge import merge
 from tidemark.tsfiles.names import parse_source_path

@@ -17,7 +17,7 @@ from tests.small_files import sealed, source
 from tidemark.engines.choose import PoolEngine
 from tidemark.engines.task import Limits
 from tidemark.errors import TaskLimitError
-from tidemark.flows.operate import quarantine_release
+from tidemark.operations.decisions import quarantine_release
 from tidemark.receiver.load import examine as admitting
 from tidemark.receiver.merge import merge as merge_catalog
 from tidemark.receiver.merge.merge import merge

@@ -8,8 +8,8 @@ from tests.centre import Centre, d1, rows
 from tests.landing_maker import SITE_A, SITE_B
 from tests.small_files import deletion, sealed, source
 from tidemark.errors import NotFoundError, OwnershipError
-from tidemark.flows.operate import owners_list, owners_transfer, quarantine_list, quarantine_release
 from tidemark.formats.landing import decode_receipt
+from tidemark.operations.decisions import owners_list, owners_transfer, quarantine_list, quarantine_release
 from tidemark.receiver.read import Query
 
 

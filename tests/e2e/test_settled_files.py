@@ -13,12 +13,12 @@ from tests.centre import InlineEngine
 from tests.landing_maker import SITE_A
 from tests.small_files import deletion, sealed, source
 from tidemark.app import App
-from tidemark.flows.housekeep import DAY, housekeep
-from tidemark.flows.operate import approve
-from tidemark.flows.prove import coverage, status, verify, why
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import this_process
 from tidemark.ledger.migrations import migrate
+from tidemark.operations.decisions import approve
+from tidemark.operations.housekeeping import DAY, housekeep
+from tidemark.proof.prove import coverage, status, verify, why
 from tidemark.receiver.load import examine as admitting
 from tidemark.receiver.merge import merge as merge_catalog
 from tidemark.receiver.read import Query, read

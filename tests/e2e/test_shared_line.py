@@ -22,9 +22,9 @@ from tests.services.sshd import Sshd
 from tests.services.wire import Wire
 from tidemark.app import open_app
 from tidemark.cluster.membership.change import init
-from tidemark.flows.prove import status
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.sender import runs as run_rows
+from tidemark.proof.prove import status
 from tidemark.settings.load import load
 
 pytestmark = pytest.mark.real("sshd")

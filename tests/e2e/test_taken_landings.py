@@ -16,7 +16,7 @@ from tests.commanded import Commanded
 from tests.landing_maker import SITE_A, SITE_B
 from tests.small_files import deletion, sealed, source
 from tidemark.errors import CorruptionError, DiskFullError
-from tidemark.flows.operate import owners_transfer, quarantine_release
+from tidemark.operations.decisions import owners_transfer, quarantine_release
 from tidemark.receiver.load import examine as taking
 from tidemark.receiver.load import load as load_landings
 from tidemark.stores.local import copy_files

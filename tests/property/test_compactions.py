@@ -26,8 +26,8 @@ from tests.property.compaction_model import DATA, Point, Server, SiteFile, may_c
 from tests.small_files import deletion, resource_bytes, tsfile
 from tidemark.app import App, open_app
 from tidemark.errors import RetryableError
-from tidemark.flows.operate import approve
 from tidemark.ledger.sender import links as link_rows
+from tidemark.operations.decisions import approve
 from tidemark.receiver.load import examine as admitting
 from tidemark.receiver.load.load import load
 from tidemark.receiver.merge import merge as merge_catalog

@@ -20,9 +20,9 @@ from hypothesis import example, given, settings
 from tests.centre import Centre, InlineEngine, inline_centre
 from tests.landing_maker import Sender
 from tests.small_files import deletion, sealed, source
-from tidemark.flows.housekeep import DAY, housekeep
-from tidemark.flows.operate import approve
 from tidemark.formats.landing import decode_receipt
+from tidemark.operations.decisions import approve
+from tidemark.operations.housekeeping import DAY, housekeep
 from tidemark.receiver.merge import merge as merge_catalog
 from tidemark.tsfiles.names import parse_source_path, rank
 

@@ -23,7 +23,7 @@ HOUSEKEEP = ("housekeep",)  # a DAG's task, no verb: run as a program of its own
 _HOUSEKEEP = """
 import json, os, sys
 from tidemark.errors import TidemarkError
-from tidemark.flows import housekeep
+from tidemark.operations import housekeeping as housekeep
 from tidemark.app import open_app
 from tidemark.settings.load import load
 housekeep.GRACE_DAYS = 0.0

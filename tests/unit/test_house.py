@@ -15,17 +15,18 @@ ROOT = Path(__file__).resolve().parents[2]
 CODE = ("plugins", "spark_jobs", "dags", "demo", "bench", "tests")
 LONGEST = 600
 LONGEST_TEST = 500
+WIDEST = 12  # names in a folder; the root is the table of contents
 NAMELESS = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers", "tools", "stuff"}
-ROOMS_OF_UNTRUSTED_FILES = ("cluster", "engines", "flows", "load", "operations", "proof", "receiver", "sync", "tsfiles")
+ROOMS_OF_UNTRUSTED_FILES = ("cluster", "engines", "operations", "proof", "receiver", "sync", "tsfiles")
 OPENS_ITSELF = {
     "sync/adopt": "a folder that the operator names",
     "engines/pool": "/proc",
     "receiver/remote_tasks": "files in a scratch folder of its own",
     "engines/java": "a program that it wrote",
-    "flows/ledger_care": "its own lock",
+    "operations/rebuild/ledger": "its own lock",
     "receiver/iotdb/load": "a password file that the operator names",
     "engines/spark": "tasks and results in a folder of its own; its own log",
-    "proof/site_points": "writes copies into a scratch folder of its own",
+    "proof/verify/points": "writes copies into a scratch folder of its own",
     "tsfiles/spark/dataset": "a folder that the user names",
     "tsfiles/spark/sink": "a folder that the user names",
     "tsfiles/layout/bytes": "the other door: a file that the user names, which must be a regular one",
@@ -74,6 +75,18 @@ def test_a_module_has_one_subject_and_a_name_that_says_it(path: Path) -> None:
     assert path.stem not in NAMELESS
     bare = path.parent in (ROOT / "plugins", ROOT / "dags", ROOT / "spark_jobs")  # what can be imported without a package
     assert not bare or path.stem not in sys.stdlib_module_names, "it hides a module of Python's own"
+
+
+def test_no_folder_is_wider_than_what_one_look_takes_in() -> None:
+    root = ROOT / "plugins/tidemark"
+    folders = [folder for folder in root.rglob("*") if folder.is_dir() and folder.name != "__pycache__"]
+    wide = {str(folder.relative_to(root)): sorted(_names_in(folder)) for folder in folders}
+    assert not {folder: names for folder, names in wide.items() if len(names) > WIDEST}
+
+
+def _names_in(folder: Path) -> set[str]:
+    packages = {path.name for path in folder.iterdir() if path.is_dir() and any(path.glob("*.py"))}
+    return {path.stem for path in folder.glob("*.py")} - {"__init__", "__main__"} | packages
 
 
 @pytest.mark.parametrize("path", modules("plugins", "spark_jobs", "dags"), ids=lambda path: str(path.relative_to(ROOT)))

@@ -14,10 +14,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tidemark.cli.call import Call
+from tidemark.cli.call import Answer, Call
 from tidemark.cli.parser import VERBS, parse, wants
 from tidemark.cli.screen import Screen, Unheard, heard
-from tidemark.cli.verb import Answer
 from tidemark.errors import (
     DIFFERENCES_FOUND,
     NOTHING_TO_DO,

@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from tidemark import __version__
-from tidemark.cli import verbs_cluster, verbs_deploy, verbs_operate, verbs_prove, verbs_setup, verbs_transfer
+from tidemark.cli.call import Verb
 from tidemark.cli.screen import heard
-from tidemark.cli.verb import Verb
+from tidemark.cli.verbs import cluster, operate, prove, setup, transfer
 from tidemark.errors import UsageError
 
 GROUPS: Sequence[tuple[str, Sequence[Verb]]] = (
-    ("to begin", verbs_setup.VERBS),
-    ("to run it in Airflow", verbs_deploy.VERBS),
-    ("to move files", verbs_transfer.VERBS),
-    ("to see and to prove", verbs_prove.VERBS),
-    ("to decide", verbs_operate.VERBS),
-    ("to spread it over nodes", verbs_cluster.VERBS),
+    ("to begin", setup.VERBS),
+    ("to run it in Airflow", setup.DEPLOY_VERBS),
+    ("to move files", transfer.VERBS),
+    ("to see and to prove", prove.VERBS),
+    ("to decide", operate.VERBS),
+    ("to spread it over nodes", cluster.VERBS),
 )
 VERBS = {verb.name: verb for _group, verbs in GROUPS for verb in verbs}
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 import errno
 import io
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tidemark.errors import limits_named
 from tidemark.visible import plain_json, visible
 
 if TYPE_CHECKING:
@@ -158,3 +161,18 @@ def listed(value: object, most: int = 5) -> object:
     if len(value) <= most and all(isinstance(item, (str, int)) for item in value):
         return ", ".join(str(item) for item in value)
     return len(value)
+
+
+def write_output(place: Path, text: str) -> None:
+    """Write `text` to `place`. Raises DiskFullError and the like where there is no room, else OSError."""
+    if not place.is_file() and place.exists():  # a folder says that it is one; a pipe or a terminal takes it as it comes
+        place.write_text(text, encoding="utf-8")
+        return
+    part = place.with_name(f"{place.name}.{os.getpid()}.tmp")
+    try:
+        with limits_named(place):
+            part.write_text(text, encoding="utf-8")
+            part.replace(place)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise

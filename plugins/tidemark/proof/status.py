@@ -28,8 +28,7 @@ from tidemark.errors import PartialError, WindowOverError
 from tidemark.ledger.sender.attempts import FAILED, RETRYING, WORKING, Try
 from tidemark.progress import Figures, said
 from tidemark.proof.as_of import NEVER, AsOf, iso
-from tidemark.proof.explanation import listed
-from tidemark.proof.kept_files import SHOWN, KeptFile, kept_json, kept_note
+from tidemark.proof.explanation import SHOWN, KeptFile, kept_json, kept_note, listed
 from tidemark.sync.notes import not_verified
 
 RED = ("failed", "stale")

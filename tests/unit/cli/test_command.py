@@ -17,9 +17,8 @@ import pytest
 
 from tests.unit.cli.conftest import Command
 from tidemark.cli import main as entry
-from tidemark.cli.call import Call
+from tidemark.cli.call import Answer, Call, Verb
 from tidemark.cli.parser import VERBS
-from tidemark.cli.verb import Answer, Verb
 from tidemark.errors import GuardError
 from tidemark.ledger.bandwidth import SharedLine, place_on
 from tidemark.ledger.database import Ledger

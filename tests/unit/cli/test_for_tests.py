@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.cli.for_tests import MOST_PROCESSES, side_by_side
+from tidemark.cli.verbs.checkout import MOST_PROCESSES, side_by_side
 
 
 @pytest.mark.parametrize(("cores", "processes"), [(2, 2), (64, MOST_PROCESSES)])

@@ -126,16 +126,16 @@ PRINTERS = {  # who writes to a stream: the door, a bar and a last resort that g
     "stores/agent/server.py",
     "stores/agent/forward.py",
     "stores/agent/publisher.py",
-    "orchestration/part_starter.py",
-    "cli/hand_over.py",
+    "orchestration/deployment/part_starter.py",
+    "cli/verbs/checkout.py",
     "engines/worker.py",
 }
 ESCAPERS = {"proof/page_style.py"}
 LOGGERS = {  # whose messages name nothing of an edge's
     "visible_log.py",
-    "orchestration/standing_settings.py",
-    "orchestration/link_dag.py",
-    "orchestration/warm_start.py",
+    "orchestration/settings.py",
+    "orchestration/dags/link.py",
+    "orchestration/deployment/warm_start.py",
     "stores/ssh/connection.py",
 }
 

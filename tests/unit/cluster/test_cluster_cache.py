@@ -13,10 +13,10 @@ from tests.clustered import Clustered, everything_is_held
 from tests.small_files import deletion, source
 from tidemark.cluster.replicas.cache import FOLDER, evict, recall
 from tidemark.errors import NotFoundError, RetryableError
-from tidemark.flows.housekeep import DAY, housekeep
-from tidemark.flows.prove import coverage
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver.catalog import CatalogFile
+from tidemark.operations.housekeeping import DAY, housekeep
+from tidemark.proof.prove import coverage
 from tidemark.receiver.load import examine as admitting
 from tidemark.receiver.proved_files import sha256_of
 

@@ -13,11 +13,11 @@ from tests.clustered import Clustered, everything_is_held
 from tests.small_files import deletion, source
 from tidemark.cluster.health.check import check
 from tidemark.cluster.replicas.catch_up import catch_up
-from tidemark.flows.housekeep import DAY, housekeep
 from tidemark.ledger.cluster import operations as group_rows
 from tidemark.ledger.cluster import tables as cluster_rows
 from tidemark.ledger.cluster.operations import OperationRow
 from tidemark.ledger.cluster.tables import ChangeRow
+from tidemark.operations.housekeeping import DAY, housekeep
 from tidemark.receiver.load import examine as admitting
 from tidemark.receiver.load import load as load_landings
 from tidemark.receiver.merge import merge as merge_catalog

@@ -20,7 +20,6 @@ from tidemark.cluster.migration.pull import Moving, pull
 from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.replicas.catch_up import catch_up
 from tidemark.errors import DiskFullError, LeaseLostError, RetryableError, StaleEpochError, UnreachableError
-from tidemark.flows.cluster_show import status_of
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import moves as move_rows
 from tidemark.ledger.cluster import operations as group_rows
@@ -30,6 +29,7 @@ from tidemark.ledger.cluster.operations import OperationRow
 from tidemark.ledger.leases import Leases
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.progress import Tick, silent
+from tidemark.proof.cluster.show import status_of
 from tidemark.settings.model import ClusterSettings
 
 ADD = Wanted("add", "n4")

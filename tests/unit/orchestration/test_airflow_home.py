@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.orchestration.airflow_home import ADMIN, TUNED, Ports, environment, home_of, password, prepare
+from tidemark.orchestration.deployment.home import ADMIN, TUNED, Ports, environment, home_of, password, prepare
 from tidemark.settings.model import Settings
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tidemark.orchestration.airflow_home import TUNED
+from tidemark.orchestration.deployment.home import TUNED
 
 ROOT = Path(__file__).parents[3]
 FILE = ROOT / "docker-compose.yaml"

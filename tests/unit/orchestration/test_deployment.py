@@ -14,8 +14,8 @@ import pytest
 
 from tidemark.errors import UsageError
 from tidemark.ledger.processes import Identity, this_process
-from tidemark.orchestration import deployment
-from tidemark.orchestration.airflow_home import home_of
+from tidemark.orchestration.deployment import deployment
+from tidemark.orchestration.deployment.home import home_of
 from tidemark.settings.model import Settings
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.orchestration import sessions
+from tidemark.orchestration.deployment import sessions
 
 # A leader that ignores nothing, with a child in its own process group that ignores SIGTERM: Airflow's task runners do so.
 TREE = """

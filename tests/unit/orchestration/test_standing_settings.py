@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from tidemark.errors import UsageError
-from tidemark.orchestration import standing_settings
-from tidemark.orchestration.standing_settings import EDITION, read, standing
+from tidemark.orchestration import settings as standing_settings
+from tidemark.orchestration.settings import EDITION, read, standing
 
 WhileWaiting = Callable[[Callable[[float], object]], None]
 

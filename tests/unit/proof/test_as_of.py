@@ -13,12 +13,11 @@ import pytest
 
 from tests.unit.proof.conftest import Deployment
 from tidemark.errors import UnreachableError
-from tidemark.flows.prove import coverage, status, verify, why
-from tidemark.flows.verify_unsent import sealed_at
-from tidemark.proof.as_of import AsOf, interval_seconds, judged, overdue, stale_seconds
-from tidemark.proof.coverage import SiteCoverage, Stretch, dated
-from tidemark.proof.days import day_of
-from tidemark.proof.heat_map import page
+from tidemark.proof.as_of import AsOf, day_of, interval_seconds, judged, overdue, stale_seconds
+from tidemark.proof.coverage.cells import SiteCoverage, Stretch, dated
+from tidemark.proof.coverage.page import page
+from tidemark.proof.prove import coverage, status, verify, why
+from tidemark.proof.verify.verify import sealed_at
 from tidemark.settings.model import LinkSettings
 
 HOUR, DAY = 3600.0, 86_400.0

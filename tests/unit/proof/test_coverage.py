@@ -8,10 +8,10 @@ from html.parser import HTMLParser
 import pytest
 
 from tidemark.errors import UsageError
-from tidemark.proof.coverage import RED_SHOWN, Claim, Coverage, SiteCoverage, claims, stretches, unplaced
-from tidemark.proof.days import day_of, day_text, parse_time
-from tidemark.proof.heat_map import axis_of, bars, page
-from tidemark.proof.presence import CatalogView, Expected, Held, account_trouble, why_absent
+from tidemark.proof.as_of import day_of, day_text, parse_time
+from tidemark.proof.coverage.cells import RED_SHOWN, Claim, Coverage, SiteCoverage, claims, stretches, unplaced
+from tidemark.proof.coverage.page import axis_of, bars, page
+from tidemark.proof.coverage.presence import CatalogView, Expected, Held, account_trouble, why_absent
 
 DAY_MS = 86_400_000
 

@@ -7,7 +7,7 @@ import shutil
 from dataclasses import replace
 
 from tests.unit.proof.conftest import Deployment
-from tidemark.flows.prove import coverage, why
+from tidemark.proof.prove import coverage, why
 
 
 def _notes(d: Deployment) -> list[str]:

@@ -6,10 +6,10 @@ import pytest
 
 from tests.unit.proof.conftest import Deployment
 from tidemark.errors import LeaseHeldError
-from tidemark.flows.housekeep import DAY, housekeep
-from tidemark.flows.prove import coverage, verify, why
 from tidemark.formats.records import decode_settled
 from tidemark.ledger.leases import Identity, Leases
+from tidemark.operations.housekeeping import DAY, housekeep
+from tidemark.proof.prove import coverage, verify, why
 from tidemark.receiver.merge.merge import merge
 from tidemark.receiver.read import Query, read
 

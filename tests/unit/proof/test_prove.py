@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from tidemark.errors import NotFoundError, UsageError
-from tidemark.flows.prove import coverage, status
 from tidemark.formats.layout import MANIFEST
+from tidemark.proof.prove import coverage, status
 from tidemark.settings.model import LinkSettings, ReceiverSettings
 from tidemark.sync.run import Options, run_sync
 

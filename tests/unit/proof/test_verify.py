@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 from tests.unit.proof.conftest import Deployment
 from tidemark.errors import UnreachableError
-from tidemark.flows.prove import coverage, verify
-from tidemark.proof.points import LIVE, Compared, Origin, compare, newest_wins
+from tidemark.proof.prove import coverage, verify
+from tidemark.proof.verify.points import LIVE, Compared, Origin, compare, newest_wins
 from tidemark.receiver.merge.merge import merge
 from tidemark.receiver.read import Query, read
 from tidemark.stores.protocol import Store, StoreAddress

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.proof.conftest import SITE_ID, Deployment
-from tidemark.flows.operate import quarantine_drop
-from tidemark.flows.prove import coverage, verify, why
 from tidemark.ledger.receiver.refusals import QuarantineRow, add_quarantine
-from tidemark.proof.differences import MISSING, Difference, VerifyReport
-from tidemark.proof.gather import catalog_view
+from tidemark.operations.decisions import quarantine_drop
+from tidemark.proof.coverage.gather import catalog_view
+from tidemark.proof.prove import coverage, verify, why
+from tidemark.proof.verify.differences import MISSING, Difference, VerifyReport
 from tidemark.sync.adopt import adopt
 
 

@@ -11,9 +11,9 @@ from tests.centre import Centre, inline_centre
 from tests.landing_maker import SITE_B
 from tests.small_files import sealed, source
 from tidemark.errors import NotFoundError
-from tidemark.flows.operate import quarantine_drop, quarantine_list
-from tidemark.flows.prove import coverage, verify, why
+from tidemark.operations.decisions import quarantine_drop, quarantine_list
 from tidemark.proof.explanation import Explanation
+from tidemark.proof.prove import coverage, verify, why
 from tidemark.sync.run import Options, run_sync
 from tidemark.tsfiles.points.codes import DataType
 

@@ -117,7 +117,7 @@ def test_every_verb_notices_and_a_rebuild_mends(world: Commanded, how: str) -> N
 
 @pytest.mark.real("airflow")
 def test_every_task_of_airflow_notices_too(world: Commanded, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tidemark.orchestration.perform import perform
+    from tidemark.orchestration.tasks.perform import perform
 
     monkeypatch.setenv("TIDEMARK_CONFIG", str(world.folder / "tidemark.toml"))
     assert perform(lambda app: app.receiver().name) == "centre"

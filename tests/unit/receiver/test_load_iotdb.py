@@ -14,9 +14,9 @@ from tests.landing_maker import SITE_B, Sender, move_aside
 from tests.small_files import deletion, source
 from tests.small_iotdb import SmallIoTDB
 from tidemark.errors import UsageError
-from tidemark.flows.doctor import doctor
-from tidemark.flows.operate import owners_transfer
-from tidemark.flows.prove import status, why
+from tidemark.operations.decisions import owners_transfer
+from tidemark.operations.doctor.doctor import doctor
+from tidemark.proof.prove import status, why
 from tidemark.receiver.iotdb.load import load_iotdb, server_of
 from tidemark.receiver.load.result import IotdbResult
 from tidemark.settings.model import ReceiverSettings

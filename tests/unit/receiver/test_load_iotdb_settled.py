@@ -11,8 +11,8 @@ from tests.centre import InlineEngine, d1, inline_centre, rows
 from tests.landing_maker import Sender
 from tests.small_files import source
 from tests.unit.receiver.test_load_iotdb import Pair
-from tidemark.flows.housekeep import housekeep
 from tidemark.ledger.receiver import merges as merge_rows
+from tidemark.operations.housekeeping import housekeep
 from tidemark.receiver.merge import merge as merge_catalog
 
 DAY = 86_400

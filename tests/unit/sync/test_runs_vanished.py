@@ -10,9 +10,9 @@ from tests.crash.edge import path_of
 from tests.crash.sync_world import LINK, SyncWorld
 from tests.unit.sync.link_runs import DISJOINT, guard, opened, seal
 from tidemark.errors import NotFoundError
-from tidemark.flows.operate import approve
 from tidemark.formats.landing import Manifest
 from tidemark.ledger.sender import links as link_rows
+from tidemark.operations.decisions import approve
 from tidemark.sync.run import Options
 
 # what is told of vanished files

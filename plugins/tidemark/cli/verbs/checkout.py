@@ -1,0 +1,178 @@
+"""What the tests need beside the environment; passing on to pytest, the demo, a benchmark.
+
+The tests need their wheels, a Java for Spark, and system packages where that is wanted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from tidemark.cli.call import ROOT, Answer, Call
+from tidemark.cli.screen import Screen
+from tidemark.errors import PermanentError
+
+PACKAGES = (  # (a program, its Debian package, only with --all)
+    ("sshd", "openssh-server", False),
+    ("ssh", "openssh-client", False),
+    ("rsync", "rsync", False),
+    ("chromium", "chromium", True),
+    ("java", "openjdk-17-jre-headless", True),
+    ("mvn", "maven", True),
+)
+MOST_PROCESSES = 4  # each may hold an Airflow, a PostgreSQL, a Java
+
+PEERS = (  # what benchmarks run beside ours, and what they run on
+    ("rclone", "rclone"),
+    ("lftp", "lftp"),
+    ("java", "openjdk-17-jre-headless"),
+    ("mvn", "maven"),
+    ("ip", "iproute2"),
+    ("cc", "gcc"),
+    ("cc", "libc6-dev"),
+)
+
+
+def in_ci() -> bool:
+    return os.environ.get("CI", "").lower() == "true"
+
+
+def prepare(everything: bool, install: bool, screen: Screen, peers: bool = False) -> None:
+    """Install the tests' locked sets, with `install` system packages too (with `peers` those of benchmarks as well).
+
+    Raises PermanentError where a locked set cannot be installed.
+    """
+    launcher = ROOT / "tidemark"
+    words = [_python(), str(launcher), "--ensure", "test", "docs"]
+    if launcher.exists() and subprocess.call(words, stdout=subprocess.DEVNULL):
+        raise PermanentError("the tests' packages could not be installed", hint="the words above say what is missing")
+    if install:
+        _install(missing(everything, peers), screen)
+        if peers:
+            _install_python_peers(screen)
+
+
+def side_by_side(words: Sequence[str]) -> list[str]:
+    """pytest's options for a process a core: for all tests, not for those that `words` choose, which are to be watched."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if cores == 1 or any(not word.startswith("-") for word in words):
+        return []
+    # A file of tests stays in one process: what it starts for all its tests (a server, an Airflow) is started once.
+    # In their order: the long ones are not the last.
+    return ["--numprocesses", str(min(cores, MOST_PROCESSES)), "--dist", "loadfile", "--no-loadscope-reorder"]
+
+
+def missing(everything: bool, peers: bool = False) -> list[str]:
+    """Debian packages of the programs that are not here."""
+    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+    wanted = [(program, package) for program, package, full in PACKAGES if everything or not full]
+    found = (package for program, package in (*wanted, *(PEERS if peers else ())) if not shutil.which(program, path=path))
+    return list(dict.fromkeys(found))
+
+
+def _install(packages: Sequence[str], screen: Screen) -> None:
+    """By apt-get, as root or with sudo. What cannot be had is said; the tests of it then skip, or fail where CI=true."""
+    if not packages:
+        return
+    if shutil.which("apt-get") is None:
+        screen.fail(f"no apt-get here to install {' '.join(packages)}; install them your system's way")
+        return
+    sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    screen.tell(f"installing {' '.join(packages)}")
+    for words in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *packages]):
+        done = subprocess.run([*sudo, "apt-get", *words], env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            screen.fail(f"apt-get {' '.join(words)} failed: {(done.stderr or done.stdout).strip()[-500:]}")
+
+
+def _install_python_peers(screen: Screen) -> None:
+    """The locked packages of benchmarks, into a folder of their own. What cannot be had is said, and named as absent."""
+    lock, target = ROOT / "requirements-bench.txt", ROOT / "var" / "bench" / "peers"
+    mark = target / ".tidemark-lock"
+    wanted = hashlib.sha256(lock.read_bytes()).hexdigest()
+    if mark.exists() and mark.read_text() == wanted:
+        return
+    own = ROOT / ".venv" / ".uv" / "bin" / "uv"
+    uv = shutil.which("uv") or (str(own) if own.exists() else None)
+    tool = [uv, "pip", "install", "--python", sys.executable] if uv else [sys.executable, "-m", "pip", "install"]
+    screen.tell(f"installing {lock.name} into {target}")
+    words = [*tool, "--quiet", "--require-hashes", "--no-deps", "--target", str(target), "-r", str(lock)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        screen.fail(f"the packages of {lock.name} could not be installed: {(done.stderr or done.stdout).strip()[-500:]}")
+        return
+    mark.write_text(wanted)
+
+
+def _python() -> str:
+    return shutil.which("python3") or "python3"
+
+
+STOP_SECONDS = 30.0
+_PR_SET_PDEATHSIG = 1
+
+
+def hand_over(call: Call, module: str, words: Sequence[str]) -> Answer:
+    """Become `python -m module words`; its exit code is ours. With `--json` it is a child, so that an object comes last
+    on stdout even where the program died without one; the child ends when we do."""
+    command = [sys.executable, "-m", module, *words]
+    os.chdir(ROOT)
+    if not call.screen.as_json:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execve(command[0], command, _environment())
+    last, code = _run(call, command)
+    return Answer(_object(last, module, code), lambda _screen: None, code)
+
+
+def _run(call: Call, command: Sequence[str]) -> tuple[str, int]:
+    """Run a child, its stdout passed on but for the last line; returns that line and the exit code."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    child = subprocess.Popen(
+        command,
+        env=_environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM)),  # noqa: PLW1509 one call, no locks
+    )
+    assert child.stdout is not None
+    last = ""
+    try:
+        for line in child.stdout:
+            if last:
+                call.screen.line(last)
+            last = line.rstrip("\n")
+        return last, child.wait()
+    except BaseException:
+        child.terminate()
+        try:
+            child.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            child.kill()
+        raise
+
+
+def _object(last: str, module: str, code: int) -> dict[str, Any]:
+    try:
+        found = json.loads(last)
+    except ValueError:
+        found = None
+    if isinstance(found, dict):
+        return found
+    if not code:
+        return {"said": last}
+    return {"error": f"{module} ended with {code}", "hint": "its words are above", "said": last}
+
+
+def _environment() -> dict[str, str]:
+    paths = [str(ROOT / "plugins"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}

@@ -1,0 +1,256 @@
+"""cluster: a receiver's data nodes - see them, prove them, change who they are."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidemark.cli import progress
+from tidemark.cli.call import Answer, Call, Verb
+from tidemark.cli.screen import Screen, write_output
+from tidemark.cli.verbs.transfer import SHOWN, receiver_argument
+from tidemark.errors import UsageError
+from tidemark.progress import size, span
+from tidemark.settings.model import ReceiverSettings
+
+if TYPE_CHECKING:
+    from tidemark.cluster.membership.change import ChangeResult, Wanted
+    from tidemark.progress import Progress
+
+
+Choices = Any  # what argparse calls _SubParsersAction, which it does not export
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    choices = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    receiver_argument(choices.add_parser("init", help="begin with the nodes of the settings"))
+    shown = choices.add_parser("show", help="nodes, slots by node, what moves and how far it is")
+    shown.add_argument("--html", metavar="F", help="write a picture as one HTML file")
+    receiver_argument(shown)
+    plans = choices.add_parser("plan", help="what a change would move; changes nothing")
+    kinds = plans.add_subparsers(dest="kind", metavar="add|remove|rebalance", required=True)
+    _changes(kinds, plan=True)
+    _changes(choices, plan=False)
+    receiver_argument(choices.add_parser("roll-back", help="give up a change that is not in force yet"))
+    checked = choices.add_parser("check", help="all nodes agree, every copy is there and whole, nothing is left over")
+    checked.add_argument("--repair", action="store_true", help="make again what is wrong from what is right")
+    checked.add_argument(
+        "--lost", default="", metavar="NODE", help="its disk was lost: fill its empty folder; with --repair"
+    )
+    receiver_argument(checked)
+    routed = choices.add_parser("route", help="where data of a database (or device) at a time is written")
+    routed.add_argument("database", metavar="DATABASE")
+    routed.add_argument("time", nargs="?", default="", metavar="TIME", help="ISO 8601 or an integer; without it: its schema")
+    receiver_argument(routed)
+
+
+def _changes(choices: Choices, plan: bool) -> None:
+    """The three changes, to be planned or done."""
+    add = choices.add_parser("add", help="let a node join")
+    add.add_argument(
+        "node", metavar="NODE=URL", help="file:///folder or sftp://user@host:port/folder; NODE: of the settings"
+    )
+    add.add_argument("--host-key", default="", metavar="SHA256:…", help="of an sftp node's server")
+    add.add_argument("--key", default="", metavar="FILE", help="private key file of the login")
+    remove = choices.add_parser("remove", help="move everything away from a node and let it leave")
+    remove.add_argument("node", metavar="NODE")
+    rebalance = choices.add_parser("rebalance", help="even out what the nodes hold")
+    for one in (add, remove, rebalance):
+        if not plan:
+            one.add_argument("--no-wait", action="store_true", help="return when the new table is in force")
+        receiver_argument(one)
+
+
+def _asks(arguments: argparse.Namespace) -> str:
+    if arguments.action == "remove":
+        return f"move everything away from {arguments.node} and let it leave?"
+    if arguments.action == "check" and arguments.repair and arguments.lost:
+        return f"count on nothing that {arguments.lost} had, and fill its empty folder?"
+    return ""
+
+
+def _run(call: Call) -> Answer:
+    return _ACTIONS[call.arguments.action](call)
+
+
+def receiver_of(call: Call) -> ReceiverSettings:
+    """`--receiver`, else the cluster's, else the only one."""
+    cluster = call.settings.cluster
+    if not call.arguments.receiver and cluster is not None and cluster.receiver:
+        return call.app.receiver(cluster.receiver)
+    return call.receiver
+
+
+def wanted_of(asked: argparse.Namespace, kind: str) -> Wanted:
+    """The change that the words say. UsageError where `add` names no node."""
+    from tidemark.cluster.membership.change import Wanted
+
+    if kind != "add":
+        return Wanted(kind, getattr(asked, "node", ""))
+    name, _, url = asked.node.partition("=")
+    if not name or "/" in name:
+        raise UsageError(
+            f"{asked.node!r} names no node: write NODE=URL, or NODE alone where the settings have [nodes.NODE]",
+            hint="./tidemark cluster add n4=sftp://tidemark@10.0.1.4/srv/node --host-key SHA256:…",
+            subject=asked.node,
+        )
+    key = str(Path(asked.key).expanduser().absolute()) if asked.key else ""
+    return Wanted("add", name, _absolute(url), asked.host_key, key)
+
+
+def _absolute(url: str) -> str:
+    """A folder without a scheme is one of this machine, from where the command was typed."""
+    return url if not url or "://" in url else f"file://{Path(url).absolute()}"
+
+
+def _init(call: Call) -> Answer:
+    from tidemark.cluster.membership.change import init
+
+    return _changed(call, lambda beat: init(call.app, receiver_of(call), beat))
+
+
+def _show(call: Call) -> Answer:
+    from tidemark.cli.verbs import cluster_picture as verbs_cluster_picture
+    from tidemark.proof.cluster.show import show
+
+    view = show(call.app, receiver_of(call))
+    if call.arguments.html:
+        from tidemark.proof.cluster.page import page
+
+        write_output(Path(call.arguments.html), page(view))
+    return Answer(view.as_json(), lambda screen: verbs_cluster_picture.show(screen, view))
+
+
+def _plan(call: Call) -> Answer:
+    from tidemark.cluster.membership.change import plan_change
+
+    found = plan_change(call.app, receiver_of(call), wanted_of(call.arguments, call.arguments.kind)).as_json()
+    return Answer(found, lambda screen: _show_plan(screen, found))
+
+
+def _show_plan(screen: Screen, found: Mapping[str, Any]) -> None:
+    takes = f", about {_rounded_up(found['seconds'])}" if found.get("seconds") else ""
+    screen.line(f"epoch {found['epoch']}: {found['slots']:,} slots would move, {size(found['bytes'])}{takes}")
+    rows = [(_span(m), m["slots"], _names(m["from"]), _names(m["to"]), size(m["bytes"])) for m in found["moves"][:SHOWN]]
+    screen.table(["slots", "number>", "from", "to", "bytes>"], rows)
+    if len(found["moves"]) > SHOWN:
+        screen.line(f"… {len(found['moves']) - SHOWN:,} more: --json")
+    gains = [(one["node"], one["slots"], size(one["bytes"]), _rounded_up(one["seconds"])) for one in found["nodes"]]
+    screen.table(["node", "slots that come>", "bytes>", "time>"], gains)
+
+
+def _rounded_up(seconds: float) -> str:
+    """What takes some time takes a second."""
+    return span(ceil(seconds))
+
+
+def _span(move: Mapping[str, Any]) -> str:
+    from tidemark.proof.cluster.view import spans_text
+
+    return spans_text([(first, last) for first, last in move.get("ranges") or ()], 2)
+
+
+def _names(group: object) -> str:
+    return ", ".join(map(str, group)) if isinstance(group, (list, tuple)) else str(group)
+
+
+def _change(call: Call) -> Answer:
+    from tidemark.cluster.membership.change import change
+
+    asked = call.arguments
+    wanted = wanted_of(asked, asked.action)
+    return _changed(call, lambda beat: change(call.app, receiver_of(call), wanted, beat, wait=not asked.no_wait))
+
+
+def _roll_back(call: Call) -> Answer:
+    from tidemark.cluster.membership.change import roll_back
+
+    return _changed(call, lambda _beat: roll_back(call.app, receiver_of(call)))
+
+
+def _changed(call: Call, act: Callable[[Progress], ChangeResult]) -> Answer:
+    with progress.shown(call.screen) as beat:
+        found = act(beat).as_json()
+    return Answer(found, lambda screen: _show_changed(screen, found))
+
+
+def _show_changed(screen: Screen, found: Mapping[str, Any]) -> None:
+    moved = f"{found['moved_slots']:,} slots and {size(found['moved_bytes'])} have moved"
+    screen.line(f"epoch {found['epoch']}: {found['state']}; {moved}")
+    for road in found["roads"]:
+        screen.line(f"  {road['from']} to {road['to']}: {road['road']}")
+    if found["state"] not in ("done", "rolled_back"):
+        screen.tell("  ./tidemark cluster show tells how far it is")
+
+
+def _check(call: Call) -> Answer:
+    from tidemark.cluster.health.check import check
+    from tidemark.cluster.health.problems import MEND
+    from tidemark.cluster.health.repair import repair
+
+    mending, lost = call.arguments.repair, call.arguments.lost
+    if lost and not mending:
+        raise UsageError("--lost changes what is there: it goes with --repair", hint=f"{MEND} --lost {lost}", subject=lost)
+    with progress.shown(call.screen) as beat:
+        app, receiver = call.app, receiver_of(call)
+        report = repair(app, receiver, beat, lost) if mending else check(app, receiver, beat)
+    found = report.as_json()
+    return Answer(found, lambda screen: _show_check(screen, found), report.exit_code)
+
+
+def _show_check(screen: Screen, found: Mapping[str, Any]) -> None:
+    problems = found["problems"]
+    looked = f"{found['nodes']:,} nodes, {found['files']:,} files, {found['copies']:,} copies, {size(found['bytes'])}"
+    screen.line(f"epoch {found['epoch']}: {looked}; {len(problems):,} problems")
+    if found["repaired"]:
+        screen.line(f"  {found['repaired']:,} are mended")
+    if found["moving"]:
+        screen.line(f"  {found['moving']:,} slots move: ./tidemark cluster show")
+    columns = ["node", "slot>", "location", "problem", "next"]
+    screen.table(columns, [[one[key.rstrip(">")] for key in columns] for one in problems[:SHOWN]])
+    if len(problems) > SHOWN:
+        screen.line(f"… {len(problems) - SHOWN:,} more: --json")
+
+
+def _route(call: Call) -> Answer:
+    from tidemark.proof.cluster.show import route
+
+    asked = call.arguments
+    found = route(call.app, receiver_of(call), asked.database, asked.time).as_json()
+    return Answer(found, lambda screen: _show_route(screen, found))
+
+
+def _show_route(screen: Screen, found: Mapping[str, Any]) -> None:
+    what = "schema" if found["partition"] is None else f"partition {found['partition']}"
+    screen.line(f"{found['database']}, {what}: slot {found['slot']} of {_names(found['members'])} (epoch {found['epoch']})")
+    if found["before"]:
+        screen.line(f"  it moves: readers also ask {_names(found['before'])}")
+    if not found["known"]:
+        screen.tell("  no file of that database is in the catalog yet")
+
+
+_ACTIONS: Mapping[str, Callable[[Call], Answer]] = {
+    "init": _init,
+    "show": _show,
+    "plan": _plan,
+    "add": _change,
+    "remove": _change,
+    "rebalance": _change,
+    "roll-back": _roll_back,
+    "check": _check,
+    "route": _route,
+}
+
+VERBS = (
+    Verb(
+        "cluster",
+        "data nodes: init, show, plan, add, remove, rebalance, check, route",
+        "./tidemark cluster plan add n4=sftp://tidemark@10.0.1.4/srv/node --host-key SHA256:…",
+        _run,
+        _arguments,
+        asks=_asks,
+    ),
+)

@@ -1,0 +1,95 @@
+"""The cluster as lines of a terminal: slots by node as bars, what moves with how far it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tidemark.cli.screen import Screen
+from tidemark.progress import size
+from tidemark.proof.cluster.view import ClusterView, MovingView, spans_text
+
+WIDTH = 32  # of a node's bar, in letters
+PROGRESS = 20  # of a bar that fills up
+SHOWN = 12  # ways of moving slots
+
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def show(screen: Screen, view: ClusterView) -> None:
+    """Everything `cluster show` says without `--json`."""
+    screen.line(headline(view))
+    coming = _coming(view)
+    most = max((node.slots for node in view.nodes), default=0)
+    rows = [
+        (
+            node.name,
+            node.state,
+            bar(node.slots, coming[node.name], most),
+            node.slots,
+            node.holds,
+            size(node.bytes),
+            node.epoch,
+            node.store,
+        )
+        for node in view.nodes
+    ]
+    screen.table(["node", "state", "slots it heads", ">", "copies of>", "bytes>", "table>", "folder"], rows)
+    if coming:
+        screen.line("  ▒ its files are on the way; readers ask the old group, too")
+    _moving(screen, view)
+    for road in view.roads:
+        screen.line(f"  {road.source} to {road.node}: {road.road}")
+    if view.change is not None:
+        screen.line(f"  {view.change.said} is {view.change.state}; ./tidemark cluster {verb_of(view)} goes on with it")
+
+
+def headline(view: ClusterView) -> str:
+    serving = sum(node.state == "serving" for node in view.nodes)
+    text = f"{view.receiver}: epoch {view.epoch}, {view.slots:,} slots × {view.replicas} copies on {serving} nodes"
+    if not view.moving:
+        return text
+    return f"{text}; {view.moving_slots:,} slots move, {size(view.moved_bytes)} of {size(view.moving_bytes)} have come"
+
+
+def verb_of(view: ClusterView) -> str:
+    """The words that go on with the change that is open."""
+    return view.change.said if view.change is not None else "rebalance"
+
+
+def bar(whole: int, coming: int, most: int) -> str:
+    """`whole` of `most` as a bar of WIDTH at most, its last part, `coming`, drawn light."""
+    if not most or not whole:
+        return ""
+    settled = (whole - coming) * WIDTH * 8 // most
+    solid = "█" * (settled // 8) + _EIGHTHS[settled % 8].strip()
+    light = round(coming * WIDTH / most) or bool(coming)
+    return solid + "▒" * light
+
+
+def progress_bar(done: int, whole: int) -> str:
+    """`[████░░] 66 %`; 100 % only where all is done."""
+    share = 1.0 if done >= whole else done / whole
+    filled = int(share * PROGRESS)
+    return f"{'█' * filled}{'░' * (PROGRESS - filled)} {int(share * 100):3d} %"
+
+
+def _coming(view: ClusterView) -> Counter[str]:
+    """Header → slots of its that it did not have before and that are not all there yet."""
+    found: Counter[str] = Counter()
+    for one in view.moving:
+        if one.state == "moving" and one.new[0] not in one.old:
+            found[one.new[0]] += one.slots
+    return found
+
+
+def _moving(screen: Screen, view: ClusterView) -> None:
+    ordered = sorted(view.moving, key=lambda one: (one.done - one.bytes, one.spans))  # what lacks most first
+    screen.table(["slots", "number>", "from", "to", "how far", "bytes>", "of>"], [_row(one) for one in ordered[:SHOWN]])
+    if len(ordered) > SHOWN:
+        screen.line(f"… {len(ordered) - SHOWN:,} more ways: --json, or --html FILE")
+
+
+def _row(one: MovingView) -> tuple[object, ...]:
+    far = "all there" if one.state == "acknowledged" else progress_bar(one.done, one.bytes)
+    old, new = ", ".join(one.old) or "the receiver", ", ".join(one.new)
+    return (spans_text(one.spans, 2), one.slots, old, new, far, size(one.done), size(one.bytes))

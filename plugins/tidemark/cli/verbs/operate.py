@@ -1,0 +1,169 @@
+"""approve, quarantine, owners, ledger: the operator's decisions, each written to the audit table."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from tidemark.cli import progress
+from tidemark.cli.call import Answer, Call, Verb
+from tidemark.cli.screen import Screen, listed
+from tidemark.cli.verbs.transfer import receiver_argument
+
+
+def _approve_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="the run whose drops wait (status and why name it)")
+
+
+def _approve_asks(arguments: argparse.Namespace) -> str:
+    return f"let run {arguments.run} drop what it found gone?"
+
+
+def _approve(call: Call) -> Answer:
+    from tidemark.operations.decisions import approve
+
+    return _told(approve(call.app, call.arguments.run))
+
+
+def _quarantine_arguments(parser: argparse.ArgumentParser) -> None:
+    choices = parser.add_subparsers(dest="action", metavar="list|release|drop", required=True)
+    receiver_argument(choices.add_parser("list", help="what is in quarantine, and why"))
+    for name, what in (("release", "try to load it again"), ("drop", "give it up; its bytes are removed")):
+        choice = choices.add_parser(name, help=what)
+        choice.add_argument("id", metavar="ID", help="from quarantine list")
+        receiver_argument(choice)
+
+
+def _quarantine_asks(arguments: argparse.Namespace) -> str:
+    return f"remove {arguments.id} from quarantine for good?" if arguments.action == "drop" else ""
+
+
+def _quarantine(call: Call) -> Answer:
+    from tidemark.operations import decisions
+
+    asked = call.arguments
+    if asked.action == "list":
+        found = decisions.quarantine_list(call.app, call.receiver).as_json()
+        return Answer(found, lambda screen: _list(screen, found, "nothing is in quarantine"))
+    if asked.action == "release":
+        result = decisions.quarantine_release(call.app, call.receiver, asked.id)
+    else:
+        result = decisions.quarantine_drop(call.app, call.receiver, asked.id)
+    return _told(result)
+
+
+def _owners_arguments(parser: argparse.ArgumentParser) -> None:
+    choices = parser.add_subparsers(dest="action", metavar="list|transfer", required=True)
+    receiver_argument(choices.add_parser("list", help="which site owns which device, since when"))
+    transfer = choices.add_parser("transfer", help="give a device to another site; what was refused is loaded")
+    transfer.add_argument("device", metavar="DEVICE")
+    transfer.add_argument("--to", required=True, metavar="SITE", help="the new owner")
+    receiver_argument(transfer)
+
+
+def _owners_asks(arguments: argparse.Namespace) -> str:
+    return f"give {arguments.device} to {arguments.to}?" if arguments.action == "transfer" else ""
+
+
+def _owners(call: Call) -> Answer:
+    from tidemark.operations import decisions
+
+    asked = call.arguments
+    if asked.action == "list":
+        found = decisions.owners_list(call.app, call.receiver).as_json()
+        return Answer(found, lambda screen: _list(screen, found, "no device has an owner yet"))
+    return _told(decisions.owners_transfer(call.app, call.receiver, asked.device, asked.to))
+
+
+def _ledger_arguments(parser: argparse.ArgumentParser) -> None:
+    choices = parser.add_subparsers(dest="action", metavar="backup|rebuild|upgrade", required=True)
+    backup = choices.add_parser("backup", help="a copy of the ledger while it is in use")
+    backup.add_argument("out", nargs="?", metavar="F", help="where to (default: var/backup/, named by the time)")
+    rebuild = choices.add_parser("rebuild", help="a new ledger from manifests, receipts and files")
+    rebuild.add_argument("--replace", action="store_true", help="in place of one that has rows; a copy of it is kept")
+    choices.add_parser("upgrade", help="bring the database to this version")
+
+
+def _ledger_asks(arguments: argparse.Namespace) -> str:
+    replaces = arguments.action == "rebuild" and arguments.replace
+    return "put a new ledger, made from what lies at the receivers, in the place of this one?" if replaces else ""
+
+
+def _ledger(call: Call) -> Answer:
+    from tidemark.operations.rebuild import ledger
+
+    asked = call.arguments
+    if asked.action == "backup":
+        return _told(ledger.backup(call.any_app, Path(asked.out) if asked.out else None))
+    if asked.action == "upgrade":
+        return _told(ledger.upgrade(call.settings))
+    with progress.shown(call.screen) as beat:
+        return _told(ledger.rebuild(call.settings, beat, replace=asked.replace))
+
+
+class _Result(Protocol):
+    @property
+    def exit_code(self) -> int: ...
+
+    def as_json(self) -> dict[str, Any]: ...
+
+
+def _told(result: _Result) -> Answer:
+    found = result.as_json()
+    return Answer(found, lambda screen: screen.pairs(_pairs(found)), result.exit_code)
+
+
+def _pairs(found: dict[str, Any]) -> list[tuple[str, object]]:
+    hidden = ("ok", "kind", "error", "hint")
+    return [(key.replace("_", " "), listed(value)) for key, value in found.items() if key not in hidden]
+
+
+def _list(screen: Screen, found: dict[str, Any], empty: str) -> None:
+    rows = next((value for value in found.values() if isinstance(value, list)), [])
+    columns = list(rows[0]) if rows else []
+    screen.table(columns, [[_cell(column, row.get(column)) for column in columns] for row in rows], empty=empty)
+
+
+def _cell(column: str, value: object) -> object:
+    """Moments, which the ledger has in seconds since 1970, as UTC."""
+    if column in ("since", "at", "found") and isinstance(value, float):
+        return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return value
+
+
+VERBS = (
+    Verb(
+        "approve",
+        "let a run drop what its guard holds back",
+        "./tidemark approve 20261121T120000-1a2b",
+        _approve,
+        _approve_arguments,
+        asks=_approve_asks,
+    ),
+    Verb(
+        "quarantine",
+        "list, release or drop what could not be loaded",
+        "./tidemark quarantine list",
+        _quarantine,
+        _quarantine_arguments,
+        asks=_quarantine_asks,
+    ),
+    Verb(
+        "owners",
+        "list owners of devices, or transfer one",
+        "./tidemark owners transfer root.f.d1 --to plant2",
+        _owners,
+        _owners_arguments,
+        asks=_owners_asks,
+    ),
+    Verb(
+        "ledger",
+        "back up, rebuild or upgrade the ledger",
+        "./tidemark ledger backup",
+        _ledger,
+        _ledger_arguments,
+        asks=_ledger_asks,
+    ),
+)

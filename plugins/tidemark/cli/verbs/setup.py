@@ -1,0 +1,214 @@
+"""init, doctor, demo, test, bench: to begin with. up, down: the embedded Airflow."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidemark.cli.call import ROOT, Answer, Call, Verb
+from tidemark.cli.screen import Screen
+from tidemark.cli.verbs.checkout import hand_over
+from tidemark.errors import NotFoundError
+from tidemark.settings.load import DEFAULT
+
+if TYPE_CHECKING:
+    from tidemark.orchestration.deployment.deployment import Deployment
+
+
+def _init_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "dir", nargs="?", default=".", metavar="DIR", help="folder to write tidemark.toml into (default: here)"
+    )
+
+
+def _init(call: Call) -> Answer:
+    from tidemark.settings import template as settings_template
+    from tidemark.settings.load import load
+
+    target = Path(call.arguments.dir) / DEFAULT
+    option = "" if target == Path(DEFAULT) else f"--config {target} "
+    written = not target.exists()
+    if written:
+        _write_new(target, settings_template.fresh())
+    load(target, {})  # one that is there already is read as any verb would read it: what is wrong in it is told
+
+    def show(screen: Screen) -> None:
+        screen.line(str(target) if written else f"{target} is there already; nothing was written")
+        screen.tell(f"  next: edit it (sites, receivers, links), then ./tidemark {option}doctor")
+
+    return Answer({"config": str(target), **({} if written else {"written": False})}, show)
+
+
+def _write_new(target: Path, text: str) -> None:
+    """Whole or not at all; one that somebody else writes meanwhile stays."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        part.write_text(text, encoding="utf-8")
+        with suppress(FileExistsError):
+            target.hardlink_to(part)
+    finally:
+        # CRASH WINDOW: a file that begins with a dot and that nobody reads.
+        part.unlink(missing_ok=True)
+
+
+def _doctor(call: Call) -> Answer:
+    from tidemark.operations.doctor.doctor import doctor
+
+    report = doctor(call.arguments.config, os.environ)
+
+    def show(screen: Screen) -> None:
+        screen.table(["", "check", "found"], [("ok" if c.ok else "BAD", c.name, c.detail) for c in report.checks])
+        for check in report.checks:
+            if not check.ok and check.hint:
+                screen.line(f"  {check.name}: {check.hint}")
+
+    return Answer(report.as_json(), show, report.exit_code)
+
+
+def _demo_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dir", default="var/demo", metavar="D", help="where the deployment is made (default: var/demo)")
+    parser.add_argument("--no-ui", action="store_true", help="leave Airflow out")
+
+
+def _demo(call: Call) -> Answer:
+    asked = call.arguments
+    words = ["--dir", str(Path(asked.dir).resolve()), *(["--no-ui"] if asked.no_ui else [])]
+    return hand_over(call, "demo", [*words, *_json_flag(call)])
+
+
+def _test_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--all", action="store_true", help="also real servers, a running Airflow, a browser, a Spark cluster"
+    )
+    parser.add_argument("--soak", action="store_true", help="also long sweeps")
+    parser.add_argument("--install", action="store_true", help="system packages too (CI=true does the same)")
+    parser.usage = "./tidemark test [--all] [--soak] [--install] [PYTEST ARGS]"
+
+
+def _test(call: Call) -> Answer:
+    from tidemark.cli.verbs import checkout
+
+    asked = call.arguments
+    checkout.prepare(everything=asked.all, install=asked.install or checkout.in_ci(), screen=call.screen)
+    chosen = [f"--{name}" for name in ("all", "soak") if getattr(asked, name)]
+    return hand_over(call, "pytest", [*checkout.side_by_side(call.rest), *chosen, *call.rest])
+
+
+def _bench_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help=f"one of: {', '.join(_benchmarks())}")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds; sizes stay")
+    parser.add_argument(
+        "--only", metavar="PARTS", default="", help="parts of it, with commas (transfer, sync, merge, cluster)"
+    )
+    parser.add_argument("--install", action="store_true", help="the peers' packages too")
+
+
+def _bench(call: Call) -> Answer:
+    from tidemark.cli.verbs import checkout
+
+    name = call.arguments.name
+    if name not in _benchmarks():
+        raise NotFoundError(f"no benchmark {name!r}; there are: {', '.join(_benchmarks())}", hint="./tidemark bench --help")
+    asked = call.arguments
+    checkout.prepare(everything=False, install=asked.install or checkout.in_ci(), screen=call.screen, peers=True)
+    words = [*(["--quick"] if asked.quick else []), *(["--only", asked.only] if asked.only else [])]
+    return hand_over(call, f"bench.{name}", [*words, *_json_flag(call)])
+
+
+def _json_flag(call: Call) -> list[str]:
+    return ["--json"] if call.screen.as_json else []
+
+
+def _benchmarks() -> list[str]:
+    """Modules of bench/ that can be run: those with a `main`."""
+    return sorted(
+        path.stem for path in (ROOT / "bench").glob("[!_]*.py") if "\ndef main(" in path.read_text(encoding="utf-8")
+    )
+
+
+VERBS = (
+    Verb("init", "write a commented tidemark.toml", "./tidemark init", _init, _init_arguments),
+    Verb("doctor", "check settings, ledger, stores, host keys, tools, clocks, disks", "./tidemark doctor", _doctor),
+    Verb(
+        "demo",
+        "a whole deployment on real TsFiles that checks its own answers",
+        "./tidemark demo --no-ui",
+        _demo,
+        _demo_arguments,
+    ),
+    Verb(
+        "test",
+        "set up what the tests need and run them",
+        "./tidemark test --all -k sshd",
+        _test,
+        _test_arguments,
+        flags=("--all", "--soak", "--install"),
+    ),
+    Verb(
+        "bench",
+        "a benchmark with its peers side by side, as JSON in var/bench/",
+        "./tidemark bench plan --quick",
+        _bench,
+        _bench_arguments,
+    ),
+)
+
+
+def _up_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--port", type=int, default=8080, metavar="N", help="of Airflow's pages on 127.0.0.1 (default 8080; 0: a free one)"
+    )
+    parser.add_argument("--detach", action="store_true", help="return when Airflow answers; ./tidemark down stops it")
+
+
+def _up(call: Call) -> Answer:
+    from tidemark.orchestration.deployment import deployment as deployment_deployment
+
+    settings, asked = call.settings, call.arguments
+    if found := deployment_deployment.running_at(settings, asked.port):
+        call.screen.tell("it runs already")
+        return Answer(_json(found), lambda screen: _show(screen, found))
+    if asked.detach:
+        call.screen.tell("starting Airflow …")
+        started = deployment_deployment.start(settings, asked.port)
+        return Answer(_json(started), lambda screen: _show(screen, started))
+
+    def ready(running: Deployment) -> None:
+        if call.screen.as_json:
+            call.screen.result({"ok": True, **_json(running)})
+        else:
+            _show(call.screen, running)
+            call.screen.tell("Ctrl-C stops it")
+
+    call.screen.tell("starting Airflow …")
+    deployment_deployment.up(settings, asked.port, ready)
+    call.screen.tell("stopped")
+    return Answer({}, lambda _screen: None, said=True)
+
+
+def _down(call: Call) -> Answer:
+    from tidemark.orchestration.deployment import deployment as deployment_deployment
+
+    stopped = deployment_deployment.down(call.settings)
+    if stopped is None:
+        return Answer({"ui": "", "pid": 0}, lambda screen: screen.line("no Airflow of these settings is running"))
+    return Answer(_json(stopped), lambda screen: screen.line(f"stopped {stopped.ui} (pid {stopped.pid})"))
+
+
+def _json(running: Deployment) -> dict[str, Any]:
+    return {"ui": running.ui, "pid": running.pid, "user": running.user, "password_file": running.password_file}
+
+
+def _show(screen: Screen, running: Deployment) -> None:
+    screen.line(running.ui)
+    screen.tell(f"log in as {running.user}; the password stands in {running.password_file}")
+
+
+DEPLOY_VERBS = (
+    Verb("up", "start Airflow with a DAG per link; stays until Ctrl-C", "./tidemark up --port 8080", _up, _up_arguments),
+    Verb("down", "stop the Airflow of these settings", "./tidemark down", _down),
+)

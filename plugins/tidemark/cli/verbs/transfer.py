@@ -1,0 +1,244 @@
+"""plan, sync, load, merge, adopt: what moves files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidemark.cli import progress
+from tidemark.cli.call import Answer, Call, Verb
+from tidemark.cli.screen import Screen, listed, write_output
+from tidemark.errors import NOTHING_TO_DO, NotFoundError, UsageError
+from tidemark.progress import size
+
+if TYPE_CHECKING:
+    from tidemark.sync.run import Plan
+
+
+SHOWN = 20  # files of a list for people; --json and --out have all
+
+
+def receiver_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--receiver", metavar="R", help="which receiver, where the settings have several")
+
+
+def _link_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("link", metavar="LINK", help="a [links.NAME] of the settings")
+
+
+def _plan_arguments(parser: argparse.ArgumentParser) -> None:
+    _link_argument(parser)
+    parser.add_argument("--out", metavar="F", help="write the plan as JSON, for sync --plan")
+
+
+def _plan(call: Call) -> Answer:
+    from tidemark.sync.early_listing import begin
+
+    early = begin.begin(call.settings, call.arguments.link, windows=False)
+    from tidemark.sync.plan import plan
+
+    if early:
+        call.app.opener = early.opener(call.app.opener)
+    found = plan(call.app, call.arguments.link).as_json()
+    if call.arguments.out:
+        _write_json(Path(call.arguments.out), found)
+    return Answer(found, lambda screen: _show_plan(screen, found))
+
+
+def _show_plan(screen: Screen, plan: dict[str, Any]) -> None:
+    screen.pairs([("state", plan["state"]), ("files", plan["files"]), ("bytes", size(plan["bytes"]))])
+    for key, title in (
+        ("send", "send"),
+        ("superseded", "superseded"),
+        ("drop", "drop"),
+        ("skipped", "skipped"),
+        ("conflicts", "conflicts"),
+    ):
+        found = plan.get(key) or []
+        if found:
+            screen.line("")
+            screen.line(f"{title} ({len(found):,})")
+        for item in found[:SHOWN]:
+            screen.line("  " + _item(item))
+        if len(found) > SHOWN:
+            screen.line(f"  … {len(found) - SHOWN:,} more: --json, or --out FILE")
+
+
+def _item(item: Any) -> str:
+    if not isinstance(item, dict):
+        return str(item)
+    told = [
+        size(value) if key == "bytes" else str(value)
+        for key, value in item.items()
+        if key != "path" and value not in (None, "")
+    ]
+    return "  ".join([str(item.get("path", "")), *told]).strip()
+
+
+def _write_json(path: Path, found: dict[str, Any]) -> None:
+    try:
+        write_output(path, json.dumps(found, ensure_ascii=False, indent=1) + "\n")
+    except OSError as broken:
+        raise UsageError(f"cannot write {path}: {broken.strerror}", subject=str(path)) from broken
+
+
+def _sync_arguments(parser: argparse.ArgumentParser) -> None:
+    _link_argument(parser)
+    parser.add_argument("--plan", metavar="F", help="do exactly what this plan says (from plan --out)")
+    parser.add_argument("--no-load", action="store_true", help="leave the landing for a later load")
+    parser.add_argument(
+        "--only", metavar="GLOB", action="append", default=[], help="only these source paths; may be repeated"
+    )
+    parser.add_argument("--again", action="store_true", help="also files that were acknowledged before")
+    parser.add_argument("--fail-if-nothing", action="store_true", help="exit 9 where there was nothing to do")
+
+
+def _sync(call: Call) -> Answer:
+    from tidemark.sync.early_listing import begin
+
+    asked = call.arguments
+    early = None if asked.again else begin.begin(call.settings, asked.link)
+    from tidemark.sync.run import Options, run_sync
+
+    if early:
+        call.app.opener = early.opener(call.app.opener)
+    options = Options(
+        only_paths=tuple(asked.only), send_all_again=asked.again, plan=_read_plan(asked.plan), no_load=asked.no_load
+    )
+    with progress.shown(call.screen, asked.link) as beat:
+        result = run_sync(call.app, asked.link, options, beat)
+    found = result.as_json()
+    code = result.exit_code
+    if asked.fail_if_nothing and code == 0 and result.state == "nothing":
+        code = NOTHING_TO_DO
+    return Answer(found, lambda screen: _show_run(screen, found), code)
+
+
+def _read_plan(path: str | None) -> Plan | None:
+    """The plan file. Raises NotFoundError, UsageError for what is no plan."""
+    if path is None:
+        return None
+    from tidemark.sync.plan import read_plan
+
+    try:
+        return read_plan(Path(path).read_bytes())
+    except FileNotFoundError:
+        raise NotFoundError(f"no plan {path}", hint="./tidemark plan LINK --out F writes one", subject=path) from None
+    except OSError as broken:
+        raise UsageError(f"cannot read {path}: {broken.strerror}", subject=path) from broken
+
+
+def _show_run(screen: Screen, run: dict[str, Any]) -> None:
+    keys = (
+        "run",
+        "state",
+        "files",
+        "bytes",
+        "sent_bytes",
+        "dropped",
+        "superseded",
+        "pending",
+        "schema",
+        "loaded",
+        "refused",
+    )
+    sizes = ("bytes", "sent_bytes")
+    screen.pairs((key.replace("_", " "), size(run[key]) if key in sizes else run[key]) for key in (*keys, "quarantined"))
+    for left in run["left_out"][:SHOWN]:
+        screen.line("  left out: " + _item(left))
+    for note in run["notes"]:
+        screen.tell(f"  {note}")
+
+
+def _load_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--site", default="", metavar="S", help="only landings of this site")
+    parser.add_argument("--fail-if-nothing", action="store_true", help="exit 9 where there was nothing to load")
+    receiver_argument(parser)
+
+
+def _load(call: Call) -> Answer:
+    from tidemark.receiver.load.load import load
+
+    with progress.shown(call.screen) as beat:
+        result = load(call.app, call.receiver, call.arguments.site, progress=beat)
+        if call.receiver.iotdb:
+            from tidemark.receiver.iotdb.load import with_iotdb
+
+            result = with_iotdb(call.app, call.receiver, result, beat)
+    code = result.exit_code
+    if call.arguments.fail_if_nothing and code == 0 and not result.landings and not result.gave:
+        code = NOTHING_TO_DO
+    found = result.as_json()
+    return Answer(found, lambda screen: _show_load(screen, found), code)
+
+
+def _show_load(screen: Screen, found: dict[str, Any]) -> None:
+    screen.pairs(
+        (key, found[key]) for key in ("receiver", "landings", "loaded", "quarantined", "refused", "waiting", "rejected")
+    )
+    if given := found.get("iotdb"):
+        keys = ("server", "files", "points", "found", "gone", "counted")
+        screen.pairs((f"iotdb {key}", given[key]) for key in keys)
+    for trouble in found["troubles"][:SHOWN]:
+        screen.line(f"  {trouble['what']}: {trouble['path']}: {trouble['reason']}")
+
+
+def _merge_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--database", default="", metavar="D", help="only this database")
+    parser.add_argument("--partition", type=int, metavar="P", help="only this time partition")
+    receiver_argument(parser)
+
+
+def _merge(call: Call) -> Answer:
+    from tidemark.receiver.merge.merge import merge
+
+    asked = call.arguments
+    with progress.shown(call.screen) as beat:
+        result = merge(call.app, call.receiver, asked.database or None, asked.partition, progress=beat)
+    found = result.as_json()
+    keys = ("groups", "files_in", "files_out", "rows", "seconds")
+    return Answer(found, lambda screen: screen.pairs((key.replace("_", " "), found[key]) for key in keys), result.exit_code)
+
+
+def _adopt_arguments(parser: argparse.ArgumentParser) -> None:
+    _link_argument(parser)
+    parser.add_argument(
+        "dir", metavar="DIR", help="folder of an original Sync Tool, or files that are at the receiver already"
+    )
+
+
+def _adopt(call: Call) -> Answer:
+    from tidemark.sync.adopt import adopt
+
+    with progress.shown(call.screen) as beat:
+        found = adopt(call.app, call.arguments.link, Path(call.arguments.dir), beat).as_json()
+    return Answer(found, lambda screen: screen.pairs((key, listed(value)) for key, value in found.items()))
+
+
+VERBS = (
+    Verb("plan", "what a sync would do; changes nothing", "./tidemark plan plant1 --out plan.json", _plan, _plan_arguments),
+    Verb(
+        "sync",
+        "one whole run of a link; continues an unfinished one first",
+        "./tidemark sync plant1",
+        _sync,
+        _sync_arguments,
+    ),
+    Verb("load", "load landings that are not loaded yet", "./tidemark load --site plant1", _load, _load_arguments),
+    Verb(
+        "merge",
+        "merge what overlaps in the catalog, and wait for it",
+        "./tidemark merge --database root.factory",
+        _merge,
+        _merge_arguments,
+    ),
+    Verb(
+        "adopt",
+        "take over from an original Sync Tool, or files already there",
+        "./tidemark adopt plant1 /opt/sync-client/data",
+        _adopt,
+        _adopt_arguments,
+    ),
+)

@@ -1,1 +1,0 @@
-"""Use cases: join rooms, take leases, know neither Airflow nor the terminal."""

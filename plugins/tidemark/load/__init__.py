@@ -1,1 +1,0 @@
-"""Landing to catalog: check, own, place, swap, merge, read."""

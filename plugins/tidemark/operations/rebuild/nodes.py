@@ -1,0 +1,163 @@
+"""What data nodes still have when the ledger is lost: whose folders they are, the table, files the receiver gave up.
+
+    with surviving(app, receiver, findings) as nodes:     # before the receiver's papers are read
+        nodes.bring_back(store)                           # a rebuild describes files: they must lie at the receiver
+
+`cluster` writes the rows once the catalog is there. Nothing changes at a node. Source: docs/decisions/0015.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+from tidemark.app import App
+from tidemark.cluster.nodes.cluster import cluster_settings
+from tidemark.cluster.nodes.formats import NodePaper
+from tidemark.cluster.nodes.stores import NodeStores, node_row, unreachable
+from tidemark.cluster.slots.table import PartitionTable, decode
+from tidemark.errors import CorruptionError, DiskFullError, PermanentError, UnreachableError
+from tidemark.ledger.cluster.tables import NodeRow
+from tidemark.operations.rebuild.result import Findings
+from tidemark.progress import Progress, Tick
+from tidemark.settings.model import ReceiverSettings
+from tidemark.stores.listing import all_files
+from tidemark.stores.protocol import Store
+from tidemark.transfer import engine
+from tidemark.transfer.engine import SendItem, Sent
+from tidemark.untrusted_files import MOST_MODS
+
+_NAMED = re.compile("[0-9a-f]{12}")
+_ON_THE_WAY = (".part", ".part.blocks")
+
+
+@dataclass(frozen=True)
+class Survivors:
+    """`rows`: the nodes whose folders are of one cluster, `identity`. `papers`: node → its newest whole table."""
+
+    identity: str
+    rows: Mapping[str, NodeRow]
+    papers: Mapping[str, tuple[int, bytes]]
+    stores: NodeStores
+    findings: Findings
+
+    @property
+    def paper(self) -> bytes | None:
+        """The newest table any node has. One that was published and never came into force serves as well: what it moves is
+        found where it lies."""
+        return max(self.papers.values(), default=(0, None))[1]
+
+    @property
+    def table(self) -> PartitionTable | None:
+        return decode(self.paper) if self.paper is not None else None
+
+    @cached_property
+    def sizes(self) -> Mapping[str, Mapping[str, int]]:
+        """Node → location → bytes, of what lies there whole."""
+        return {
+            name: {at: size for at, size in self.stores.folder(name).sizes().items() if not at.endswith(_ON_THE_WAY)}
+            for name in sorted(self.rows)
+        }
+
+    def bring_back(self, store: Store, progress: Progress) -> int:
+        """Fetch what nodes have and the receiver does not; how many files. What no node gives whole is a trouble."""
+        here = {entry.path for entry in all_files(store, ["data"])}
+        missing = {at for sizes in self.sizes.values() for at in sizes} - here
+        strange = {at for at in missing if not _NAMED.fullmatch(named_digest(at))}
+        self.findings.unknown += [
+            f"{at} at node {name}" for name, sizes in self.sizes.items() for at in sorted(strange & sizes.keys())
+        ]
+        missing -= strange
+        total, why = len(missing), dict[str, str]()
+        for name, sizes in self.sizes.items():
+            items = []
+            for at in sorted(missing & set(sizes)):
+                most = MOST_MODS if ".mods" in at else store.free_bytes("data")
+                if most is not None and sizes[at] > most:  # costs itself alone
+                    why[at] = f"node {name} has {sizes[at]} bytes, at most {most} can be taken"
+                else:
+                    items.append(SendItem(at, at, sizes[at]))
+            for outcome in engine.send(self.stores.store(name), store, items) if items else ():
+                at = outcome.item.target_path
+                if isinstance(outcome, Sent) and outcome.sha256.startswith(named_digest(at)):
+                    missing.discard(at)
+                elif isinstance(outcome, Sent):
+                    # CRASH WINDOW: wrong bytes under a right name: the rebuild that is run again finds them unreadable or
+                    # of another digest, as it would at the receiver.
+                    store.remove([at])
+                    why[at] = f"node {name} has other bytes than its name says"
+                elif isinstance(outcome.error, DiskFullError):
+                    raise outcome.error
+                else:
+                    why[at] = f"node {name}: {outcome.error.message}"
+                progress(Tick("fetch from nodes", total - len(missing), total))
+        self.findings.troubles += [f"{at} cannot be fetched: {why[at]}" for at in sorted(missing)]
+        return total - len(missing)
+
+
+@contextmanager
+def surviving(app: App, receiver: ReceiverSettings, findings: Findings) -> Iterator[Survivors | None]:
+    """None where the settings have no cluster of this receiver, or nobody claimed a folder of a node.
+
+    Raises UnreachableError for a node that cannot be asked (one that is gone for good is taken out of the settings),
+    PermanentError where folders are of several clusters or were exchanged.
+    """
+    if cluster_settings(app, receiver) is None or not app.settings.nodes:
+        yield None
+        return
+    rows = {name: node_row(app, receiver, name) for name in app.settings.nodes}
+    with NodeStores(app, rows.values()) as stores:
+        identity, mine = _ours(stores, rows)
+        yield Survivors(identity, mine, _tables(stores, mine, findings), stores, findings) if mine else None
+
+
+def _ours(stores: NodeStores, rows: Mapping[str, NodeRow]) -> tuple[str, dict[str, NodeRow]]:
+    owners = {name: owner for name in sorted(rows) if (owner := _owner(stores, name)) is not None}
+    clusters = sorted({owner.cluster for owner in owners.values()})
+    if len(clusters) > 1:
+        told = ", ".join(f"{name} of {owner.cluster}" for name, owner in owners.items())
+        raise PermanentError(
+            f"the folders of the nodes are of {len(clusters)} clusters: {told}",
+            hint="leave the nodes of one cluster in the settings, then run it again",
+        )
+    for name, owner in owners.items():
+        stores.folder(name).require(owner.cluster)  # exchanged folders
+    return (clusters[0] if clusters else ""), {name: rows[name] for name in owners}
+
+
+def _owner(stores: NodeStores, name: str) -> NodePaper | None:
+    try:
+        return stores.folder(name).owner()
+    except UnreachableError as away:
+        hint = f"wait for it; or take [nodes.{name}] out of the settings: what only it has is then asked of its site again"
+        raise UnreachableError(unreachable(name, away).message, hint=hint, subject=name) from away
+    except CorruptionError as torn:
+        hint = (
+            f"look whose disk it is; take [nodes.{name}] out of the settings, then run it again: the other nodes are asked"
+        )
+        raise CorruptionError(torn.message, hint=hint, subject=name) from torn
+
+
+def _tables(stores: NodeStores, rows: Mapping[str, NodeRow], findings: Findings) -> dict[str, tuple[int, bytes]]:
+    found = {}
+    for name in rows:
+        try:
+            table = stores.folder(name).table()
+            if table is not None and decode(table[1]).epoch == table[0]:
+                found[name] = table
+        except CorruptionError as torn:
+            findings.troubles.append(f"node {name}: {torn.message}")
+    return found
+
+
+def named_digest(location: str) -> str:
+    """The first digits of the digest that a location's name carries (`receiver.load.place`): of mods their own."""
+    name = location.rpartition("/")[2]
+    mods = name.rpartition(".mods")
+    if mods[1]:
+        return mods[0].rpartition(".")[2]
+    parts = name.split("-", 2)
+    return parts[1] if len(parts) == 3 else ""

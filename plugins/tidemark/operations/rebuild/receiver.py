@@ -1,0 +1,254 @@
+"""The receiver's side of a rebuilt ledger: replay its papers in the order they came about, with the files as they lie.
+
+    list the files → read the papers → for each moment: describe its files (in child processes), record it → look what is
+    missing and what nobody names
+
+What was answered is not decided again (`operations.rebuild.answers`); everything else, owners, superseded and dropped files,
+schema, goes the way of a load (`receiver.load.record`). Landings that were never answered are left to the next load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tidemark.app import App
+from tidemark.engines.choose import Engine, PoolEngine
+from tidemark.errors import CorruptionError, TaskLimitError
+from tidemark.formats.landing import Answer, Manifest, Receipt, encode
+from tidemark.formats.layout import FOLDERS
+from tidemark.ledger.receiver import landings as landing_rows
+from tidemark.ledger.receiver import refusals as refusal_rows
+from tidemark.ledger.receiver.landings import LandingRow, SiteRow
+from tidemark.ledger.receiver.refusals import OwnerRow
+from tidemark.operations.rebuild.answers import Answered, Traces, borne_out, recall, without_claims
+from tidemark.operations.rebuild.decisions import Late, replay_decision, replay_settled
+from tidemark.operations.rebuild.history import Books, Heard, Moment, read_books
+from tidemark.operations.rebuild.result import Findings, Lost, Remains, conclude
+from tidemark.progress import Progress, Tick
+from tidemark.receiver.load import schema
+from tidemark.receiver.load.admit import Origin
+from tidemark.receiver.load.check import KeptTask
+from tidemark.receiver.load.examine import find_survivors
+from tidemark.receiver.load.record import drops_told, known_before, record_landing
+from tidemark.receiver.load.removal.survival import questions
+from tidemark.settings.model import ReceiverSettings
+from tidemark.stores.listing import all_files
+from tidemark.stores.protocol import Store
+from tidemark.tsfiles.names import parse_source_path
+from tidemark.tsfiles.statistics import FileFacts
+from tidemark.untrusted_files import UntrustedFile
+
+_BATCH_FILES = 512  # files described in one go: starting processes costs more than a file
+
+
+@dataclass(frozen=True)
+class _Work:
+    app: App
+    receiver: ReceiverSettings
+    root: Path
+    store: Store
+    traces: Traces
+    books: Books
+    findings: Findings
+    damaged: set[str] = field(default_factory=set)  # data files that cannot be read
+    late: Late = field(default_factory=Late)
+
+
+@dataclass(frozen=True)
+class _Landed:
+    """An answered landing with what is known of each of its files. `kept`: its answer is the receiver's own word."""
+
+    manifest: Manifest
+    sha256: str
+    receipt: Receipt
+    text: str
+    files: tuple[Answered, ...]
+    kept: bool
+
+
+def rebuild_receiver(app: App, receiver: ReceiverSettings, root: Path, findings: Findings, progress: Progress) -> None:
+    """Write the receiver's rows into the app's (empty) ledger. At the receiver only data files that cannot be read are
+    moved, below `quarantine/damaged/`: the same content, when it comes again, gets their name."""
+    with app.receiver_store(receiver) as store:
+        traces = Traces({entry.path: entry.size for entry in all_files(store, FOLDERS)})
+        books = read_books(root, store, traces)
+        findings.troubles += books.troubles
+        work = _Work(app, receiver, root, store, traces, books, findings)
+        done = 0
+        for moments in _batches(books):
+            landings = {m.what: _landed(work, m.what, m.at) for m in moments if isinstance(m.what, Heard)}
+            facts = _describe(work, moments, [one for one in landings.values() if one])
+            for moment in moments:
+                _replay(work, moment, landings, facts)
+                done += 1
+                progress(Tick(f"rebuild {receiver.name}", done, len(books.moments)))
+        with app.ledger.write() as connection:
+            work.late.take(connection, receiver, traces, app.clock(), whoever=True)
+        for place in sorted(work.damaged):
+            store.rename(place, f"quarantine/damaged/{place}")
+        # CRASH WINDOW: out of the way and not recorded: the rebuild run again finds it gone, which comes to the same.
+        conclude(app, receiver, Remains(traces, books, frozenset(work.damaged)), findings)
+
+
+def _batches(books: Books) -> Iterator[list[Moment]]:
+    batch: list[Moment] = []
+    files = 0
+    for moment in books.moments:
+        batch.append(moment)
+        files += books.weight(moment)
+        if files >= _BATCH_FILES:
+            yield batch
+            batch, files = [], 0
+    yield batch
+
+
+def _landed(work: _Work, heard: Heard, at: float) -> _Landed | None:
+    """The landing's papers and where its files lie; None where its manifest cannot be read."""
+    paper, receipt, text = work.books.papers_of(heard)
+    if paper.manifest is None:
+        return None
+    manifest = paper.manifest
+    if receipt is None:
+        answers = tuple(Answer(file.path, file.generation, "loaded") for file in manifest.files)
+        receipt = Receipt(manifest.landing, manifest.sequence, paper.sha256, at, answers)
+        text = encode(receipt).decode()
+    told = {(answer.path, answer.generation): answer for answer in receipt.answers}
+    files = []
+    for file in manifest.files:
+        name = parse_source_path(file.path, manifest.data)
+        location = work.traces.data_file(manifest.site_id, file, name) if name and file.tsfile else ""
+        answer = told.get((file.path, file.generation), Answer(file.path, file.generation, "loaded"))
+        files.append(Answered(file, answer, location))
+    return _Landed(manifest, paper.sha256, receipt, text, tuple(files), work.books.is_kept(heard))
+
+
+def _describe(work: _Work, moments: Sequence[Moment], landings: Sequence[_Landed]) -> dict[str, FileFacts]:
+    """What the data files hold that these moments speak of: location → facts. One that cannot be read is as good as gone."""
+    wanted: dict[str, str] = {}
+    for landed in landings:
+        for one in landed.files:
+            name = parse_source_path(one.file.path, landed.manifest.data)
+            if one.location and name:
+                wanted[one.location] = name.database
+    for moment in moments:
+        if isinstance(moment.what, tuple):
+            wanted |= {p.location: p.database for p in moment.what if work.traces.sizes.get(p.location) == p.size}
+    places = sorted(wanted)
+    tasks = [KeptTask(UntrustedFile(str(work.root), place), wanted[place]) for place in places]
+    facts: dict[str, FileFacts] = {}
+    for outcome in _engine().run("describe_kept", tasks) if tasks else ():
+        place = places[outcome.index]
+        if outcome.error is None:
+            facts[place] = outcome.value
+        elif isinstance(outcome.error, CorruptionError | TaskLimitError):
+            work.damaged.add(place)
+            aside = f"it lies in quarantine/damaged/{place} now"
+            work.findings.troubles.append(f"{place} cannot be read: {outcome.error.message}; {aside}")
+        else:
+            raise outcome.error
+    return facts
+
+
+def _engine() -> Engine:
+    return PoolEngine()
+
+
+def _replay(work: _Work, moment: Moment, landings: Mapping[Heard, _Landed | None], facts: Mapping[str, FileFacts]) -> None:
+    what = moment.what
+    if isinstance(what, Heard):
+        landed = landings[what]
+        if landed is None:
+            _remember_unreadable(work, what, moment.at)
+        else:
+            known = tuple(
+                replace(one, location=one.location if one.location in facts else "", facts=facts.get(one.location))
+                for one in landed.files
+            )
+            _replay_landing(work, replace(landed, files=known), moment.at)
+        return
+    with work.app.ledger.write() as connection:
+        if isinstance(what, tuple):
+            trouble, lost = replay_settled(connection, work.receiver, what, facts, work.traces)
+            work.findings.troubles += trouble
+            work.findings.lost += [Lost(work.receiver.name, site_id, path) for site_id, path in lost]
+        else:
+            replay_decision(connection, work.receiver.name, what)
+            work.late.take(connection, work.receiver, work.traces, moment.at)
+
+
+def _replay_landing(work: _Work, landed: _Landed, at: float) -> None:
+    manifest, receiver = landed.manifest, work.receiver
+    origin = Origin.of(manifest, receiver.name, receiver.partition_interval_ms)
+    logs = schema.recall_logs(work.app.ledger, work.store, origin, manifest)
+    extents = {entry.path: entry.extent for entry in manifest.added}
+    paths = [file.path for file in manifest.files if file.path not in extents]
+    devices = {d.device for one in landed.files if one.facts for d in one.facts.devices}
+    devices |= {device for extent in extents.values() for device, _, _ in extent}
+    devices |= {answer.device for answer in landed.receipt.answers if answer.device}
+    with work.app.ledger.write() as connection:
+        site = SiteRow(manifest.site_id, manifest.site_name, manifest.time_unit, manifest.partition_interval_ms)
+        landing_rows.put_site(connection, site, manifest.created)
+        extents |= landing_rows.extents_of(connection, receiver.name, manifest.site_id, paths)
+        devices |= {device for path in paths for device, _, _ in extents.get(path, ())}
+        known = known_before(connection, origin, manifest.files, devices)
+        admission = recall(origin, landed.files, known, extents, work.traces, at)
+        claimed = landed.receipt.claimed if landed.kept else None
+        admission = borne_out(admission, known) if claimed is None else without_claims(admission)
+        asked = questions(connection, origin, drops_told(manifest, at), admission.loads)
+        found = find_survivors(work.app, work.root, asked)
+        record_landing(connection, origin, manifest, admission, logs, at, found)
+        owners = [OwnerRow(device, manifest.site_id, at, manifest.landing) for device in claimed or ()]
+        refusal_rows.put_owners(connection, receiver.name, owners)
+        if landed.kept:
+            work.late.remember(origin, landed.files, admission, work.traces)
+        row = _row(work, manifest.landing, manifest.site_id, at)
+        landing_rows.put_landing(
+            connection,
+            replace(
+                row,
+                sequence=manifest.sequence,
+                previous=manifest.previous,
+                run_id=manifest.run_id,
+                part=manifest.part,
+                manifest_sha256=landed.sha256,
+                files=len(manifest.files),
+                bytes=sum(p.size for f in manifest.files for p in (f.tsfile, f.resource, f.mods) if p),
+                found=manifest.created,
+                receipt=landed.text,
+                listed=manifest.listed,
+            ),
+        )
+
+
+def _remember_unreadable(work: _Work, heard: Heard, at: float) -> None:
+    """Its manifest is damaged; the sequence goes on behind it all the same."""
+    paper, receipt, text = work.books.papers_of(heard)
+    work.findings.troubles.append(
+        f"landing {heard.landing} of site {heard.site_id}: {paper.trouble}; what it told is not known"
+    )
+    row = _row(work, heard.landing, heard.site_id, at)
+    sha256 = receipt.manifest_sha256 if receipt else paper.sha256
+    with work.app.ledger.write() as connection:
+        row = replace(row, sequence=heard.sequence, manifest_sha256=sha256, receipt=text, reason=paper.trouble)
+        landing_rows.put_landing(connection, row)
+
+
+def _row(work: _Work, landing: str, site_id: str, at: float) -> LandingRow:
+    return LandingRow(
+        receiver=work.receiver.name,
+        landing=landing,
+        site_id=site_id,
+        sequence=0,
+        previous=None,
+        run_id=landing.rpartition("-")[0],
+        part=0,
+        state="loaded",
+        reason=None,
+        manifest_sha256="",
+        files=0,
+        bytes=0,
+        found=at,
+        loaded=at,
+    )

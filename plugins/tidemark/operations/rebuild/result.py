@@ -1,0 +1,171 @@
+"""What a rebuild found and what it could not; and the end of a receiver's rebuild.
+
+At the end stands which rows have no bytes, and which data files no row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+from sqlalchemy.engine import Connection
+
+from tidemark.app import App
+from tidemark.errors import PartialError
+from tidemark.formats.layout import MERGED
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver import rebuild as rebuild_rows
+from tidemark.ledger.receiver.catalog import CatalogFile
+from tidemark.operations.rebuild.answers import Traces
+from tidemark.operations.rebuild.history import Books
+from tidemark.settings.model import ReceiverSettings
+
+
+@dataclass(frozen=True)
+class Remains:
+    """What lies at the receiver; `damaged`: data files that could not be read."""
+
+    traces: Traces
+    books: Books
+    damaged: frozenset[str]
+
+
+def conclude(app: App, receiver: ReceiverSettings, remains: Remains, findings: Findings) -> None:
+    """Rows whose bytes are gone are read by nobody; live ones among them are lost. Data files without a row are named,
+    but merged ones whose sources are read instead: those are retired, and housekeeping removes them after the grace."""
+    traces, at = remains.traces, app.clock()
+    with app.ledger.write() as connection:
+        rows = rebuild_rows.places(connection, receiver.name)
+        gone = [row for row in rows if not _is_here(remains, row)]
+        lost = [row for row in gone if row.state == "live"]
+        sources = rebuild_rows.source_paths(connection, [row.file_id for row in lost if row.role == "merged"])
+        rebuild_rows.mark_gone(connection, [row.file_id for row in gone], at)
+        missing = {(row.site_id, row.path) for row in lost if row.path} | set(sources)
+        findings.lost += [Lost(receiver.name, site_id, path) for site_id, path in sorted(missing)]
+        named = {place for row in rows for place in (row.location, row.mods_location)} | remains.books.to_load(traces)
+        stray = [path for path in traces.below("data") if path not in named and not path.endswith(".part")]
+        sites = {row.site_id[:8]: row.site_id for row in rows}
+        merged = {path for path in stray if MERGED in path and path.rpartition("/")[2][:8] in sites}
+        told = {paper.location for paper in remains.books.settled} - {row.location for row in rows}
+        # Where something is lost one of them may be the last copy of it: nobody reads it, and nobody removes it.
+        state = "reclaimed" if findings.lost else "retired"
+        _remember(connection, receiver, sites, merged, (state, at, traces))
+        _remember(connection, receiver, sites, told - merged, ("reclaimed", at, traces))
+        if not findings.lost:
+            findings.derived += len(merged)
+            stray = [path for path in stray if path not in merged]
+        findings.unknown += stray
+
+
+def _is_here(remains: Remains, row: rebuild_rows.Place) -> bool:
+    mods = not row.mods_location or row.mods_location in remains.traces
+    return row.location in remains.traces and row.location not in remains.damaged and mods
+
+
+def _remember(
+    connection: Connection,
+    receiver: ReceiverSettings,
+    sites: dict[str, str],
+    locations: Iterable[str],
+    facts: tuple[str, float, Traces],
+) -> None:
+    """Rows of merged files that nobody reads; `facts`: their state, since when, the files that are here."""
+    state, at, traces = facts
+    for location in sorted(locations):
+        file = CatalogFile(
+            receiver=receiver.name,
+            site_id=sites.get(location.rpartition("/")[2][:8], ""),
+            role="merged",
+            path="",
+            generation=0,
+            database=unquote(location.split("/")[1]),
+            model="tree",
+            format=0,
+            partition_from=0,
+            partition_to=0,
+            location=location,
+            sha256="",
+            size=traces.sizes.get(location, 0),
+            mods_location="",
+            mods_sha256="",
+            points=0,
+            rank=(0, 0, 0, 0, 0),
+            created=at,
+            state=state,
+            visible=False,
+            retired=at,
+        )
+        catalog_rows.add_file(connection, file, ())
+
+
+NOT_ON_PAPER = (
+    "events, and runs but for what their manifests tell",
+    "approvals at a link that no run had told yet: its guard trips again and asks again",
+    "when a file was first seen, and why files are skipped: the next listing says the latter",
+    "merges that had not settled: their sources are read, and the next merge derives them again",
+)
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A file of the catalog whose bytes are gone. `next`: what brings it back, '' where nothing here does."""
+
+    receiver: str
+    site: str
+    path: str
+    next: str = ""
+
+
+@dataclass
+class Findings:
+    """What the parts of a rebuild found on their way."""
+
+    lost: list[Lost] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)  # papers that cannot be used, a sentence each
+    derived: int = 0  # merged files that are derived again
+    unknown: list[str] = field(default_factory=list)  # data files that no paper names; they stay where they are
+    continued: list[str] = field(default_factory=list)  # runs that the next sync goes on with
+    removed: list[str] = field(default_factory=list)  # landings without a manifest, removed
+
+
+@dataclass(frozen=True)
+class RebuildResult:
+    """`counts`: rows of the new ledger by what they are; `old`: a copy of the ledger that was replaced, '' without."""
+
+    counts: Mapping[str, int]
+    findings: Findings
+    old: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        return PartialError.kind if self.findings.lost or self.findings.troubles else 0
+
+    @property
+    def _told(self) -> dict[str, str]:
+        """`error` and `hint` of a rebuild that is not whole."""
+        lost = [f"{one.path} of {one.site} is lost" for one in self.findings.lost]
+        left = [*lost, *self.findings.troubles]
+        if not left:
+            return {}
+        more = f" (and {len(left) - 1} more)" if len(left) > 1 else ""
+        following = next((one.next for one in self.findings.lost if one.next), "./tidemark verify --deep")
+        return {"error": f"the rest was done; {left[0]}{more}", "hint": following}
+
+    def as_json(self) -> dict[str, Any]:
+        found = self.findings
+        return {
+            "ok": self.exit_code == 0,
+            **self._told,
+            **self.counts,
+            "derived_again": found.derived,
+            "lost": [asdict(lost) for lost in found.lost],
+            "troubles": found.troubles,
+            "unknown_files": found.unknown,
+            "continued_runs": found.continued,
+            "removed_landings": found.removed,
+            "not_on_paper": list(NOT_ON_PAPER),
+            "old_ledger": self.old,
+            "next": "./tidemark verify --deep",
+        }

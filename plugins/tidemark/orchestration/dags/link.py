@@ -1,0 +1,101 @@
+"""The DAG of a link: the seed's seven steps in a row, made from the settings without asking a database (DESIGN §6)."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from airflow.sdk import DAG, Param, task
+
+from tidemark.errors import UsageError
+from tidemark.orchestration.dags.docs import link_doc
+from tidemark.orchestration.retry_policy import RETRIES, RETRY_DELAY, TidemarkRetryPolicy
+from tidemark.orchestration.schedules import landed_alias, link_schedule
+from tidemark.orchestration.tasks import sync
+from tidemark.orchestration.tasks.attempts import LINK_DAG
+from tidemark.settings.model import LinkSettings, Settings
+
+log = logging.getLogger(__name__)
+
+
+def link_dags(settings: Settings) -> dict[str, DAG]:
+    """A DAG per link by its id. A link whose schedule Airflow cannot follow is left out; `check_links` names it."""
+    dags = {}
+    for name in sorted(settings.links):
+        try:
+            dag = link_dag(settings.links[name])
+        except UsageError as broken:
+            log.error("no DAG for link %s: %s", name, broken.message)
+        else:
+            dags[dag.dag_id] = dag
+    return dags
+
+
+def check_links(settings: Settings) -> None:
+    """Raises UsageError for the first link that cannot have a DAG."""
+    for name in sorted(settings.links):
+        link_schedule(settings.links[name])
+
+
+def link_dag(link: LinkSettings) -> DAG:
+    """`tidemark_sync__<link>`. Raises UsageError when its schedule or timezone means nothing."""
+    dag = DAG(
+        dag_id=LINK_DAG + link.name,
+        dag_display_name=f"sync {link.name}",
+        description=f"Ships the sealed files of site {link.site} to receiver {link.receiver}, verified and once.",
+        doc_md=link_doc(link),
+        schedule=link_schedule(link),
+        catchup=False,
+        max_active_runs=1,
+        tags={"tidemark", "sync", f"site:{link.site}", f"receiver:{link.receiver}"},
+        params=form(),
+        default_args={"retries": RETRIES, "retry_delay": RETRY_DELAY, "retry_policy": TidemarkRetryPolicy()},
+    )
+    with dag:
+        _steps(link)
+    return dag
+
+
+def form() -> dict[str, Param]:
+    """The fields of the trigger form; wrong types are refused by page, REST and command line alike."""
+    return {
+        "dry_run": Param(
+            False,
+            type="boolean",
+            title="Dry run",
+            description="Only show what would be sent: the plan stands in the log of select_files, nothing changes.",
+        ),
+        "only_paths": Param(
+            [],
+            type=["array", "null"],
+            items={"type": "string", "minLength": 1},
+            title="Only these paths",
+            description="Globs of source paths, one a line, such as data/sequence/root.plant1/**. Empty: all of them.",
+        ),
+        "send_all_again": Param(
+            False,
+            type="boolean",
+            title="Send all again",
+            description="Also send files that were acknowledged before. The catalog takes each once; only the line pays.",
+        ),
+    }
+
+
+def _steps(link: LinkSettings) -> None:
+    def step(name: str, **options: Any) -> Any:
+        # One XCom a task: a key each would be a request each, about 15 ms of a step that has little else to do.
+        return task(task_id=name, multiple_outputs=False, **options)(getattr(sync, name))
+
+    news = [landed_alias(link.receiver)]
+    run = step("recover", outlets=news)(link=link.name, receiver=link.receiver)
+    batches = step("select_files")(link=link.name, run=run)
+    schema = step("sync_schema")(run=run)
+    deletes = step("transfer_deletes")(run=run)
+    # One after another: the engine inside one task owns the link's connections and its bandwidth.
+    transfer = step("transfer_files", max_active_tis_per_dagrun=1, map_index_template="{{ batch['label'] }}")
+    files = transfer.partial(run=run).expand(batch=batches)
+    # A run without files skips transfer_files; its schema and drops still have to land.
+    finish = step("finish", outlets=news, trigger_rule="none_failed")
+    finished = finish(run=run, receiver=link.receiver)
+    cleaned = step("cleanup")(run=run)
+    batches >> schema >> deletes >> files >> finished >> cleaned

@@ -1,0 +1,87 @@
+"""The DAGs of the receivers: load and merge, verify, housekeep. A receiver is a map index, so one that fails stops no other.
+
+Only receivers that this machine sees as `file://` are loaded here (DESIGN §3); a Tidemark that pushes to a remote
+receiver has the same DAGs with nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, Param, task, task_group
+
+from tidemark.orchestration.dags.docs import HOUSEKEEP_DOC, LOAD_DOC, VERIFY_DOC
+from tidemark.orchestration.retry_policy import RETRIES, RETRY_DELAY, TidemarkRetryPolicy
+from tidemark.orchestration.schedules import HOUSEKEEP_CLOCK, VERIFY_CLOCK, clock, load_schedule
+from tidemark.orchestration.tasks import cluster
+from tidemark.orchestration.tasks import receivers as tasks_receivers
+from tidemark.settings.model import Settings
+
+
+def local_receivers(settings: Settings) -> list[str]:
+    """Names of the receivers that are folders of this machine."""
+    return sorted(name for name, receiver in settings.receivers.items() if receiver.store.startswith("file://"))
+
+
+def load_dag(settings: Settings) -> DAG:
+    """`tidemark_load`: load, then merge, one map index a receiver; `load_iotdb` beside merge where one has an IoTDB."""
+    receivers = local_receivers(settings)
+    targets = any(settings.receivers[name].iotdb for name in receivers)
+    with _dag("tidemark_load", "load", LOAD_DOC, load_schedule(receivers)) as dag:
+
+        def load_and_merge(receiver: str) -> None:
+            loaded = _task("load")(receiver=receiver)
+            # A load that left something is red, and what it loaded is merged all the same; `done` joins the two verdicts.
+            merged = _task("merge", trigger_rule="all_done")(receiver=receiver)
+            tasks = [loaded, merged]
+            if targets:  # also after a load that left something, and again by itself while the server is down
+                tasks.append(_task("load_iotdb", trigger_rule="all_done")(receiver=receiver))
+            tasks >> EmptyOperator(task_id="done")
+            loaded >> tasks[1:]
+
+        # The group is mapped so that a receiver's merge waits for its own load only.
+        task_group(group_id="receiver", prefix_group_id=False)(load_and_merge).expand(receiver=receivers)
+    return dag
+
+
+def verify_dag(settings: Settings) -> DAG:
+    """`tidemark_verify`: the proof, by the clock."""
+    deep = Param(False, type="boolean", title="Deep", description="Compare every point, not only digests. Reads all files.")
+    site = Param("", type=["string", "null"], title="Only this site", description="A site of tidemark.toml. Empty: all.")
+    live = Param(False, type="boolean", title="Live only", description="Deep: without files gone at their site and kept.")
+    params = {"deep": deep, "live_only": live, "site": site}
+    with _dag("tidemark_verify", "proof", VERIFY_DOC, clock(VERIFY_CLOCK), params) as dag:
+        _task("verify").expand(receiver=local_receivers(settings))
+        if settings.cluster is not None:
+            of = settings.cluster.receiver or next(iter(settings.receivers))
+            task(task_id="cluster_check", multiple_outputs=False)(cluster.check)(receiver=of)
+    return dag
+
+
+def housekeep_dag(settings: Settings) -> DAG:
+    """`tidemark_housekeep`: settle, reclaim, trim, by the clock."""
+    with _dag("tidemark_housekeep", "load", HOUSEKEEP_DOC, clock(HOUSEKEEP_CLOCK)) as dag:
+        _task("housekeep").expand(receiver=local_receivers(settings))
+    return dag
+
+
+def _dag(dag_id: str, room: str, doc: str, schedule: Any, params: Mapping[str, Param] | None = None) -> DAG:
+    return DAG(
+        dag_id=dag_id,
+        description=doc.split("\n\n")[1].split(". ", maxsplit=1)[0].replace("\n", " ") + ".",
+        doc_md=doc,
+        schedule=schedule,
+        catchup=False,
+        max_active_runs=1,
+        tags={"tidemark", room},
+        params=dict(params or {}),
+        default_args={"retries": RETRIES, "retry_delay": RETRY_DELAY, "retry_policy": TidemarkRetryPolicy()},
+    )
+
+
+def _task(name: str, **options: Any) -> Any:
+    shown = "{{ task.op_kwargs['receiver'] }}"
+    # One XCom a task: a key each would be a request each.
+    return task(task_id=name, multiple_outputs=False, map_index_template=shown, **options)(getattr(tasks_receivers, name))

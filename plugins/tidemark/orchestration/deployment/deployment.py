@@ -1,0 +1,225 @@
+"""Start and stop a whole Airflow beside the settings: `up` in the foreground, `start` detached, `down`.
+
+`airflow standalone` cannot be stopped by SIGTERM and leaves children behind (research "airflow", finding 6), so the
+parts are started here: API servers, scheduler, DAG processor, triggerer. They end with this process however it ends:
+they are forks of one process that ends them when this one lets go of it or is killed (`part_starter`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from urllib.parse import urlsplit
+
+from tidemark.errors import UsageError
+from tidemark.ledger.processes import Identity, is_alive, this_process
+from tidemark.orchestration.deployment import sessions
+from tidemark.orchestration.deployment.home import ADMIN, AirflowHome, Ports, environment, home_of, own_environment, prepare
+from tidemark.orchestration.deployment.parts import (
+    START_SECONDS,
+    STOP_SECONDS,
+    check_alive,
+    died,
+    running_parts,
+    silent,
+    wait_healthy,
+)
+from tidemark.settings.model import Settings
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A running Airflow: its address, the process that owns it, where its admin's password stands."""
+
+    ui: str
+    pid: int
+    user: str
+    password_file: str
+    first_start: bool = False
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """The pid file: which process owns this Airflow, where it answers, and whether it does yet."""
+
+    owner: Identity
+    ui: str
+    ready: bool
+
+
+def up(
+    settings: Settings,
+    port: int = 8080,
+    on_ready: Callable[[Deployment], None] = lambda _deployment: None,
+    triggerer: bool = True,
+) -> None:
+    """Run Airflow until SIGTERM, SIGINT or SIGHUP; return when every process of it is gone.
+
+    `port` 0 takes a free one. Raises UsageError when the port is taken or this deployment runs already, PermanentError
+    when a part ends by itself or Airflow does not answer within START_SECONDS.
+    """
+    home = home_of(settings)
+    _refuse_second(home)
+    port = _free_port(port)
+    first = prepare(home)
+    values = environment(settings, Ports(port, _free_port(0)), os.environ)
+    mark = _Mark(this_process(), f"http://127.0.0.1:{port}", ready=False)
+    _write_mark(home, mark)
+    try:
+        with _stop_signals() as stopped:
+            with running_parts(home, values, triggerer, stopped) as parts:
+                if wait_healthy(values, parts, home, stopped):
+                    _write_mark(home, replace(mark, ready=True))
+                    on_ready(_deployment(home, mark, first))
+                while not stopped():
+                    check_alive(parts, home)
+                    time.sleep(0.1)
+    finally:
+        home.pid_file.unlink(missing_ok=True)
+
+
+def start(settings: Settings, port: int = 8080, triggerer: bool = True) -> Deployment:
+    """Start Airflow detached from this process and return when it answers; one that runs already is the result.
+
+    Raises what `up` raises, UsageError where it runs already on another port.
+    """
+    if found := running_at(settings, port):
+        return found
+    home = home_of(settings)
+    port = _free_port(port)
+    first = prepare(home)
+    command = [sys.executable, "-m", "tidemark.orchestration.deployment.deployment", str(port)]
+    command += [] if triggerer else ["--no-triggerer"]
+    child = {**os.environ, **own_environment(settings, os.environ)}
+    with home.part_log("up").open("ab") as log:
+        owner = subprocess.Popen(  # nobody waits for it here: `down` ends it
+            command, env=child, cwd=settings.root, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        mark = _read_mark(home)
+        if mark and mark.owner.pid == owner.pid and mark.ready:
+            return _deployment(home, mark, first)
+        if owner.poll() is not None:
+            raise died("up", home)
+        time.sleep(0.1)
+    sessions.end_sessions({owner.pid}, reap=owner.poll)
+    raise silent(home)
+
+
+def running(settings: Settings) -> Deployment | None:
+    """The deployment of these settings when it runs."""
+    home = home_of(settings)
+    mark = _read_mark(home)
+    return _deployment(home, mark) if mark else None
+
+
+def running_at(settings: Settings, port: int) -> Deployment | None:
+    """`running`, once it answers, where `port` (0: any) is its port. UsageError where it has another one."""
+    home = home_of(settings)
+    deadline = time.monotonic() + START_SECONDS
+    while mark := _read_mark(home):
+        if port not in (0, urlsplit(mark.ui).port):
+            _refuse_second(home)
+        if mark.ready:
+            return _deployment(home, mark)
+        if time.monotonic() > deadline:
+            raise silent(home)
+        time.sleep(0.1)
+    return None
+
+
+def down(settings: Settings) -> Deployment | None:
+    """Stop the running Airflow of these settings and wait until it is gone; None where none runs. Raises UsageError when it
+    runs on another machine that shares this folder."""
+    home = home_of(settings)
+    mark = _read_mark(home)
+    if mark is None:
+        return None
+    if mark.owner.host != this_process().host:
+        raise UsageError(f"this Airflow runs on {mark.owner.host}", hint="./tidemark down, there", subject=mark.owner.host)
+    os.kill(mark.owner.pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_SECONDS + 5
+    while is_alive(mark.owner) and time.monotonic() < deadline:
+        with contextlib.suppress(ChildProcessError):  # `start` in the same process made it our child: reap it
+            os.waitpid(mark.owner.pid, os.WNOHANG)
+        time.sleep(0.05)
+    if is_alive(mark.owner):
+        os.kill(mark.owner.pid, signal.SIGKILL)  # the starter ends the parts
+    return _deployment(home, mark)
+
+
+def _refuse_second(home: AirflowHome) -> None:
+    mark = _read_mark(home)
+    if mark:
+        raise UsageError(
+            f"Airflow of these settings runs already: {mark.ui} (pid {mark.owner.pid} on {mark.owner.host})",
+            hint="./tidemark down",
+        )
+
+
+def _deployment(home: AirflowHome, mark: _Mark, first: bool = False) -> Deployment:
+    return Deployment(mark.ui, mark.owner.pid, ADMIN, str(home.passwords), first)
+
+
+def _free_port(port: int) -> int:
+    """`port` when nobody listens there on loopback (0: one that is free). Raises UsageError naming it otherwise."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as taken:
+            raise UsageError(
+                f"port {port} cannot be used: {taken.strerror}", hint=f"./tidemark up --port {port + 1}", subject=str(port)
+            ) from taken
+        return int(probe.getsockname()[1])
+
+
+def _write_mark(home: AirflowHome, mark: _Mark) -> None:
+    fresh = home.pid_file.with_suffix(".new")
+    fresh.write_text(json.dumps(asdict(mark)))
+    fresh.replace(home.pid_file)
+
+
+def _read_mark(home: AirflowHome) -> _Mark | None:
+    """The pid file's mark when its process still runs."""
+    try:
+        raw = json.loads(home.pid_file.read_text())
+        mark = _Mark(Identity(**raw["owner"]), str(raw["ui"]), bool(raw["ready"]))
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return None
+    return mark if is_alive(mark.owner) else None
+
+
+@contextlib.contextmanager
+def _stop_signals() -> Iterator[Callable[[], bool]]:
+    """Within the block SIGTERM, SIGINT and SIGHUP only set a flag; `stopped()` tells. nohup's ignored SIGHUP stays so."""
+    caught: list[int] = []
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, lambda n, _frame: caught.append(n)) for number in numbers}
+    try:
+        yield lambda: bool(caught)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _main() -> None:
+    from tidemark.settings.load import find
+
+    settings = Settings(path=find(None, os.environ)[0])  # Airflow needs their place only; DAGs show what is wrong in them
+    up(settings, port=int(sys.argv[1]), triggerer="--no-triggerer" not in sys.argv)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,96 @@
+"""The process behind a running Airflow: imports it once, forks its parts, ends them when its owner lets go of it.
+
+Each of Airflow's commands imports for two seconds of CPU before it does anything; five of them on two cores is most of the
+time that `./tidemark up` takes. Here they are forks of one process that has imported already, and share its memory.
+
+    stdin      the order, one line of JSON: {"migrate": bool, "parts": {name: [words]}, "logs": {name: path}}; its end,
+               which also comes when the owner is killed with -9, means: end all parts
+    stdout     the answer, one line: {"parts": {name: pid}}, or {"failed": "migrate"}
+
+Each part leads a session, so that whatever it forks is found again (orchestration.deployment.sessions).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tidemark.orchestration.deployment import sessions
+
+MIGRATE = ("db", "migrate")
+
+
+def main() -> int:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what importing Airflow prints is no answer
+    order = json.loads(sys.stdin.readline() or "{}")
+    if not order:
+        return 0
+    # FastAPI makes millions of objects that stay: with Python's own threshold the collector takes a third of a start.
+    gc.set_threshold(50_000, 50, 100)
+    import airflow.__main__
+    import airflow.cli.cli_parser
+    import airflow.providers_manager  # noqa: F401
+
+    children: dict[str, int] = {}
+    if order["migrate"]:
+        child = os.fork()
+        if child == 0:
+            return _become(MIGRATE, order["logs"]["migrate"])
+        if os.waitpid(child, 0)[1] != 0:
+            print(json.dumps({"failed": "migrate"}), file=answers, flush=True)
+            return 1
+    gc.freeze()  # what is there now stays: no fork's collector touches it, so its pages stay shared
+    for part, words in order["parts"].items():
+        # CRASH WINDOW: killed in this loop, the parts forked so far go on; they hold their port and the next `up` says so.
+        child = os.fork()
+        if child == 0:
+            answers.close()
+            return _become(words, order["logs"][part])
+        children[part] = child
+    with contextlib.suppress(BrokenPipeError):  # an owner that died meanwhile: the end of stdin comes next
+        print(json.dumps({"parts": children}), file=answers, flush=True)
+    _ignore_signals()
+    while sys.stdin.readline():
+        pass
+    sessions.end_parts(children, reap=_reap)
+    return 0
+
+
+def _become(words: Sequence[str], log: str) -> int:
+    """In the forked child: be `airflow WORDS…`, as the command itself would be; its exit code."""
+    from setproctitle import setproctitle
+
+    os.setsid()
+    with Path(os.devnull).open("rb") as nothing, Path(log).open("ab") as out:
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(out.fileno(), 1)
+        os.dup2(out.fileno(), 2)
+    sys.argv = ["airflow", *words]
+    setproctitle(" ".join(sys.argv))
+    from airflow.__main__ import main as airflow_main
+
+    airflow_main()
+    return 0
+
+
+def _ignore_signals() -> None:
+    """The parts have their own handlers by now; a Ctrl-C of the terminal is the owner's business."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _reap() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+if __name__ == "__main__":
+    sys.exit(main())

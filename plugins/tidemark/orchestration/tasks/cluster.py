@@ -1,0 +1,170 @@
+"""Tasks of `tidemark_cluster_scale`: plan, phase one, slots by batches, the end. XCom carries counts and ranges of slots.
+
+Each may run any number of times, at any time: the change is known by the id of its DAG run, the flow does what is still
+missing of it, and a task of an earlier epoch that wakes up finds nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tidemark.orchestration.tasks.perform import counts, perform, shown
+from tidemark.orchestration.tasks.receivers import ENGINE, judged
+from tidemark.visible_log import VisibleLog
+
+if TYPE_CHECKING:
+    from tidemark.app import App
+    from tidemark.cluster.membership.change import Wanted
+    from tidemark.cluster.migration.plan import Batch
+    from tidemark.ledger.cluster.tables import ChangeRow
+
+
+log = VisibleLog(__name__)
+MOST_TASKS = 100  # mapped ones; more make Airflow's pages slow
+PLAN_LINES = 200
+
+
+def plan(receiver: str, params: Mapping[str, Any] | None = None, dag_run: Any = None) -> dict[str, Any]:
+    """What the change would move, for the log and for whoever approves. Of a change that is known already: how far it is."""
+    return perform(lambda app: _plan(app, receiver, _wanted(params or {}, dag_run)))
+
+
+def _plan(app: App, receiver: str, wanted: Wanted) -> dict[str, Any]:
+    from tidemark.cluster.membership.change import plan_change
+    from tidemark.progress import size, span
+
+    known = _known(app, receiver, wanted)
+    if known is not None:
+        log.info("%s %s is known already: %s", known.kind, known.node, known.state)
+        return {"said": f"It goes on: it is {known.state}.", "state": known.state}
+    found = plan_change(app, app.receiver(receiver), wanted).as_json()
+    for move in found["moves"][:PLAN_LINES]:
+        log.info("%s", move)
+    if len(found["moves"]) > PLAN_LINES:
+        log.info("… and %d more", len(found["moves"]) - PLAN_LINES)
+    takes = f", about {span(found['seconds'])}" if found["seconds"] else ""
+    said = f"{found['slots']:,} slots move, {size(found['bytes'])}{takes}. Loading and reading go on meanwhile."
+    log.info("%s %s: %s", wanted.kind, wanted.node, said)
+    return {**counts(found), "said": said}
+
+
+def phase_one(
+    receiver: str, params: Mapping[str, Any] | None = None, dag_run: Any = None, task_state_store: Any = None
+) -> list[dict[str, Any]]:
+    """Every node takes the new table, then it comes into force. Returns the batches of `migrate` that are left."""
+    progress = shown(task_state_store)
+    wanted = _wanted(params or {}, dag_run)
+
+    def act(app: App) -> list[dict[str, Any]]:
+        from tidemark.cluster.membership.change import change
+        from tidemark.cluster.migration.migrate import open_batches
+
+        result = change(app, app.receiver(receiver), wanted, progress, wait=False)
+        log.info("%s", result.as_json())
+        return batches_of([one for one in open_batches(app, app.receiver(receiver)) if one.epoch == result.epoch])
+
+    return perform(act)
+
+
+def batches_of(found: Sequence[Batch], most: int = MOST_TASKS) -> list[dict[str, Any]]:
+    """One entry a task, `most` at the most: epoch, ranges of slots (both ends inclusive), a label. Pure."""
+    from tidemark.proof.cluster.view import spans_of, spans_text
+
+    share = -(-len(found) // most) if found else 1
+    told = []
+    for start in range(0, len(found), share):
+        some = found[start : start + share]
+        spans = spans_of(slot for batch in some for slot in batch.slots)
+        label = f"{', '.join(some[0].new)}: slots {spans_text(spans, 2)}"
+        told.append({"epoch": some[0].epoch, "ranges": [list(one) for one in spans], "label": label})
+    return told
+
+
+def migrate(receiver: str, batch: Mapping[str, Any], task_state_store: Any = None) -> dict[str, Any]:
+    """What is left of these slots. Of an epoch that has passed nothing is left."""
+    progress = shown(task_state_store)
+    slots = _slots(batch["ranges"])
+
+    def act(app: App) -> dict[str, Any]:
+        from tidemark.cluster.migration.migrate import migrate as run
+        from tidemark.ledger.cluster.tables import current_epoch
+
+        with app.ledger.read() as connection:
+            now = current_epoch(connection, receiver)
+        if now != batch["epoch"]:
+            log.info("epoch %s has passed, %s is in force: these slots moved long ago", batch["epoch"], now)
+            return {"epoch": now, "slots": 0, "bytes": 0, "left": 0, "state": ""}
+        return counts(run(app, app.receiver(receiver), progress, slots, ENGINE).as_json())
+
+    return perform(act)
+
+
+def _slots(ranges: Iterable[Sequence[int]]) -> list[int]:
+    return [slot for first, last in ranges for slot in range(first, last + 1)]
+
+
+def finish(
+    receiver: str, params: Mapping[str, Any] | None = None, dag_run: Any = None, task_state_store: Any = None
+) -> dict[str, Any]:
+    """Whatever the batches left, then the end of the change: its node has joined, or left. Counts of the whole change."""
+    progress = shown(task_state_store)
+    wanted = _wanted(params or {}, dag_run)
+
+    def act(app: App) -> dict[str, Any]:
+        from tidemark.cluster.membership.change import change
+
+        known = _known(app, receiver, wanted)
+        if known is None or known.state == "rolled_back":
+            return {"state": _state(app, receiver, wanted) if known is None else known.state}
+        # A task cleared long after would otherwise move what a later change is about, which is for that one's tasks.
+        open_still = known.state != "done"
+        return counts(change(app, app.receiver(receiver), wanted, progress, wait=open_still, engine=ENGINE).as_json())
+
+    return perform(act)
+
+
+def check(receiver: str, task_state_store: Any = None) -> dict[str, Any]:
+    """Every node, every copy. Red when anything is not as the table says: the log lists it."""
+    from tidemark.cluster.health.check import check as run
+
+    report = perform(lambda app: run(app, app.receiver(receiver), shown(task_state_store)))
+    for problem in report.problems:
+        log.error("%s", problem.as_json())
+    return judged(report.exit_code, {"error": f"{len(report.problems)} problems", **report.as_json()})
+
+
+def _wanted(params: Mapping[str, Any], dag_run: Any) -> Wanted:
+    from tidemark.cluster.membership.change import Wanted
+
+    kind, node = params.get("kind") or "rebalance", (params.get("node") or "").strip()
+    joins = kind == "add"
+    return Wanted(
+        kind=kind,
+        node="" if kind == "rebalance" else node,
+        url=(params.get("url") or "").strip() if joins else "",
+        host_key=(params.get("host_key") or "").strip() if joins else "",
+        key=(params.get("key") or "").strip() if joins else "",
+        request=f"{dag_run.dag_id}/{dag_run.run_id}",
+    )
+
+
+def _state(app: App, receiver: str, wanted: Wanted) -> str:
+    """How the newest change ended that asked for the same: the batches ended one that somebody else had begun."""
+    from tidemark.ledger.cluster import tables as table_rows
+
+    with app.ledger.read() as connection:
+        rows = table_rows.changes(connection, receiver, limit=10_000)
+    return next((row.state for row in rows if (row.kind, row.node) == (wanted.kind, wanted.node)), "")
+
+
+def _known(app: App, receiver: str, wanted: Wanted) -> ChangeRow | None:
+    """The change of this DAG run; or the open one that asks for the same, whoever began it."""
+    from tidemark.ledger.cluster import tables as table_rows
+
+    with app.ledger.read() as connection:
+        rows = table_rows.changes(connection, receiver, limit=10_000)
+        now = table_rows.open_change(connection, receiver)
+    if now is not None and (now.kind, now.node) == (wanted.kind, wanted.node):
+        return now
+    return next((row for row in rows if row.change_id == wanted.request), None)

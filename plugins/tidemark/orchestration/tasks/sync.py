@@ -1,0 +1,189 @@
+"""The seven tasks of a link's DAG, each one step of the sync flow (DESIGN §6). XCom carries ids and counts only.
+
+A task may run any number of times, at any time, also when its run is long finished: the flow's step reads the ledger and
+does what is still missing. `run` is the run's id, "" for a dry run: everything after the plan is skipped then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tidemark.orchestration.tasks.perform import counts, perform, shown
+from tidemark.visible_log import VisibleLog
+
+if TYPE_CHECKING:
+    from tidemark.app import App
+    from tidemark.progress import Progress
+    from tidemark.sync.plan import PlanReport
+    from tidemark.sync.run import Options, SyncResult
+
+
+log = VisibleLog(__name__)
+PLAN_LINES = 1_000  # of a plan's paths in the log
+
+
+def recover(
+    link: str,
+    receiver: str,
+    params: Mapping[str, Any] | None = None,
+    dag_run: Any = None,
+    outlet_events: Any = None,
+    task_state_store: Any = None,
+) -> str:
+    """End what another run of the link left unfinished, then open this one. A cleared task finds its run by its DAG run.
+
+    A run goes on with the plan it began with, so this one would otherwise be green without the files sealed since.
+    Skipped where the link's window is closed and this DAG run has no run yet.
+    """
+    asked = params or {}
+    if asked.get("dry_run"):
+        log.info("dry run: no run is opened, the plan stands in the log of select_files")
+        return ""
+    external, progress = f"{dag_run.dag_id}/{dag_run.run_id}", shown(task_state_store)
+    run, ended = perform(lambda app: _recover(app, link, external, (_options(asked), progress)))
+    if ended is not None and ended.landings:
+        _tell_landed(outlet_events, receiver, {"run": ended.run, "landings": ended.landings})
+    return run
+
+
+def _recover(app: App, link: str, external: str, asked: tuple[Options, Progress]) -> tuple[str, SyncResult | None]:
+    from tidemark.ledger.sender import runs as sender_runs
+    from tidemark.settings.window import require_window
+    from tidemark.sync import run as sync_run
+
+    options, progress = asked
+    with app.ledger.read() as connection:
+        known = sender_runs.run_of(connection, external)
+    ended = None
+    if known is None:
+        require_window(app.link(link), app.clock())
+        ended = sync_run.end_unfinished(app, link, progress)
+        if ended is not None:
+            log.info("run %s had stopped in its middle: it is ended now, %d landings", ended.run, ended.landings)
+    run = sync_run.open_run(app, link, external, options)
+    log.info("run %s: %s", run, sync_run.recover(app, run))
+    return run, ended
+
+
+def _options(asked: Mapping[str, Any]) -> Options:
+    from tidemark.sync.run import Options
+
+    return Options(only_paths=tuple(asked.get("only_paths") or ()), send_all_again=bool(asked.get("send_all_again")))
+
+
+def select_files(link: str, run: str, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Pin what the run sends, or show the plan of a dry run. Returns the batches of transfer_files."""
+    if not run:
+        from tidemark.sync.plan import plan
+
+        _show_plan(perform(lambda app: plan(app, link, _options(params or {}))))
+        return []
+    return perform(lambda app: _select(app, run))
+
+
+def _select(app: App, run: str) -> list[dict[str, Any]]:
+    from tidemark.sync import run as sync_run
+
+    log.info("selected: %s", dict(sync_run.select_files(app, run)))
+    return [dict(batch) for batch in sync_run.file_batches(app, run)]
+
+
+def sync_schema(run: str) -> dict[str, Any]:
+    """Ship what the schema logs have gained."""
+    return _step("sync_schema", run)
+
+
+def transfer_deletes(run: str) -> dict[str, Any]:
+    """Decide which vanished files the receiver is told of."""
+    return _step("transfer_deletes", run)
+
+
+def transfer_files(run: str, batch: Mapping[str, Any], task_state_store: Any = None) -> dict[str, Any]:
+    """Send one batch; resumes within a file. Its progress is shown on the task's page and decides nothing."""
+    from tidemark.sync.run import transfer_files as step
+
+    progress = shown(task_state_store)
+    return perform(lambda app: dict(step(app, run, batch["batch"], progress)))
+
+
+def finish(run: str, receiver: str, outlet_events: Any = None) -> dict[str, Any]:
+    """Close the landing by its manifest, and tell `tidemark_load` when something landed."""
+    _skip_without(run)
+    done = perform(lambda app: _finish(app, run))
+    if done.get("landings"):
+        _tell_landed(outlet_events, receiver, {"run": run, **done})
+    return done
+
+
+def _tell_landed(outlet_events: Any, receiver: str, extra: Mapping[str, Any]) -> None:
+    from tidemark.orchestration.schedules import landed, landed_alias
+
+    outlet_events[landed_alias(receiver)].add(landed(receiver), extra=dict(extra))
+
+
+def _finish(app: App, run: str) -> dict[str, Any]:
+    from tidemark.errors import WindowOverError
+    from tidemark.ledger.sender import runs as sender_runs
+    from tidemark.sync import run as sync_run
+
+    with app.ledger.read() as connection:
+        row = sender_runs.get_run(connection, run)
+        counted = sender_runs.count_items(connection, run)
+    unsent = sum(
+        counted.get((action, state), 0) for action in (sender_runs.SEND, sender_runs.MODS) for state in sender_runs.TO_SEND
+    )
+    if row is not None and row.error_kind == WindowOverError.kind and unsent:
+        raise WindowOverError(f"the window closed with {unsent} files unsent; the next run goes on with them")
+    return dict(sync_run.finish(app, run))
+
+
+def cleanup(run: str) -> dict[str, Any]:
+    """Remove pins, end the run. Red when something of it waits for the operator: held drops, files left out."""
+    return perform(lambda app: _cleanup(app, run))
+
+
+def _cleanup(app: App, run: str) -> dict[str, Any]:
+    from tidemark.errors import GuardError, PartialError
+    from tidemark.sync import result as sync_result
+    from tidemark.sync import run as sync_run
+
+    sync_run.cleanup(app, run)
+    result = sync_run.run_result(app, run)
+    for path, reason in result.left_out:
+        log.warning("left out: %s: %s", path, reason)
+    for trouble in sync_result.kept_out(app, app.link(result.link))[:PLAN_LINES]:
+        log.warning("%s at the receiver: %s: %s", trouble.what, trouble.path, trouble.reason)
+    for note in result.notes:
+        log.warning("%s", note)
+    if result.exit_code:
+        error = GuardError if result.exit_code == GuardError.kind else PartialError
+        raise error(result.error, hint=result.hint, subject=run)
+    return counts(result.as_json())
+
+
+def _step(name: str, run: str) -> dict[str, Any]:
+    from tidemark.sync import run as sync_run
+
+    _skip_without(run)
+    return perform(lambda app: dict(getattr(sync_run, name)(app, run)))
+
+
+def _skip_without(run: str | None) -> None:
+    """Raises AirflowSkipException where there is no run: a dry run, or a window that was over before it could begin."""
+    if not run:
+        from airflow.sdk.exceptions import AirflowSkipException
+
+        raise AirflowSkipException("there is no run: a dry run ends with its plan, a closed window before it")
+
+
+def _show_plan(report: PlanReport) -> None:
+    from airflow.sdk import get_current_context
+
+    raw = report.as_json()
+    for what in ("send", "drop", "superseded", "skipped"):
+        for entry in raw[what][:PLAN_LINES]:
+            log.info("%s %s", what, entry)
+        if len(raw[what]) > PLAN_LINES:
+            log.info("… and %d more to %s", len(raw[what]) - PLAN_LINES, what)
+    get_current_context()["ti"].xcom_push(key="plan", value=counts(raw))

@@ -1,0 +1,169 @@
+"""The cluster as it is, from the ledger alone: no node is asked, so it answers when a node does not."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from tidemark.app import App
+from tidemark.cluster.migration.pull import roads_of
+from tidemark.cluster.replicas.catch_up import late_members
+from tidemark.cluster.slots.hash_ring import schema_slot
+from tidemark.cluster.slots.routing import slots_of
+from tidemark.cluster.slots.table import PartitionTable, decode
+from tidemark.errors import CorruptionError, NotFoundError
+from tidemark.formats.layout import catalog_partition
+from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.cluster import moves as move_rows
+from tidemark.ledger.cluster import tables as table_rows
+from tidemark.ledger.cluster.moves import MoveRow
+from tidemark.ledger.cluster.tables import ChangeRow, NodeRow
+from tidemark.proof.cluster.view import ChangeView, ClusterView, GroupView, MovingView, NodeView, RouteView, spans_of
+from tidemark.proof.status import ClusterStatus
+from tidemark.settings.model import ReceiverSettings
+from tidemark.tsfiles.times import moment
+
+
+def show(app: App, receiver: ReceiverSettings) -> ClusterView:
+    """The table in force, who holds how much, what moves. NotFoundError before `cluster init`, CorruptionError for a damaged
+    table."""
+    with app.ledger.read() as connection:
+        return view_of(connection, receiver.name, app.clock())
+
+
+def view_of(connection: Connection, receiver: str, at: float, with_left: bool = False) -> ClusterView:
+    """As `show`, in a transaction of the caller's; `with_left`: nodes that left and hold nothing, too."""
+    table = table_of(connection, receiver)
+    moves = move_rows.moves(connection, receiver, table.epoch, open_only=True)
+    change = table_rows.open_change(connection, receiver)
+    nodes = _nodes(table, table_rows.nodes(connection, receiver), copy_rows.bytes_by_node(connection, receiver))
+    return ClusterView(
+        receiver=receiver,
+        epoch=table.epoch,
+        replicas=table.replicas,
+        owners=table.owners,
+        nodes=tuple(one for one in nodes if with_left or one.state != "left" or one.bytes),
+        groups=_groups(table),
+        moving=_moving(moves, copy_rows.bytes_by_slot(connection, receiver)),
+        change=_change(change),
+        made=at,
+        roads=roads_of(connection, receiver, table.epoch),
+    )
+
+
+def status_of(connection: Connection, receiver: str) -> ClusterStatus | None:
+    """For `status`: None before `cluster init`, or where the table is damaged (`cluster check` tells of that)."""
+    if not table_rows.current_epoch(connection, receiver):
+        return None
+    try:
+        view = view_of(connection, receiver, 0.0)
+        behind = late_members(connection, receiver, table_of(connection, receiver))
+    except CorruptionError:
+        return None
+    return ClusterStatus(
+        receiver=receiver,
+        epoch=view.epoch,
+        nodes=tuple((node.name, node.state, node.bytes) for node in view.nodes),
+        moving=view.moving_slots,
+        bytes=view.moving_bytes,
+        done=view.moved_bytes,
+        change=view.change.said if view.change else "",
+        change_state=view.change.state if view.change else "",
+        behind=tuple(sorted(behind)),
+    )
+
+
+def route(app: App, receiver: ReceiverSettings, database: str, time: str = "") -> RouteView:
+    """Where data of a database at a time is written, without a time its schema. A device is taken for its database.
+
+    `time`: ISO 8601, or an integer in the unit of the receiver's sites (milliseconds where they differ). NotFoundError
+    before `cluster init`, UsageError for what is no time.
+    """
+    with app.ledger.read() as connection:
+        table = table_of(connection, receiver.name)
+        left = {move.slot: move.old for move in move_rows.moves(connection, receiver.name, table.epoch, open_only=True)}
+        known = _databases(connection, receiver.name)
+    named = _database_of(database, known)
+    unit = _unit(app, receiver)
+    at = moment(time, unit)
+    if at is None:
+        partition, slot = None, schema_slot(named, table.slots, table.hash)
+    else:
+        partition = catalog_partition(at, receiver.partition_interval_ms, unit)
+        slot = slots_of(table, named, partition, partition)[0]
+    return RouteView(named, partition, slot, table.group_of(slot), left.get(slot, ()), table.epoch, named in known)
+
+
+def table_of(connection: Connection, receiver: str) -> PartitionTable:
+    """The table in force. NotFoundError before `cluster init`, CorruptionError for a damaged one."""
+    row = table_rows.current_table(connection, receiver)
+    if row is None:
+        raise NotFoundError(
+            f"{receiver} has no partition table: its data lies at the receiver alone",
+            hint="./tidemark cluster init, with [cluster] and [nodes.NAME] in the settings",
+            subject=receiver,
+        )
+    return decode(row.paper)
+
+
+def _nodes(table: PartitionTable, rows: Sequence[NodeRow], sizes: Mapping[str, int]) -> tuple[NodeView, ...]:
+    owned: dict[str, int] = defaultdict(int)
+    for name in table.owners:
+        owned[name] += 1
+    held: dict[str, int] = defaultdict(int)
+    for header, members in table.groups().items():
+        for name in members:
+            held[name] += owned[header]
+    return tuple(
+        NodeView(row.node, row.state, owned[row.node], held[row.node], sizes.get(row.node, 0), row.store, row.epoch)
+        for row in rows
+    )
+
+
+def _groups(table: PartitionTable) -> tuple[GroupView, ...]:
+    slots: dict[str, list[int]] = defaultdict(list)
+    for slot, name in enumerate(table.owners):
+        slots[name].append(slot)
+    return tuple(GroupView(header, members, spans_of(slots[header])) for header, members in table.groups().items())
+
+
+def _moving(moves: Iterable[MoveRow], sizes: Mapping[int, int]) -> tuple[MovingView, ...]:
+    """Together what goes the same way and is as far."""
+    ways: dict[tuple[tuple[str, ...], tuple[str, ...], str], list[MoveRow]] = defaultdict(list)
+    for move in moves:
+        ways[move.old, move.new, move.state].append(move)
+    found = []
+    for (old, new, state), rows in ways.items():
+        lacking = len(set(new) - set(old))
+        whole = lacking * sum(sizes.get(row.slot, 0) for row in rows)
+        # What was loaded meanwhile counts among the bytes that came, not among those that move.
+        came = sum(min(lacking * sizes.get(row.slot, 0), row.bytes_done) for row in rows)
+        done = whole if state == "acknowledged" else came
+        found.append(MovingView(spans_of(row.slot for row in rows), old, new, state, whole, done))
+    return tuple(sorted(found, key=lambda one: one.spans))
+
+
+def _change(row: ChangeRow | None) -> ChangeView | None:
+    return None if row is None else ChangeView(row.change_id, row.kind, row.node, row.state, row.actor, row.begun)
+
+
+def _databases(connection: Connection, receiver: str) -> frozenset[str]:
+    sql = "SELECT DISTINCT database_name FROM catalog_file WHERE receiver = :r"
+    return frozenset(str(row[0]) for row in connection.execute(sa.text(sql), {"r": receiver}))
+
+
+def _database_of(named: str, known: frozenset[str]) -> str:
+    """The database itself, or the longest one that the named device lies in; a name nobody knows stays as it is."""
+    if named in known:
+        return named
+    inside = [database for database in known if named.startswith(f"{database}.")]
+    return max(inside, key=len, default=named)
+
+
+def _unit(app: App, receiver: ReceiverSettings) -> str:
+    sites = {link.site for link in app.settings.links.values() if link.receiver == receiver.name}
+    units = {app.settings.sites[name].time_unit for name in sites}
+    return units.pop() if len(units) == 1 else "ms"

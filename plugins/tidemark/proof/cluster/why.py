@@ -1,0 +1,258 @@
+"""`why node:NAME` and `why slot:N`: gather what the ledger says, ask the node itself, put it into words.
+
+`explain_part` gathers and asks; `explain_node` and `explain_slot` are pure: from `NodeFacts` and `SlotFacts` to
+words.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy.engine import Connection
+
+from tidemark.app import App
+from tidemark.cluster.nodes.cluster import NodeStores, cluster_settings
+from tidemark.cluster.replicas.catch_up import as_now, late_members, schema_digest
+from tidemark.errors import NotFoundError, TidemarkError
+from tidemark.ledger.cluster import copies as copy_rows
+from tidemark.ledger.cluster import moves as move_rows
+from tidemark.ledger.cluster import tables as table_rows
+from tidemark.ledger.cluster.operations import OperationRow
+from tidemark.ledger.cluster.tables import NodeRow
+from tidemark.progress import size
+from tidemark.proof.cluster.show import table_of, view_of
+from tidemark.proof.cluster.view import ChangeView, NodeView
+from tidemark.proof.explanation import Explanation, listed, when
+from tidemark.settings.model import ReceiverSettings
+
+PARTS = ("node:", "slot:")
+"""How a subject begins that is a part of the cluster."""
+
+
+def explain_part(app: App, subject: str) -> Explanation:
+    """`node:NAME` or `slot:N`, where the settings have a cluster. NotFoundError for one that is not there."""
+    receiver = next(r for r in app.settings.receivers.values() if cluster_settings(app, r) is not None)
+    kind, _, name = subject.partition(":")
+    return (_node if kind == "node" else _slot)(app, receiver, name)
+
+
+def _node(app: App, receiver: ReceiverSettings, name: str) -> Explanation:
+    with app.ledger.read() as connection:
+        view = view_of(connection, receiver.name, app.clock(), with_left=True)
+        shown = next((node for node in view.nodes if node.name == name), None)
+        if shown is None:
+            raise _unknown(f"node:{name}", "nodes", ", ".join(node.name for node in view.nodes))
+        states = move_rows.slot_states(connection, receiver.name, name)
+        going = [row for row in copy_rows.copies_at(connection, receiver.name, name) if row.state == "going"]
+        late = late_members(connection, receiver.name, table_of(connection, receiver.name))
+        behind = as_now(connection, {name: late.get(name, [])})[name]
+        row = next(row for row in table_rows.nodes(connection, receiver.name) if row.node == name)
+    away, free, behind = ("", None, behind) if row.state == "left" else _asked(app, receiver, row, behind)
+    return explain_node(
+        NodeFacts(
+            node=shown,
+            epoch=view.epoch,
+            change=view.change,
+            away=away,
+            states=Counter(state for state, _ in states.values()),
+            going=(len(going), sum(row.size for row in going)),
+            behind=[f"{row.kind.replace('_', ' ')} {row.subject}" for row in behind],
+            free=free,
+        )
+    )
+
+
+def _asked(
+    app: App, receiver: ReceiverSettings, row: NodeRow, late: list[OperationRow]
+) -> tuple[str, int | None, list[OperationRow]]:
+    """Why it cannot be worked with, its free bytes, and which of these operations it lacks: of schemas its folder says."""
+    with app.ledger.read() as connection:
+        identity = table_rows.cluster_identity(connection, receiver.name)
+    with NodeStores(app, [row]) as stores:
+        try:
+            folder = stores.folder(row.node)
+            if row.state != "joining":
+                folder.require(identity)
+            lacks = [o for o in late if o.kind == "put" or schema_digest(folder, o.subject) != o.sha256]
+            return "", folder.free_bytes(), lacks
+        except TidemarkError as trouble:
+            return trouble.message, None, late
+
+
+def _slot(app: App, receiver: ReceiverSettings, name: str) -> Explanation:
+    with app.ledger.read() as connection:
+        view = view_of(connection, receiver.name, app.clock())
+        table = table_of(connection, receiver.name)
+        if not name.isdecimal() or not 0 <= int(name) < table.slots:
+            raise _unknown(f"slot:{name}", "slots", f"0 to {table.slots - 1}")
+        slot = int(name)
+        moves = move_rows.moves(connection, receiver.name, table.epoch, open_only=True)
+        move = next((one for one in moves if one.slot == slot), None)
+        told = move_rows.acknowledged(connection, receiver.name, table.epoch).get(slot, frozenset())
+        states = move_rows.slot_states(connection, receiver.name)
+        files, held = _copy(connection, receiver.name, slot)
+    return explain_slot(
+        SlotFacts(
+            slot=slot,
+            members=table.group_of(slot),
+            before=move.old if move else (),
+            epoch=table.epoch,
+            move=move.state if move else "",
+            acknowledged=tuple(sorted(told)) if move else (),
+            states={node: state for (node, at), (state, _) in states.items() if at == slot},
+            done=move.bytes_done if move else 0,
+            bytes=held,
+            files=files,
+            change=view.change,
+        )
+    )
+
+
+def _copy(connection: Connection, receiver: str, slot: int) -> tuple[int, int]:
+    """Files and bytes of one copy of a slot."""
+    nodes = table_rows.nodes(connection, receiver)
+    rows = [row for node in nodes for row in copy_rows.copies_at(connection, receiver, node.node, [slot])]
+    sizes = {row.location: row.size for row in rows if row.state == "held"}
+    return len(sizes), sum(sizes.values())
+
+
+def _unknown(subject: str, what: str, known: str) -> NotFoundError:
+    return NotFoundError(f"there is no {subject}; {what}: {known}", hint="./tidemark cluster show", subject=subject)
+
+
+_SHOW = "./tidemark cluster show"
+_SHOWN = 5  # operations that a node lacks
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """`away`: why it could not be reached just now, '' where it answered. `states`: state → slots that move at it. `going`:
+    files and bytes to be removed. `behind`: operations of its groups that it lacks, in words."""
+
+    node: NodeView
+    epoch: int  # in force
+    change: ChangeView | None
+    away: str = ""
+    states: Mapping[str, int] = field(default_factory=dict)
+    going: tuple[int, int] = (0, 0)
+    behind: Sequence[str] = ()
+    free: int | None = None  # bytes
+
+
+@dataclass(frozen=True)
+class SlotFacts:
+    """`move`: state of its move, '' where it does not move. `states`: node → state."""
+
+    slot: int
+    members: tuple[str, ...]
+    before: tuple[str, ...]
+    epoch: int
+    move: str = ""
+    acknowledged: tuple[str, ...] = ()
+    states: Mapping[str, str] = field(default_factory=dict)
+    done: int = 0  # bytes that came
+    bytes: int = 0  # of one copy
+    files: int = 0
+    change: ChangeView | None = None
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """Members that did not say yet that they have all of it."""
+        return tuple(name for name in self.members if name not in self.acknowledged)
+
+
+def explain_node(f: NodeFacts) -> Explanation:
+    """A data node: whether it serves, what it lacks, what it still has to give."""
+    node = f.node
+    evidence = [
+        f"{node.store}: heads {node.slots:,} slots, holds copies of {node.holds:,}, {size(node.bytes)}",
+        _table(f),
+        *(f"{count:,} slots are {state}" for state, count in sorted(f.states.items())),
+        *(f"it lacks: {operation}" for operation in f.behind[:_SHOWN]),
+    ]
+    if f.going[0]:
+        evidence.append(f"{f.going[0]:,} files ({size(f.going[1])}) go when their grace is over")
+    if f.free is not None:
+        evidence.append(f"{size(f.free)} free")
+    if f.change is not None:
+        evidence.append(_change(f.change))
+    state, cause, following, wait = _node_state(f)
+    final = state in ("serving", "left")
+    return Explanation(f"node:{node.name}", "node", state, cause, tuple(evidence), following, wait, final)
+
+
+def _table(f: NodeFacts) -> str:
+    if f.node.state == "left" and not f.node.epoch:
+        return "its folder was let go: nothing of ours lies there"
+    return f"table {f.node.epoch} lies in its folder, {f.epoch} is in force"
+
+
+def _node_state(f: NodeFacts) -> tuple[str, str, str, str]:
+    """(state, cause, next, if you wait)."""
+    node, go_on = f.node, _go_on(f.change)
+    coming = f.states.get("pulling", 0) + f.states.get("pulling_writable", 0)
+    if node.state == "left":
+        return "left", "everything it had is with others, proved", "", ""
+    if f.away:
+        return (
+            "away",
+            f.away,
+            "./tidemark doctor; is the machine up, its disk mounted?",
+            "reads go to the other copies, loads commit while a quorum answers, and it catches up when it is back",
+        )
+    if node.state == "joining":
+        cause = "its change is not in force yet: nothing moves before every group has a quorum that knows the new table"
+        return "joining", cause, f"{go_on}, or ./tidemark cluster roll-back", "nothing: a change that stopped waits"
+    if node.state == "leaving":
+        cause = (
+            f"{f.states.get('sending', 0):,} slots of its are not at their new nodes yet; it stays readable until they are"
+        )
+        return "leaving", cause, go_on, "the migration at work goes on; one that died waits for that command"
+    if coming:
+        cause = f"{coming:,} slots are on their way to it; readers ask the old groups, too"
+        return "filling", cause, go_on, "the migration at work goes on; one that died waits for that command"
+    if f.behind:
+        return (
+            "behind",
+            f"it lacks {len(f.behind):,} operations of its groups",
+            "./tidemark load",
+            "the next load brings them",
+        )
+    if f.states.get("sending") or f.states.get("sent"):
+        count = f.states.get("sending", 0) + f.states.get("sent", 0)
+        return "giving", f"{count:,} slots leave it", go_on, "the migration at work goes on; one that died waits"
+    return "serving", "it has what the table says", "", ""
+
+
+def explain_slot(f: SlotFacts) -> Explanation:
+    """A slot: who has it, and what its move waits for."""
+    evidence = [
+        f"group {', '.join(f.members)} at epoch {f.epoch}; {f.files:,} files, {size(f.bytes)} a copy",
+        *(f"at {node} it is {state}" for node, state in sorted(f.states.items())),
+    ]
+    if f.before:
+        evidence.append(f"before this epoch: {', '.join(f.before)}")
+    if f.move:
+        evidence.append(f"{size(f.done)} came; acknowledged by {', '.join(f.acknowledged) or 'nobody'}")
+    if f.change is not None:
+        evidence.append(_change(f.change))
+    subject = f"slot:{f.slot}"
+    if not f.move:
+        return Explanation(subject, "slot", "settled", "every member of its group is its owner", tuple(evidence), final=True)
+    go_on = _go_on(f.change)
+    if f.lacking and f.move == "moving":
+        cause = f"{listed(f.lacking)} did not acknowledge it yet"
+        wait = "readers ask both groups; the migration at work goes on, one that died waits for that command"
+        return Explanation(subject, "slot", "moving", cause, tuple(evidence), go_on, wait)
+    cause = "its new group has all of it; what the old one has is to be removed"
+    return Explanation(subject, "slot", "acknowledged", cause, tuple(evidence), go_on, "the old files go after their grace")
+
+
+def _go_on(change: ChangeView | None) -> str:
+    return f"./tidemark cluster {change.said}" if change is not None else _SHOW
+
+
+def _change(change: ChangeView) -> str:
+    return f"{change.said} of {change.actor}, begun {when(change.begun)}, is {change.state}"

@@ -1,0 +1,273 @@
+"""Device × day: what the site has against what readers see. Pure; see CONTRACT §1 "coverage".
+
+Days are kept as stretches, not one by one: a file whose times reach from 1970 to 2262 costs as much as any other.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
+from typing import Any
+
+from tidemark.errors import DIFFERENCES_FOUND, PartialError
+from tidemark.proof.as_of import NEVER, AsOf, day_of, day_text, iso
+from tidemark.proof.coverage.presence import CatalogView, Expected, why_absent
+from tidemark.proof.explanation import SHOWN, KeptFile
+from tidemark.tsfiles.companions.resource import ANY_DEVICE
+
+RED_SHOWN = 10_000
+"""Red cells listed one by one; `red_cells` counts all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A file that should be readable for a device from day `first` to day `last`; `why` is '' when it is."""
+
+    device: str
+    first: int
+    last: int
+    path: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Consecutive days of a device with the same files: `expected` of them, `present` of them readable. `unknown`: days
+    after the site's last whole listing, of which nothing says what else there is."""
+
+    device: str
+    first: int
+    last: int
+    expected: int
+    present: int
+    whys: tuple[str, ...]  # one a missing file, with its path
+    unknown: bool = False
+
+    @property
+    def days(self) -> int:
+        return self.last - self.first + 1
+
+    @property
+    def red(self) -> bool:
+        return self.present < self.expected
+
+
+@dataclass(frozen=True)
+class SiteCoverage:
+    """`gaps`: what is missing without being known by device and day: landings that never came, papers unreadable.
+
+    `notes`: what no cell shows: files that are not expected (the link's own patterns leave them behind, or they were
+    adopted), a link that never ran. `kept`: files that are gone at the site, so neither expected nor lacking.
+    """
+
+    site: str
+    stretches: tuple[Stretch, ...]
+    gaps: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    as_of: AsOf = NEVER
+    kept: tuple[KeptFile, ...] = ()
+
+    @property
+    def cells(self) -> int:
+        return sum(s.days for s in self.stretches if s.expected)
+
+    @property
+    def unknown_cells(self) -> int:
+        return sum(s.days for s in self.stretches if s.unknown and not s.red)
+
+    @property
+    def known_cells(self) -> int:
+        return sum(s.days for s in self.stretches if s.red or not s.unknown)
+
+    @property
+    def red_cells(self) -> int:
+        return sum(s.days for s in self.stretches if s.red)
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """The report. `made`: when, seconds since 1970."""
+
+    sites: tuple[SiteCoverage, ...] = ()
+    receiver: str = ""
+    made: float = 0.0
+
+    @property
+    def cells(self) -> int:
+        return sum(s.cells for s in self.sites)
+
+    @property
+    def red_cells(self) -> int:
+        return sum(s.red_cells for s in self.sites)
+
+    @property
+    def unknown_cells(self) -> int:
+        return sum(s.unknown_cells for s in self.sites)
+
+    @property
+    def stale(self) -> tuple[SiteCoverage, ...]:
+        """Sites whose last whole listing is too old to prove anything of today."""
+        return tuple(s for s in self.sites if s.as_of.stale)
+
+    @property
+    def lacking(self) -> bool:
+        """Whether something that is known to be at a site is not here."""
+        return bool(self.red_cells or any(s.gaps for s in self.sites))
+
+    @property
+    def complete(self) -> bool:
+        return not self.lacking and not self.stale
+
+    @property
+    def exit_code(self) -> int:
+        """20 where something lacks; 23 where all is there that is known, and what is known of a site is stale; else 0."""
+        return DIFFERENCES_FOUND if self.lacking else PartialError.kind if self.stale else 0
+
+    @property
+    def share(self) -> float:
+        """Green cells of those that are known, 0 to 1; below 1 also where a landing is missing, so not all are known."""
+        known = sum(s.known_cells for s in self.sites)
+        total = known + sum(len(s.gaps) for s in self.sites)
+        return float(not self.unknown_cells) if total == 0 else (known - self.red_cells) / total
+
+    def as_json(self) -> dict[str, Any]:
+        red = [r for site in self.sites for r in red_list(site)]
+        return {
+            **(self._told(red) or self._told_stale()),
+            "receiver": self.receiver,
+            "cells": self.cells,
+            "complete": self.complete,
+            "share": math.floor(self.share * 1e6) / 1e6,  # never rounded up to 1
+            "red_cells": self.red_cells,
+            "unknown_cells": self.unknown_cells,
+            "stale": [s.site for s in self.stale],
+            "sites": [
+                {
+                    "site": s.site,
+                    "as_of": iso(s.as_of.at),
+                    "stale": s.as_of.stale,
+                    "cells": s.cells,
+                    "red_cells": s.red_cells,
+                    "unknown_cells": s.unknown_cells,
+                    "kept_files": len(s.kept),
+                }
+                for s in self.sites
+            ],
+            "kept_files": sum(len(s.kept) for s in self.sites),
+            "kept": [{"site": s.site, "path": k.path, "points": k.points} for s in self.sites for k in s.kept[:SHOWN]],
+            "red": red[:RED_SHOWN],
+            "notes": [f"{s.site}: {note}" for s in self.sites for note in s.notes],
+        }
+
+    def _told_stale(self) -> dict[str, str]:
+        if not self.stale:
+            return {}
+        more = f" (and {len(self.stale) - 1} more)" if len(self.stale) > 1 else ""
+        first = self.stale[0]
+        return {"error": f"{first.site}: {first.as_of.text}{more}", "hint": f"./tidemark why {shlex.quote(first.site)}"}
+
+    @staticmethod
+    def _told(red: Sequence[dict[str, Any]]) -> dict[str, str]:
+        """`error` and `hint` of a report that is not complete."""
+        if not red:
+            return {}
+        first = red[0]
+        more = f" (and {len(red) - 1} more)" if len(red) > 1 else ""
+        error = f"{first['site']}, {first['device']}, {first['day']}: {first['why']}{more}"
+        subject = first["site"] if first["device"] == "*" else first["device"]
+        return {"error": error, "hint": f"./tidemark why {shlex.quote(subject)}"}
+
+
+def claims(expected: Iterable[Expected], view: CatalogView, unit: str) -> Iterator[Claim]:
+    """One claim a device of each file. A .resource without devices claims `**`: every device of the file."""
+    for file in expected:
+        why = why_absent(file, view)
+        for device, start, end in file.extent:
+            name = "(all devices)" if device == ANY_DEVICE else device
+            yield Claim(name, day_of(start, unit), day_of(end, unit), file.path, why)
+
+
+def unplaced(expected: Iterable[Expected], view: CatalogView) -> Iterator[str]:
+    """Files that are not present and whose .resource tells no device and day: gaps, since no cell can show them."""
+    for file in expected:
+        if not file.extent and (why := why_absent(file, view)):
+            yield f"{file.path}: {why}"
+
+
+def stretches(found: Iterable[Claim], first: int | None = None, last: int | None = None) -> tuple[Stretch, ...]:
+    """The claims of a site as stretches of days, by device and day, within [`first`, `last`] where given."""
+    cut = (_cut(c, first, last) for c in found)
+    by_device = sorted((c for c in cut if c is not None), key=lambda c: (c.device, c.first, c.last, c.path))
+    return tuple(s for device, group in groupby(by_device, key=lambda c: c.device) for s in _sweep(device, list(group)))
+
+
+def dated(found: Sequence[Stretch], known: int | None, until: int) -> tuple[Stretch, ...]:
+    """The stretches of a site, where `known` is the last day of which anything is known (None: of no day).
+
+    Days after it are unknown, those up to `until` for every device, whether or not a file tells of them.
+    """
+    if known is None:
+        return tuple(replace(one, unknown=True) for one in found)
+    first = known + 1
+    out: list[Stretch] = []
+    for device, group in groupby(found, key=lambda s: s.device):
+        tail = first
+        for one in group:
+            if one.first < first <= one.last:
+                out.append(replace(one, last=first - 1))
+            if one.last < first:
+                out.append(one)
+                continue
+            late = replace(one, first=max(one.first, first), unknown=True)
+            if tail < late.first and tail <= until:
+                out.append(Stretch(device, tail, min(late.first - 1, until), 0, 0, (), True))
+            out.append(late)
+            tail = late.last + 1
+        if tail <= until:
+            out.append(Stretch(device, tail, until, 0, 0, (), True))
+    return tuple(out)
+
+
+def red_list(site: SiteCoverage) -> Iterator[dict[str, Any]]:
+    """The red cells as CONTRACT §1 lists them, at most RED_SHOWN; a gap has no device and no day."""
+    for gap in site.gaps:
+        yield {"site": site.site, "device": "*", "day": "*", "expected": 1, "present": 0, "why": gap}
+    left = RED_SHOWN
+    for stretch in site.stretches:
+        if not stretch.red:
+            continue
+        why = "; ".join(stretch.whys[:3]) + (f"; and {len(stretch.whys) - 3} more" if len(stretch.whys) > 3 else "")
+        for day in range(stretch.first, min(stretch.last, stretch.first + left - 1) + 1):
+            left -= 1
+            yield {
+                "site": site.site,
+                "device": stretch.device,
+                "day": day_text(day),
+                "expected": stretch.expected,
+                "present": stretch.present,
+                "why": why,
+            }
+
+
+def _cut(claim: Claim, first: int | None, last: int | None) -> Claim | None:
+    start = claim.first if first is None else max(claim.first, first)
+    end = claim.last if last is None else min(claim.last, last)
+    return None if start > end else Claim(claim.device, start, end, claim.path, claim.why)
+
+
+def _sweep(device: str, found: list[Claim]) -> Iterator[Stretch]:
+    borders = sorted({c.first for c in found} | {c.last + 1 for c in found})
+    waiting = iter(found)
+    upcoming = next(waiting, None)
+    active: list[Claim] = []
+    for start, after in pairwise(borders):
+        active = [c for c in active if c.last >= start]
+        while upcoming is not None and upcoming.first <= start:
+            active.append(upcoming)
+            upcoming = next(waiting, None)
+        if active:
+            whys = tuple(f"{c.path}: {c.why}" for c in active if c.why)
+            yield Stretch(device, start, after - 1, len(active), len(active) - len(whys), whys)

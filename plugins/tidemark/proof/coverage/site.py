@@ -1,0 +1,269 @@
+"""Coverage of one site at a receiver on this machine: inventory, landings not loaded yet, gaps, the catalog, the bytes.
+
+What lies in landings is taken from their manifests, for landings that no load has taken yet; in loaded ones
+`altered_papers` names manifests and receipts that are not what was loaded and answered. Which sites a receiver knows
+comes from the settings and from what manifests told (`sites_of`). Only for a receiver here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sqlalchemy.engine import Connection
+
+from tidemark.app import App
+from tidemark.errors import CorruptionError, NotFoundError, PermanentError, PermissionDeniedError, UsageError
+from tidemark.formats.answered import altered, kept_manifest, landing_sign, landings_of, read_manifest
+from tidemark.formats.landing import Manifest
+from tidemark.formats.layout import MANIFEST, landed_path, landing_folder
+from tidemark.ledger.receiver.landings import sites as known_sites
+from tidemark.ledger.sender import holds as hold_rows
+from tidemark.ledger.sender.links import get_link
+from tidemark.ledger.sender.runs import landings
+from tidemark.ledger.sql import Row, report
+from tidemark.proof.as_of import AsOf, day_of, parse_time
+from tidemark.proof.coverage.cells import SiteCoverage, claims, dated, stretches, unplaced
+from tidemark.proof.coverage.gather import catalog_view, expected_files, waiting_files
+from tidemark.proof.coverage.presence import CatalogView, Expected
+from tidemark.proof.explanation import given_up_note, kept_files, kept_note
+from tidemark.receiver.proved_files import Recorded, site_names
+from tidemark.settings.model import ReceiverSettings
+from tidemark.sync.notes import not_verified, passed_over
+
+LOST = "it was whole, is not loaded, and is not at the receiver any more: the later ones of the site wait for it"
+
+
+def landed_parts(
+    root: Path, site_id: str, loaded: Collection[str], unread: dict[str, str]
+) -> list[tuple[Recorded, str, str]]:
+    """(record, path of the TsFile, source path of the part) of every file in landings that are not in `loaded`.
+
+    `unread`: {path of a manifest that cannot be read: why}, filled here. PermanentError where they cannot be listed.
+    """
+    found = []
+    for landing, path in landings_of(root, site_id):
+        if landing in loaded:
+            continue
+        try:
+            manifest = read_manifest(root, path)
+        except (CorruptionError, PermissionDeniedError, OSError) as broken:
+            unread[path] = str(broken)
+            continue
+        folder = landing_folder(site_id, landing)
+        for file in manifest.files:
+            for part in (file.tsfile, file.resource, file.mods):
+                if part is not None:
+                    record = Recorded(f"{folder}/{landed_path(part.path)}", part.size, part.sha256)
+                    found.append((record, file.path, part.path))
+    return found
+
+
+def altered_papers(root: Path, site_id: str, loaded: Sequence[Row], trusting: bool) -> Iterator[tuple[str, str]]:
+    """(landing, what is wrong) of `loaded` landings of a site whose papers somebody changed since. `loaded`: rows of
+    `loaded_landings`; `trusting`: a landing that nobody touched is not read."""
+    for row in loaded:
+        sign = int(row["folder_mtime"])
+        if not (trusting and sign and sign == landing_sign(root, site_id, row["landing"])):
+            for what in altered(root, site_id, row["landing"], row["manifest_sha256"]):
+                yield row["landing"], what
+
+
+@dataclass(frozen=True)
+class Site:
+    """`unit`: ms, us or ns. `link`: the link of this ledger that feeds the receiver from it, '' where none does."""
+
+    site_id: str
+    name: str
+    unit: str
+    link: str = ""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What is the same for every site of a report. `broken`: location → what is wrong with its bytes."""
+
+    receiver: str
+    root: Path
+    names: Mapping[str, str]  # {site id: name}
+    broken: Mapping[str, str] = field(default_factory=dict)
+    left_out: str = "excluded by"  # how the reason begins that a link's patterns give
+    since: str | None = None
+    until: str | None = None
+    clock: float = 0.0  # now
+
+
+def cover_site(connection: Connection, scene: Scene, site: Site, known: AsOf) -> SiteCoverage:
+    """Decide every cell of one site, of which `known` says until when it was listed. Raises UsageError where `since` or
+    `until` is no time."""
+    expected = {e.path: e for e in expected_files(connection, scene.receiver, site.site_id)}
+    view = catalog_view(connection, scene.receiver, site.site_id, scene.broken, scene.names)
+    trouble = dict(view.trouble)
+    gaps: list[str] = []
+    apart = _set_apart(scene, site, [e for e in expected.values() if not e.generation or _changed(e, view)])
+    for manifest in _not_loaded(connection, scene, site, gaps):
+        why = f"landing {manifest.landing} (sequence {manifest.sequence}) is not loaded yet"
+        for entry in manifest.added:
+            apart |= {entry.path: entry.reason} if entry.reason else {}
+            expected[entry.path] = Expected(entry.path, entry.size, 0, entry.extent, manifest.landing)
+            trouble.setdefault(entry.path, why)
+        for path in manifest.removed:
+            expected.pop(path, None)
+    for file, why in waiting_files(connection, site.link, expected) if site.link else ():
+        expected[file.path] = file
+        trouble.setdefault(file.path, why)
+        apart |= {file.path: why} if why.startswith(scene.left_out) else {}
+    apart = {path: why for path, why in apart.items() if path in expected}
+    for path in apart:
+        del expected[path]
+    loaded = report(connection, "loaded_landings", receiver=scene.receiver, site=site.site_id)
+    gaps += [what for _, what in altered_papers(scene.root, site.site_id, loaded, trusting=True)]
+    gaps += _missing_landings(connection, scene, site) or _lost_landings(connection, scene, site)
+    skipped = passed_over(connection, site.link)
+    gaps += [f"{path} {why}: nobody knows what is there" for path, why in skipped.unlisted]
+    view = view.knowing(trouble)
+    gaps += unplaced(expected.values(), view)
+    found = claims(expected.values(), view, site.unit)
+    first = None if scene.since is None else day_of(parse_time(scene.since, site.unit), site.unit)
+    last = None if scene.until is None else day_of(parse_time(scene.until, site.unit) - 1, site.unit)
+    notes = (*_notes(apart, view, scene, _never_ran(connection, site)), *skipped.notes)
+    unverified = hold_rows.count_unverified(connection).get(site.link, 0)
+    notes += (not_verified(unverified, site.name),) if unverified else ()
+    kept = kept_files(connection, scene.receiver).get(site.site_id, ())
+    notes += (*kept_note(kept), *given_up_note(connection, scene.receiver, site.site_id))
+    today = day_of(int(scene.clock * 1000), "ms")
+    shown = dated(stretches(found, first, last), known.last_day, today if last is None else min(today, last))
+    return SiteCoverage(site.name, shown, tuple(gaps), notes, known, kept)
+
+
+def _notes(apart: Mapping[str, str], view: CatalogView, scene: Scene, never_ran: str) -> tuple[str, ...]:
+    """What a reader of the report must know though no cell shows it. `apart`: {path: why it is not expected}."""
+    left_out = [path for path, why in apart.items() if why.startswith(scene.left_out)]
+    older = sum(any(h.state == "live" for h in view.by_path.get(path, ())) for path in left_out)
+    adopted = len(apart) - len(left_out)
+    notes = [never_ran] if never_ran else []
+    if left_out:
+        notes.append(f"{len(left_out)} files are left out by the link's patterns")
+    if older:
+        notes.append(f"{older} of them changed since they were sent: the catalog keeps what they were before")
+    if adopted:
+        notes.append(f"{adopted} files were adopted: another tool brought them, they are not in the catalog")
+    return tuple(notes)
+
+
+def _lost_landings(connection: Connection, scene: Scene, site: Site) -> Sequence[str]:
+    """Landings that this ledger's link made, that nobody loaded, and whose manifest is gone or cannot be looked at, where
+    no later one waits for them: then no paper here tells of them."""
+    loaded = {r["landing"] for r in report(connection, "loaded_landings", receiver=scene.receiver, site=site.site_id)}
+    made = landings(connection, site.link, state="landed") if site.link else ()
+    folder = scene.root / "landing" / site.site_id
+    troubles = {one: _trouble(folder / one.landing / MANIFEST) for one in made if one.landing not in loaded}
+    return [
+        f"landing {one.landing} (sequence {one.sequence}, {one.files} files): {why}" for one, why in troubles.items() if why
+    ]
+
+
+def _trouble(paper: Path) -> str:
+    """Why a manifest that should be there cannot be read, "" where it is there."""
+    try:
+        paper.lstat()
+    except FileNotFoundError:
+        return f"{LOST}; ./tidemark verify --repair"
+    except OSError as broken:
+        return f"{paper} cannot be looked at: {broken.strerror}"
+    return ""
+
+
+def _never_ran(connection: Connection, site: Site) -> str:
+    """A link without a run has listed nothing: no cell is expected, and none is proved."""
+    link = get_link(connection, site.link) if site.link else None
+    if not site.link or (link is not None and link.last_run):
+        return ""
+    return f"link {site.link} never ran: nothing is known of what the site has"
+
+
+def _changed(file: Expected, view: CatalogView) -> bool:
+    """Whether the site's file is not what the catalog took of it."""
+    rows = view.by_path.get(file.path, ())
+    return bool(rows) and max(rows, key=lambda h: h.file_id).size != file.size
+
+
+def _set_apart(scene: Scene, site: Site, not_carried: Sequence[Expected]) -> dict[str, str]:
+    """Which of these the manifests that listed them told not to expect, with the reason: the link's own patterns leave
+    them out, or they were adopted."""
+    told: dict[str, dict[str, str]] = {}
+    for file in not_carried:
+        if file.landing not in told:
+            kept = kept_manifest(site.site_id, file.landing)
+            paper = f"{landing_folder(site.site_id, file.landing)}/{MANIFEST}"
+            try:
+                added = read_manifest(scene.root, kept if (scene.root / kept).exists() else paper).added
+            except (CorruptionError, PermissionDeniedError, OSError):
+                added = ()  # without the paper the file counts as expected
+            told[file.landing] = {entry.path: entry.reason for entry in added if entry.reason}
+    return {file.path: told[file.landing][file.path] for file in not_carried if file.path in told[file.landing]}
+
+
+def _not_loaded(connection: Connection, scene: Scene, site: Site, gaps: list[str]) -> Iterator[Manifest]:
+    """Manifests on disk that a load has yet to take, in sequence; what cannot be read goes to `gaps`.
+
+    One that was rejected, or that a load has gone past, tells nothing of what the site has: a copy of an old landing.
+    """
+    place = {"receiver": scene.receiver, "site": site.site_id}
+    loaded = report(connection, "loaded_landings", **place)
+    newest = max((int(r["sequence"]) for r in loaded), default=0)
+    rejected = [r for r in report(connection, "unloaded_landings", **place) if r["state"] == "rejected"]
+    decided = {r["landing"] for r in (*loaded, *rejected)}
+    found = []
+    try:
+        there = landings_of(scene.root, site.site_id)
+    except PermanentError as closed:
+        gaps.append(f"what landed of {site.name} cannot be looked at: {closed.message}")
+        there = []
+    for landing, path in there:
+        if landing in decided:
+            continue
+        try:
+            found.append(read_manifest(scene.root, path))
+        except (CorruptionError, PermissionDeniedError, OSError) as broken:
+            gaps.append(f"the manifest of landing {landing} cannot be read: {broken}")
+    yield from sorted((m for m in found if m.sequence > newest), key=lambda m: (m.sequence, m.landing))
+
+
+def _missing_landings(connection: Connection, scene: Scene, site: Site) -> Sequence[str]:
+    """What the sequence says never came. A landing whose folder is being copied counts as not come."""
+    place = {"receiver": scene.receiver, "site": site.site_id}
+    unloaded = report(connection, "unloaded_landings", **place)
+    return [
+        r["reason"] or f"landing {r['landing']} is {r['state']}" for r in unloaded if r["state"] in ("waiting", "rejected")
+    ]
+
+
+def root_here(app: App, receiver: ReceiverSettings) -> Path:
+    """The receiver's folder here. Raises UsageError where it is remote."""
+    root = app.receiver_root(receiver)
+    if root is None:
+        raise UsageError(
+            f"receiver {receiver.name} is remote: only the Tidemark beside its files can tell",
+            hint=f"run it where {receiver.store} is a file:// store; here: ./tidemark status",
+        )
+    return root
+
+
+def sites_of(app: App, connection: Connection, receiver: ReceiverSettings, wanted: str = "") -> list[Site]:
+    """The sites a receiver heard of and those whose links lead to it, by name; only `wanted` (name or UUID) where given.
+
+    Raises NotFoundError where nobody knows `wanted`.
+    """
+    names = site_names(app, connection)
+    units = {s.id: s.time_unit for s in app.settings.sites.values()}
+    units |= {site_id: row.time_unit for site_id, row in known_sites(connection).items()}
+    links = {app.site(x.site).id: x.name for x in app.settings.links.values() if x.receiver == receiver.name}
+    told = {r["site_id"] for r in report(connection, "sites_at_receiver", receiver=receiver.name)}
+    every = [Site(s, names.get(s, s), units.get(s, "ms"), links.get(s, "")) for s in told | set(links)]
+    found = sorted((s for s in every if wanted in ("", s.name, s.site_id)), key=lambda s: s.name)
+    if wanted and not found:
+        known = ", ".join(sorted(s.name for s in every)) or "none"
+        raise NotFoundError(f"receiver {receiver.name} knows no site {wanted!r}; it knows: {known}", subject=wanted)
+    return found

@@ -1,0 +1,143 @@
+"""What `verify --repair` does about a difference. Each repair is idempotent and is recorded with who asked for it.
+
+The acknowledged bytes are fetched from the site again and put in place only when their digest is the recorded one, so a
+source that rotted is never copied over a good file. A damaged merged file is withdrawn, so that readers read its sources
+at once, and derived again. What cannot be put back is marked for the next sync.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.app import App
+from tidemark.errors import SourceVanishedError
+from tidemark.formats.answered import kept_manifest, kept_receipt, read_landed
+from tidemark.formats.layout import MANIFEST, RECEIPT, landing_folder
+from tidemark.ledger import journal
+from tidemark.ledger.leases import Lease, check_in
+from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.receiver import merges as merge_rows
+from tidemark.ledger.sender import links as link_rows
+from tidemark.ledger.sql import forget_file_checks, report
+from tidemark.proof.verify.differences import SourceChecked
+from tidemark.receiver.proved_files import Recorded
+from tidemark.settings.model import ReceiverSettings
+from tidemark.stores.protocol import Store
+
+_BLOCK = 4 << 20
+PART = ".part"
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A file at the receiver that may be wrong. `source`: where the site has the same bytes, '' where it has none."""
+
+    record: Recorded
+    path: str  # the TsFile's source path, '' for a merged file
+    where: str  # catalog | landing
+    source: str
+    file_id: int = 0
+    database: str = ""
+    size: int = 0  # bytes of a mods file that were acknowledged, where the record has none
+    kept: bool = False  # gone at its site, so that nobody has these bytes
+
+
+class Repairs:
+    """Repairs at one receiver under its load's lease."""
+
+    def __init__(self, app: App, receiver: ReceiverSettings, lease: Lease) -> None:
+        self._app = app
+        self._receiver = receiver
+        self._lease = lease
+        self._derive: set[str] = set()
+
+    def put_back(self, damage: Damage, link: str, store: Store | None, source: SourceChecked | None) -> str:
+        """What was done, '' where nothing could be. `store`, `source`: the site's, where it can be asked."""
+        if damage.file_id and not damage.path:
+            return self._withdraw(damage, link, source)
+        if store is None or not damage.source or not self._fetch(store, damage):
+            return ""
+        with self._app.ledger.write() as connection:
+            check_in(connection, self._lease)
+            forget_file_checks(connection, self._receiver.name, [damage.record.location])
+            merge_rows.judge_anew(connection, self._receiver.name, [damage.file_id])
+            journal.record_decision(connection, "verify repair", damage.path, fetched=damage.record.location)
+        return "fetched again from the site"
+
+    def put_papers_back(self, root: Path, site_id: str, landing: str) -> str:
+        """Write a loaded landing's manifest and receipt again, as the receiver kept them; '' where it has not got them."""
+        kept = (kept_manifest(site_id, landing), kept_receipt(site_id, landing))
+        papers = [read_landed(root, path) for path in kept]
+        with self._app.receiver_store(self._receiver) as store:
+            for name, data in zip((MANIFEST, RECEIPT), papers, strict=True):
+                if data is not None:
+                    store.publish(f"{landing_folder(site_id, landing)}/{name}", data)
+        with self._app.ledger.write() as connection:
+            check_in(connection, self._lease)
+            journal.record_decision(
+                connection, "verify repair", landing, site=site_id, papers=sum(data is not None for data in papers)
+            )
+        return "" if None in papers else "written again as the receiver kept it"
+
+    def send_again(self, link: str, paths: Sequence[str], why: str) -> str:
+        """Mark paths, so that the link's next run sends each as a new generation."""
+        with self._app.ledger.write() as connection:
+            check_in(connection, self._lease)
+            link_rows.mark_resend(connection, link, paths, f"verify: {why}")
+            journal.record_many(connection, "file.resend", [{"link": link, "path": path, "why": why} for path in paths])
+            for path in paths:
+                journal.record_decision(connection, "verify repair", path, link=link, why=why)
+        return f"the next run of link {link} sends it again"
+
+    def derive_again(self) -> None:
+        """Merge the databases in which a merged file was withdrawn."""
+        from tidemark.receiver.merge.merge import merge
+
+        for database in sorted(self._derive):
+            merge(self._app, self._receiver, database)
+
+    def _withdraw(self, damage: Damage, link: str, source: SourceChecked | None) -> str:
+        with self._app.ledger.write() as connection:
+            check_in(connection, self._lease)
+            made_from = report(connection, "sources_of_merged", file_id=damage.file_id)
+            merge_rows.unmerge(connection, self._receiver.name, [r["file_id"] for r in made_from], self._app.clock())
+            (row,) = catalog_rows.files_by_id(connection, [damage.file_id])
+            journal.record_decision(connection, "verify repair", damage.record.location, withdrawn=row.state != "live")
+        if row.state != "live":
+            self._derive.add(damage.database)
+            return "withdrawn: its sources are read, and it is derived again"
+        paths = [r["path"] for r in made_from]
+        if not link or source is None or not all(path in source.same for path in paths):
+            return ""  # it stands alone, and the site does not have all of its sources any more
+        return self.send_again(link, paths, f"the merged file that stands alone for it is damaged: {damage.record.location}")
+
+    def _fetch(self, store: Store, damage: Damage) -> bool:
+        """Put the site's bytes in place; False where they are not the recorded ones, or gone."""
+        record, part = damage.record, damage.record.location + PART
+        size = record.size or self._size(store, damage)
+        digest = hashlib.sha256()
+
+        def hashed() -> Iterator[bytes]:
+            for piece in store.chunks(damage.source, 0, size, _BLOCK):
+                digest.update(piece)
+                yield piece
+
+        with self._app.receiver_store(self._receiver) as target:
+            # CRASH WINDOW: a `.part` beside the damaged file: the next repair writes it anew, nobody reads it.
+            try:
+                target.remove([part])
+                target.write_part(part, 0, hashed())
+            except SourceVanishedError:
+                return False
+            if digest.hexdigest() != record.sha256:
+                target.remove([part])
+                return False
+            target.seal_parts([(part, record.location)])
+        return True
+
+    def _size(self, store: Store, damage: Damage) -> int:
+        """Bytes of a mods file, which the catalog does not record: what the site has, cut at what was acknowledged."""
+        return damage.size or (entry.size if (entry := store.stat(damage.source)) else 0)

@@ -1,0 +1,480 @@
+"""`verify`: the site's bytes, what landed and the catalog, compared by digest; repaired on demand.
+
+With `deep` they are compared by points too. Nothing remembered is trusted: every byte is read, at the site where it
+lies. What a quarantine or an owner keeps out is named as held, it is no difference. What changed or came since the
+newest run is counted as pending. Repairs: `repair`.
+
+Landings whose files are not what they were (`lost_landings`, `changed_papers`): those that a link made, that its
+receiver has not answered, and that are not there any more; and loaded ones in which somebody changed the manifest or
+the receipt. All later ones of the site wait for a lost one for ever. Where nobody brings its folder back, its
+manifest is made again from the ledger. Its files are then missing in it like any that a disk lost: where the
+receiver is here, verify fetches them from the site; else the load says in its receipt that they are missing, and the
+link's next run sends what the site still has.
+
+What is sealed at a site and was not sent is told by verify (`unsent_files`), which goes there in any case. What is
+to be sent is decided by the same function as in every run and plan (`sync.select.select_files.look`). Since when a
+file waits is told by this machine's clock where that can be: a site's clock may be off by days or years.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tidemark.app import App
+from tidemark.cluster.nodes.cluster import Cluster, opened
+from tidemark.cluster.replicas.cache import restore
+from tidemark.errors import (
+    HostKeyError,
+    NotFoundError,
+    PermanentError,
+    PermissionDeniedError,
+    RetryableError,
+    TidemarkError,
+    UnreachableError,
+)
+from tidemark.formats.layout import MANIFEST, landing_folder
+from tidemark.ledger import journal
+from tidemark.ledger.cluster.copies import held_somewhere
+from tidemark.ledger.database import now
+from tidemark.ledger.leases import Leases
+from tidemark.ledger.sender import holds as hold_rows
+from tidemark.ledger.sender import links as link_rows
+from tidemark.ledger.sender import runs as run_rows
+from tidemark.ledger.sender.runs import MODS, SEND, SentLanding, item_bytes
+from tidemark.ledger.sql import Row, put_file_checks, report
+from tidemark.progress import Progress, Tick, silent
+from tidemark.proof.as_of import overdue
+from tidemark.proof.coverage.gather import catalog_view, expected_files
+from tidemark.proof.coverage.presence import why_unread
+from tidemark.proof.coverage.site import LOST, Site, altered_papers, landed_parts, sites_of
+from tidemark.proof.verify.deep import Proof, compare_points
+from tidemark.proof.verify.differences import (
+    DAMAGED,
+    MISSING,
+    Difference,
+    SourceChecked,
+    Unsent,
+    VerifyReport,
+    check_source,
+    told_of,
+)
+from tidemark.proof.verify.nodes import verify_nodes
+from tidemark.proof.verify.repair import Damage, Repairs
+from tidemark.receiver.kept_damage import kept_id
+from tidemark.receiver.proved_files import Recorded, check_files, site_names
+from tidemark.settings.model import LinkSettings, ReceiverSettings, SiteSettings
+from tidemark.settings.window import opens
+from tidemark.stores.protocol import Store
+from tidemark.sync import session
+from tidemark.sync.select.choose import Selection
+from tidemark.sync.select.select_files import look
+from tidemark.sync.send.manifest import paper_of
+from tidemark.sync.session import Options
+
+
+@dataclass
+class _Tally:
+    checked: int = 0
+    series: int = 0
+    pending: int = 0
+    adopted: int = 0
+    differences: list[Difference] = field(default_factory=list)
+    held: list[tuple[str, str]] = field(default_factory=list)
+    unreachable: list[tuple[str, TidemarkError]] = field(default_factory=list)
+    not_read: dict[str, str] = field(default_factory=dict)
+    elsewhere: list[tuple[str, str]] = field(default_factory=list)
+    proved: int = 0
+    unverified: int = 0
+    unsent: list[Unsent] = field(default_factory=list)
+    kept_files: int = 0
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One site of a receiver. `root` is None where the receiver is remote, `store` where the site cannot be asked."""
+
+    app: App
+    receiver: ReceiverSettings
+    root: Path | None
+    site: Site
+    names: Mapping[str, str]
+    repairs: Repairs | None
+    tally: _Tally
+    progress: Progress
+    cluster: Cluster | None
+    live_only: bool = False
+
+
+def verify(
+    app: App,
+    receiver: ReceiverSettings,
+    site: str = "",
+    deep: bool = False,
+    repair: bool = False,
+    progress: Progress = silent,
+    *,
+    live_only: bool = False,
+) -> VerifyReport:
+    """Verify every site of a receiver, or one (name or UUID). Sites that do not answer are named, the rest goes on.
+
+    With `deep`, the points are compared that readers see, or with `live_only` those that `read --live-only` shows. Raises
+    NotFoundError for a site that nobody knows, LeaseHeldError where `repair` meets a running load.
+    """
+    with app.ledger.read() as connection:
+        names, wanted = site_names(app, connection), sites_of(app, connection, receiver, site)
+    tally = _Tally()
+    with opened(app, receiver) as cluster:
+        root = app.receiver_root(receiver)
+        if not repair:
+            works = [_Work(app, receiver, root, one, names, None, tally, progress, cluster, live_only) for one in wanted]
+            _verify_all(works, cluster, None, deep)
+        else:
+            with (
+                Leases(app.ledger, app.identity).hold(f"load:{receiver.name}", f"verify-{uuid.uuid4().hex[:12]}") as lease,
+                app.receiver_store(receiver) as store,
+            ):
+                repairs = Repairs(app, receiver, lease)
+                works = [
+                    _Work(app, receiver, root, one, names, repairs, tally, progress, cluster, live_only) for one in wanted
+                ]
+                _verify_all(works, cluster, store, deep)
+            repairs.derive_again()
+    return VerifyReport(
+        receiver=receiver.name,
+        checked=tally.checked,
+        series=tally.series,
+        differences=tuple(tally.differences),
+        held=tuple(tally.held),
+        pending=tally.pending,
+        adopted=tally.adopted,
+        **told_of(tally.unreachable),
+        not_read=tuple(tally.not_read.items()),
+        elsewhere=tuple(tally.elsewhere),
+        proved=tally.proved,
+        unverified=tally.unverified,
+        unsent=tuple(tally.unsent),
+        kept_files=tally.kept_files,
+    )
+
+
+def _verify_all(works: Sequence[_Work], cluster: Cluster | None, store: Store | None, deep: bool) -> None:
+    """`store`: the receiver's, where differences at nodes are to be repaired."""
+    for work in works:
+        try:
+            _verify_site(work, deep)
+        except PermissionDeniedError as closed:  # its folder below `landing/`, which its sender may close
+            work.tally.unreachable.append((work.site.name, closed))
+    if cluster is not None and works:
+        first = works[0]
+        sites = {work.site.site_id: work.site.name for work in works}
+        found = verify_nodes(cluster, sites, sites, store, first.progress)
+        first.tally.checked += found.checked
+        first.tally.differences += found.differences
+        first.tally.unreachable += [(f"node {node}", error) for node, error in found.away]
+
+
+def _verify_site(work: _Work, deep: bool) -> None:
+    work.progress(Tick(f"verify {work.site.name}"))
+    if not work.site.link:
+        work.tally.elsewhere.append((work.site.name, "its files are sent by another Tidemark: run verify there for them"))
+        _receiver_side(work, None, None)
+        return _held_here(work)
+    settings = work.app.site(work.app.link(work.site.link).site)
+    with work.app.ledger.read() as connection:
+        acked = report(connection, "acked_files", link=work.site.link)
+    source: SourceChecked | None = None
+    try:
+        with work.app.site_store(settings) as store:
+            source = check_source(store, work.site.name, settings.data, acked)
+            _source_side(work, source)
+            add_unsent(work.app, work.site, store, (work.tally.unsent, work.tally.unreachable))
+            _proved(work, source)
+            for lost in lost_landings(work.app, work.app.link(work.site.link), repair=work.repairs is not None):
+                _differ(work, lost, lost.repaired)  # its files are then looked for, and fetched where that can be
+            _receiver_side(work, store, source)
+            present = _present(work, source, acked)
+            if deep and work.root is not None:
+                _deep(work, work.root, store, (source, present))
+    except (UnreachableError, HostKeyError, PermissionDeniedError) as error:
+        work.tally.unreachable.append((work.site.name, error))
+        if source is None:
+            _receiver_side(work, None, None)
+    with work.app.ledger.read() as connection:
+        work.tally.unverified += hold_rows.count_unverified(connection).get(work.site.link, 0)
+        kept = report(connection, "kept_files", receiver=work.receiver.name)
+        work.tally.kept_files += sum(r["site_id"] == work.site.site_id for r in kept)
+    return None
+
+
+def _deep(work: _Work, root: Path, store: Store, checked: tuple[SourceChecked, set[str]]) -> None:
+    proof = Proof(work.app, work.receiver, root, work.site, work.cluster, work.live_only, work.progress)
+    found = compare_points(proof, store, *checked)
+    work.tally.series += found.series
+    work.tally.not_read.update(found.not_read)
+    for difference in found.differences:
+        _differ(work, difference)
+
+
+def _source_side(work: _Work, source: SourceChecked) -> None:
+    work.tally.checked += source.checked
+    work.tally.pending += source.pending
+    work.tally.adopted += source.adopted
+    for difference in source.differences:
+        again = ""
+        if work.repairs and difference.path in source.other_mods:
+            again = work.repairs.send_again(work.site.link, [difference.path], difference.detail)
+        _differ(work, difference, again)
+
+
+def _proved(work: _Work, source: SourceChecked) -> None:
+    """What was sent without a digest of the source, and was found there now with the one it has at the receiver."""
+    link = work.site.link
+    with work.app.ledger.write() as connection:
+        same = hold_rows.unverified_of(connection, link, list(source.same))
+        hold_rows.settled(connection, link, same)
+        journal.record_many(connection, "file.verified", [{"link": link, "path": path} for path in sorted(same)])
+    work.tally.proved += len(same)
+
+
+def _receiver_side(work: _Work, store: Store | None, source: SourceChecked | None) -> None:
+    """What landed and what the catalog keeps of the site, byte by byte."""
+    if work.root is None:
+        return
+    place = {"receiver": work.receiver.name}
+    with work.app.ledger.read() as connection:
+        kept = [r for r in report(connection, "live_bytes", **place) if r["site_id"] == work.site.site_id]
+        loaded = report(connection, "loaded_landings", **place, site=work.site.site_id)
+        elsewhere = held_somewhere(connection, work.receiver.name)
+    for other in changed_papers(work.root, work.site, loaded, work.repairs):
+        _differ(work, other, other.repaired)
+    damage = {d.record.location: d for d in (*_kept(kept, source), *_landed(work, loaded))}
+    checked = check_files(work.root, [d.record for d in damage.values()], {}, elsewhere)
+    with work.app.ledger.write() as connection:  # so that coverage knows what was found, however old the file looks
+        catalog = {d.record.location for d in damage.values() if d.where == "catalog"}
+        put_file_checks(connection, work.receiver.name, [c for c in checked.fresh if c.location in catalog], now(connection))
+    work.tally.checked += checked.files
+    for location, why in checked.wrong.items():
+        found = damage[location]
+        lost = f"./tidemark quarantine drop {kept_id(found.file_id)}" if found.kept and work.repairs else ""
+        difference = Difference(DAMAGED, work.site.name, found.path or location, found.where, why, next=lost)
+        repaired = ""
+        if work.repairs and restore(work.cluster, location, found.record.sha256):
+            repaired = "fetched again from a data node"
+        elif work.repairs:
+            repaired = work.repairs.put_back(found, work.site.link, store, source)
+        _differ(work, difference, repaired)
+
+
+def _kept(rows: Sequence[Row], source: SourceChecked | None) -> list[Damage]:
+    found = []
+    for r in rows:
+        kept = bool(r["path"]) and int(r["rank_unsequence"]) < 0 and bool(r["visible"])
+        place = {"file_id": int(r["file_id"]), "database": r["database_name"], "kept": kept}
+        found.append(Damage(Recorded(r["location"], int(r["size"]), r["sha256"]), r["path"], "catalog", r["path"], **place))
+        if r["mods_location"]:
+            same = source.same.get(r["path"]) if source else None
+            record = Recorded(r["mods_location"], 0, r["mods_sha256"])
+            mods, size = (same.mods_path, same.mods_size) if same else ("", 0)
+            found.append(Damage(record, r["path"], "catalog", mods, size=size, **place))
+    return found
+
+
+def _landed(work: _Work, loaded: Sequence[Row]) -> list[Damage]:
+    assert work.root is not None
+    parts = landed_parts(work.root, work.site.site_id, {r["landing"] for r in loaded}, work.tally.not_read)
+    return [Damage(record, path, "landing", source) for record, path, source in parts]
+
+
+def _present(work: _Work, source: SourceChecked, acked: Sequence[Row]) -> set[str]:
+    """Paths whose acknowledged generation readers read; the others are named: held, pending, or missing."""
+    if work.root is None:  # what its receipts told
+        told = ("refused", "quarantined")
+        work.tally.held += [(r["path"], r["reason"]) for r in acked if r["reason"].startswith(told)]
+        return set()
+    with work.app.ledger.read() as connection:
+        view = catalog_view(connection, work.receiver.name, work.site.site_id, {}, work.names)
+        unloaded = report(connection, "unloaded_landings", receiver=work.receiver.name, site=work.site.site_id)
+        at_site = {file.path for file in expected_files(connection, work.receiver.name, work.site.site_id)}
+    present: set[str] = set()
+    for r in acked:
+        path = r["path"]
+        if path not in source.same:
+            continue
+        rows = [h for h in view.by_path.get(path, ()) if h.generation >= int(r["generation"])]
+        why = why_unread(max(rows, key=lambda h: h.file_id), view) if rows else ""
+        held = view.trouble.get(path) or (r["reason"] if r["reason"].startswith(("refused", "quarantined")) else "")
+        if rows and not why:
+            present.add(path)
+        elif path in view.late:
+            continue
+        elif not rows and held:
+            again = work.repairs.send_again(work.site.link, [path], held) if work.repairs and "quarantine" in held else ""
+            work.tally.held.append((path, f"{held}; {again}" if again else held))
+        elif not rows and _on_its_way(work, path, unloaded):
+            work.tally.pending += 1
+        else:
+            why = why or f"generation {r['generation']} was acknowledged and is not in the catalog"
+            repaired = work.repairs.send_again(work.site.link, [path], why) if work.repairs else ""
+            _differ(work, Difference(MISSING, work.site.name, path, "catalog", why), repaired)
+    for path in sorted(view.late.keys() & at_site):  # the next sync puts it right, or the operator; no repair is needed
+        following = f"./tidemark sync {work.site.link}"
+        _differ(work, Difference(MISSING, work.site.name, path, "catalog", view.late[path], next=following))
+    return present
+
+
+def _held_here(work: _Work) -> None:
+    """Files of a site that another Tidemark sends, which came and are kept out of the catalog."""
+    if work.root is None:
+        return
+    with work.app.ledger.read() as connection:
+        view = catalog_view(connection, work.receiver.name, work.site.site_id, {}, work.names)
+        for file in expected_files(connection, work.receiver.name, work.site.site_id):
+            rows = [h for h in view.by_path.get(file.path, ()) if h.generation >= file.generation]
+            if not rows and file.path in view.trouble:
+                work.tally.held.append((file.path, view.trouble[file.path]))
+
+
+def _on_its_way(work: _Work, path: str, unloaded: Sequence[Row]) -> bool:
+    """Whether the landing that carried the path is not loaded yet, known to a load or still to be found by one."""
+    with work.app.ledger.read() as connection:
+        links = report(connection, "path_at_links", site=work.site.site_id, path=path)
+        landing = next((link["landing"] for link in links if link["link"] == work.site.link), "")
+        loaded = report(connection, "landing_story", landing=landing)
+    return landing in {r["landing"] for r in unloaded} or not any(r["side"] == "receiver" for r in loaded)
+
+
+def _differ(work: _Work, difference: Difference, repaired: str = "") -> None:
+    following = "" if repaired else difference.next or "./tidemark verify --repair"
+    found = replace(difference, repaired=repaired, next=following)
+    work.tally.differences.append(found)
+    with work.app.ledger.write() as connection:
+        journal.record(
+            connection,
+            "verify.repaired" if repaired else "verify.difference",
+            site_id=work.site.site_id,
+            path=found.path,
+            what=found.what,
+            detail=repaired or found.detail,
+        )
+
+
+MADE_AGAIN = "its manifest was made again: what is not fetched from the site is sent by link {link} after the next load"
+
+
+def lost_landings(app: App, link: LinkSettings, repair: bool) -> Iterator[Difference]:
+    """One for each landing of `link` whose manifest is gone, made again where `repair`.
+
+    Raises UnreachableError and what else opening the receiver's store raises.
+    """
+    site = app.site(link.site)
+    waiting = _waiting(app, link)
+    if not waiting:
+        return
+    with app.receiver_store(app.receiver(link.receiver)) as store:
+        found = store.stat_many([_manifest(site, landing) for landing in waiting])
+        lost = {one.landing for one, entry in zip(waiting, found, strict=True) if entry is None}
+        for landing in _waiting(app, link) if lost else ():  # one may have been answered meanwhile, and taken away
+            if landing.landing in lost:
+                again = _made_again(app, link, landing, store) if repair else ""
+                yield Difference(MISSING, site.name, landing.landing, "landing", LOST, again)
+
+
+def changed_papers(root: Path, site: Site, loaded: Sequence[Row], repairs: Repairs | None) -> Iterator[Difference]:
+    """One for each paper in a loaded landing that is not what was loaded or answered; `repairs` puts it back from what the
+    receiver kept of it."""
+    for landing, what in list(altered_papers(root, site.site_id, loaded, trusting=False)):
+        again = repairs.put_papers_back(root, site.site_id, landing) if repairs else ""
+        yield Difference(DAMAGED, site.name, landing, "landing", what, again)
+
+
+def _waiting(app: App, link: LinkSettings) -> Sequence[SentLanding]:
+    with app.ledger.read() as connection:
+        return run_rows.landings(connection, link.name, state="landed")
+
+
+def _made_again(app: App, link: LinkSettings, landing: SentLanding, store: Store) -> str:
+    """What was done; "" where the ledger does not know any more what the landing carried."""
+    site = app.site(link.site)
+    with app.ledger.read() as connection:
+        contents, data = paper_of(connection, link, site, landing)
+    if len(contents.files) != landing.files:  # a ledger that was rebuilt
+        return ""
+    digest = hashlib.sha256(data).hexdigest()
+    with app.ledger.write() as connection:  # before anybody can answer it
+        run_rows.set_landing(connection, landing.landing, manifest_sha256=digest)
+        place = {"link": link.name, "run_id": landing.run_id, "landing": landing.landing}
+        journal.record(connection, "landing.made_again", **place, sequence=landing.sequence, files=landing.files)
+        journal.record_decision(connection, "verify repair", landing.landing, link=link.name)
+    # CRASH WINDOW: recorded, and no manifest: it is still a lost landing, and this is done again.
+    store.publish(_manifest(site, landing), data)
+    return MADE_AGAIN.format(link=link.name)
+
+
+def _manifest(site: SiteSettings, landing: SentLanding) -> str:
+    return f"{landing_folder(site.id, landing.landing)}/{MANIFEST}"
+
+
+MOUNTED = (
+    "is the disk mounted there? ./tidemark doctor; if the files are gone for good, ./tidemark sync names what to approve"
+)
+
+
+def add_unsent(app: App, site: Site, store: Store, told: tuple[list[Unsent], list[tuple[str, TidemarkError]]]) -> None:
+    """Add what is not sent, or why nobody can say that, to what was `told` so far: (unsent, not verified)."""
+    unsent, unverified = told
+    try:
+        found, lost = unsent_files(app, site, store)
+        unsent += found
+        if lost:
+            unverified.append((site.name, PermanentError(lost, hint=MOUNTED, subject=site.name)))
+    except UnreachableError:
+        raise
+    except (NotFoundError, RetryableError) as error:
+        unverified.append((site.name, error))
+
+
+def unsent_files(app: App, site: Site, store: Store) -> tuple[list[Unsent], str]:
+    """The files that the next run of the site's link would send, and those that wait for a compaction, by path; and why a
+    folder or disk of the site seems to be away, "" where none does. A listing that shows nothing new is the site's newest
+    whole one, and noted so. Raises what looking at a site raises."""
+    link = app.link(site.link)
+    began = app.clock()
+    selection = look(session.Site(app.ledger, link, app.site(link.site), store), Options())
+    sending = [*(item for item in selection.items if item.action in (SEND, MODS)), *selection.waiting]
+    with app.ledger.read() as connection:
+        known = link_rows.get_link(connection, link.name)
+        since = link_rows.waiting_since(connection, link.name, [item.path for item in sending])
+    selected = known.selected if known else None
+    found = []
+    for item in sending:
+        mtime = float(item.mods_mtime if item.action == MODS else item.mtime)
+        sealed = sealed_at(mtime, since.get(item.path), selected, began)
+        late = overdue(link, opens(link.window, link.timezone, sealed), began)
+        found.append(Unsent(site.name, item.path, item_bytes(item), sealed, late))
+    if known is not None and _nothing_new(selection):
+        with app.ledger.write() as connection:
+            link_rows.note_listed(connection, link.name, began)
+    return sorted(found, key=lambda one: one.path), selection.guard if selection.lost else ""
+
+
+def sealed_at(mtime: float, waiting: float | None, selected: float | None, clock: float) -> float:
+    """Since when a file waits to be sent, seconds since 1970. Pure.
+
+    `waiting`: when a run met it and did not bring it; `selected`: when the newest run's whole listing began, which did not
+    show it as it is: it was sealed after that, whatever time (`mtime`) the site's clock gave it. One that lies ahead says
+    nothing.
+    """
+    if waiting is not None:
+        return min(waiting, clock)
+    floor = selected or 0.0
+    return mtime if floor <= mtime <= clock else floor
+
+
+def _nothing_new(selection: Selection) -> bool:
+    """Whether the ledger knew of everything that the listing showed."""
+    news: Sequence[object] = (*selection.items, *selection.seen, *selection.added, *selection.removed, *selection.forgotten)
+    return selection.whole and not news

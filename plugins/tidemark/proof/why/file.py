@@ -1,0 +1,546 @@
+"""Why is this file where it is? Rules from the most pressing state to the final ones. Pure.
+
+The first rule that fits answers. `FileStory` is all that the ledger says of one file, and `Told` the shape of a
+rule's answer. The table of the rules stands here in its order. Rules over what its links know: held by the guard,
+told by a receipt, skipped, under way, left to the next run, waiting, adopted, gone. Rules over what its receivers
+know: a drop waits, refused, quarantined, given up, held back, landed, in the catalog, retired, never came. Each
+answers or says None. A file at a site that no run has listed yet gets what the next run will make of it
+(`explain_unlisted`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tidemark.ledger.receiver.landings import GIVEN_UP
+from tidemark.ledger.sql import Row
+from tidemark.proof.explanation import Explanation, listed, when
+from tidemark.proof.status import LinkStatus
+from tidemark.settings.model import SiteSettings
+from tidemark.stores.agent.disk import UNLISTED
+from tidemark.stores.listing import classify_files
+from tidemark.stores.protocol import Store
+from tidemark.sync.notes import LET_LIST
+from tidemark.tsfiles.sealed import COMPACTING, UNTOLD, WAITS
+
+
+def drop_waits(story: FileStory) -> Told | None:
+    for kind in ("superseded", "dropped"):
+        if row := story.trouble(kind, ("waiting",)):
+            run = row["landing"].rpartition("-")[0]
+            return Told(
+                "waiting for approval",
+                row["reason"] or f"the site's {kind} file waits for the operator",
+                f"./tidemark approve {run}",
+                "the file stays in the catalog as it is; everything else goes on",
+            )
+        if story.late:
+            continue  # what it waits for is known better there
+        if row := story.trouble(kind, ("pending",)):
+            by = json.loads(row["covered_by"])
+            return Told(
+                "superseded, swap pending" if kind == "superseded" else "drop pending",
+                row["reason"] or "not every file that covers it is loaded",
+                f"./tidemark why {by[0]}" if by else "./tidemark load",
+                "it leaves the catalog in the same transaction that brings the last file that covers it",
+                evidence=(f"covered by {listed(by)}",) if by else (),
+            )
+    return None
+
+
+def refused(story: FileStory) -> Told | None:
+    row = story.trouble("refusal", ("refused",))
+    if row is None:
+        return None
+    owner = story.named(row["owner_site"])
+    return Told(
+        "refused",
+        f"device {row['device']} belongs to site {owner} since {when(row['owner_since'])}; this file holds it too",
+        f"./tidemark owners transfer {_word(row['device'])} --to {story.site} --receiver {row['receiver']}",
+        "this file alone stays out; its bytes are kept and are loaded when the device is transferred",
+        evidence=(f"refused at {row['receiver']} on {when(row['at'])}, landing {row['landing']}",),
+    )
+
+
+def quarantined(story: FileStory) -> Told | None:
+    row = story.trouble("quarantine", ("held",))
+    if row is None:
+        return None
+    following, wait = _healing(story, row) or (
+        f"./tidemark quarantine release {row['id']}   or   ./tidemark quarantine drop {row['id']}",
+        "it stays out of the catalog; a newer generation of the file takes its place by itself",
+    )
+    return Told(
+        "in quarantine",
+        row["reason"],
+        following,
+        wait,
+        evidence=(f"quarantine {row['id']} at {row['receiver']} since {when(row['at'])}, landing {row['landing']}",),
+    )
+
+
+def _healing(story: FileStory, row: Row) -> tuple[str, str] | None:
+    """(next, if you wait) of a held file that its link brings again by itself, None where nobody does."""
+    link = story.link
+    if link is None or link["receiver"] != row["receiver"]:
+        return None
+    if link["state"] == "waiting":
+        following = f"nothing: the next run sends it again (./tidemark sync {link['link']} does it now)"
+        return following, "what the next run brings takes its place, and what is held goes"
+    if int(link["generation"]) > int(row["generation"]):
+        return "./tidemark load", "it was sent again; the load of that landing takes it, and what is held goes"
+    if link["state"] == "acked" and link["landing_state"] == "landed":
+        following = (
+            f"./tidemark sync {link['link']}: it reads this answer, and sends the file again where its bytes did not come"
+        )
+        return following, "the next run does it by itself; decide only if the file is held after it"
+    return None
+
+
+def given_up(story: FileStory) -> Told | None:
+    row = story.trouble("quarantine", ("dropped",))
+    held = int(story.newest["generation"]) if story.newest else 0
+    if row is None or max(story.carried, held) > int(row["generation"]):
+        return None
+    return Told(
+        "given up",
+        f"the operator dropped it from quarantine: {row['reason']}",
+        "./tidemark verify shows whether the site still has it; a newer generation of it is sent as any other",
+        "it stays out of the catalog, and red in its coverage for as long as the site has it",
+        evidence=(f"quarantine {row['id']} at {row['receiver']}, landing {row['landing']}",),
+    )
+
+
+def held_back(story: FileStory) -> Told | None:
+    """It came, and a settled file stands before it."""
+    if not story.late:
+        return None
+    link = story.link["link"] if story.link else ""
+    asks = "approve" in story.late
+    return Told(
+        "waiting for settled files",
+        story.late,
+        "./tidemark status" if asks else f"./tidemark sync {link}".rstrip(),
+        "readers see the settled file until then" if asks else "the next run sends what is asked for, then it is read",
+        evidence=tuple(f"{m['location']} stands for it" for m in story.above if m["settled"]),
+    )
+
+
+def landed(story: FileStory) -> Told | None:
+    """A newer generation landed than the catalog holds."""
+    held = int(story.newest["generation"]) if story.newest else 0
+    link = story.link
+    if link is None or not link["landing"] or link["state"] != "acked" or int(link["generation"]) <= held:
+        return None
+    if link["receiver"] in story.remote:
+        if link["landing_state"] == "answered":
+            return Told("loaded", f"receiver {link['receiver']} answered: loaded", final=True)
+        return Told(
+            "landed",
+            f"landing {link['landing']} is whole at {link['receiver']}, which has not answered yet",
+            "./tidemark load, on the machine of the receiver",
+            "the load DAG there takes it; the next run reads the answer",
+        )
+    return Told(
+        "landed, not loaded",
+        f"landing {link['landing']} (sequence {link['sequence']}) waits to be loaded at {link['receiver']}",
+        "./tidemark load",
+        "the load DAG takes it; landings load in sequence",
+        evidence=tuple(f"{r['receiver']}: {r['landing_reason']}" for r in story.receivers if r["landing_reason"]),
+    )
+
+
+def in_catalog(story: FileStory) -> Told | None:
+    row = story.newest
+    if row is None or row["state"] != "live" or int(row["generation"]) < story.carried:
+        return None
+    if int(row["rank_unsequence"]) < 0:
+        return _kept(story)
+    if row["undecodable"]:
+        return Told(
+            "in the catalog, partly unreadable",
+            f"no reader of Tidemark decodes: {listed(json.loads(row['undecodable']))}; the file is kept as it came",
+            "upgrade Tidemark when it learns the encoding",
+            "all other series of it are read; these are named by every read",
+        )
+    if story.clashes:
+        clash = story.clashes[0]
+        return Told(
+            "in the catalog, a type clashes",
+            f"series {clash['series']} is {clash['type']} here and {clash['clash']} in another source",
+            "agree on one type at the sites; both are kept as they came",
+            "both are read, each with its own type; wide output writes them as text",
+        )
+    if not row["visible"]:
+        return _merged(story)
+    if story.kept_apart:
+        kept = story.kept_apart[0]
+        return Told(
+            "in the catalog, not merged", f"{kept['subject']}: {kept['reason']}", "", "readers see it; newest wins", True
+        )
+    return Told("in the catalog", f"readers see it as {row['location']}", final=True)
+
+
+def _kept(story: FileStory) -> Told:
+    """It is gone at the site, and ranks below all that the site has."""
+    drop = story.trouble("dropped", ("done",))
+    since = f" (told by landing {drop['landing']}, {when(drop['at'])})" if drop else ""
+    return Told(
+        "kept after a drop",
+        f'gone at the site since{since}; kept because its link has deletes = "keep". It never wins over a file that the site'
+        " has: it only fills times at which those have nothing",
+        'nothing, if that is wanted; what its site drops leaves the catalog with deletes = "apply" in its link',
+        "it stays; where the site has it again, it is as any other file",
+        final=True,
+        evidence=("readers leave such files out with --live-only (read, verify --deep)",),
+    )
+
+
+def _merged(story: FileStory) -> Told:
+    above = [m for m in story.above if m["visible"]]
+    if not above:
+        return Told(
+            "hidden", "no merged file that readers see stands for it", "./tidemark verify --repair", "it stays unread"
+        )
+    counts = [f"{m['location']}: {_account(m)}" for m in above]
+    return Told("merged", f"merged file {above[0]['location']} stands for it", final=True, evidence=tuple(counts))
+
+
+def retired(story: FileStory) -> Told | None:
+    row = story.newest
+    if row is None or row["state"] == "live" or int(row["generation"]) < story.carried:
+        return None
+    gone = "its bytes go after the grace" if row["state"] == "retired" else "its bytes were removed after the grace"
+    if any(m["settled"] for m in story.above):
+        if drop := story.trouble("dropped", ("done",)):
+            kept = drop["reason"] or "the link keeps what its site drops; its points stay in a merged file"
+            return Told("kept after a drop", f"{kept}; {gone}", final=True)
+        return Told("settled", f"a merged file stands alone for it; {gone}", final=True)
+    for kind, word in (("superseded", "superseded"), ("dropped", "removed")):
+        if row_ := story.trouble(kind, ("done",)):
+            by = json.loads(row_["covered_by"])
+            why = (
+                f"other files of the site cover it now: {listed(by)}"
+                if by
+                else row_["reason"] or 'the site dropped it, and the drop took effect (deletes = "apply", or approved)'
+            )
+            proof = (f"it lives on: {row_['reason']}",) if by and row_["reason"] else ()
+            given_up = (row_["reason"] or "").startswith(GIVEN_UP)
+            return Told("given up" if given_up else word, f"{why}; {gone}", final=True, evidence=proof)
+    return Told("replaced", f"a newer generation took its place; {gone}", final=True)
+
+
+def never_came(story: FileStory) -> Told | None:
+    for row in story.receivers:
+        if row["live"]:
+            return Told(
+                "never came",
+                f"the site listed it in landing {row['landing']}, and no landing has carried it",
+                "at the sender: ./tidemark why " + story.path,
+                "the sender's next run sends it, unless something there holds it back",
+            )
+        return Told("gone at the site", "the site had it and removed it before any landing carried it", final=True)
+    return None
+
+
+def _account(merged: Row) -> str:
+    lost = f"{merged['overwritten']} overwritten + {merged['deleted']} deleted"
+    return f"{merged['points_in']} in = {merged['points_out']} out + {lost}"
+
+
+def _word(text: str) -> str:
+    return text if all(c.isalnum() or c in "._-/" for c in text) else "'" + text.replace("'", "'\\''") + "'"
+
+
+def held_by_guard(story: FileStory) -> Told | None:
+    link = story.link
+    if link is None or link["item_state"] != "held":
+        return None
+    if link["state"] == "gone" or story.status is None or not story.status.facts.guard:
+        return None  # decided since
+    return Told(
+        "drop waits for approval",
+        f"it vanished at the site, and the guard holds drops back: {link['item_reason'] or story.status.facts.guard}",
+        f"./tidemark approve {link['run_id']}",
+        "it stays in the catalog; transfers go on; if the file is there again in the next run the guard forgets it",
+    )
+
+
+def told_by_receipt(story: FileStory) -> Told | None:
+    """Refused or quarantined by a receiver whose ledger is not this one."""
+    link = story.link
+    reason = (link["reason"] or "") if link else ""
+    if link is None or link["state"] != "acked" or not reason.startswith(("refused", "quarantined")):
+        return None
+    state = "refused" if reason.startswith("refused") else "in quarantine"
+    return Told(
+        f"{state} at {link['receiver']}",
+        reason,
+        f"decide at the receiver: ./tidemark {'owners list' if state == 'refused' else 'quarantine list'}",
+        "this file alone stays out of the catalog",
+    )
+
+
+def skipped(story: FileStory) -> Told | None:
+    link = story.link
+    if link is None or not link["skipped"]:
+        return None
+    reason: str = link["skipped"]
+    following, wait = _ADVICE_SKIPPED.get(reason.partition(" (")[0], _SKIPPED_ELSE)
+    if reason.startswith(UNLISTED):
+        following = f"{LET_LIST}; then ./tidemark sync {link['link']}"
+        wait = "what is there is not sent, and nothing of it is dropped"
+    if reason.startswith("in quarantine as "):  # sync.select.quarantine
+        following = f"./tidemark quarantine release {reason.split()[3].rstrip(':')}"
+        wait = "no run sends this content; another content of the file is sent as any is"
+    return Told(
+        "in quarantine"
+        if reason.startswith("in quarantine")
+        else "waits for a compaction"
+        if reason in _COMPACTION
+        else "not sealed"
+        if reason.startswith(("still open", "being", "its .resource is being"))
+        else "skipped",
+        reason,
+        following,
+        wait,
+        evidence=(f"skipped by link {link['link']} since {when(link['skipped_since'])}",),
+    )
+
+
+_SKIPPED_ELSE = ("look at the file at the site", "it is passed over by every run; nothing else waits for it")
+_COMPACTING = "wait; if it lasts, start IoTDB at the site: it ends the compaction or undoes it, and removes its log"
+_COMPACTION = (COMPACTING, WAITS, UNTOLD)
+_ADVICE_SKIPPED = {
+    COMPACTING: (_COMPACTING, "the first run after it sends what the compaction made"),
+    WAITS: (_COMPACTING, "the first run after it sends the file"),
+    UNTOLD: (_COMPACTING, "it stays in the catalog as it is; the first run after it tells what became of it"),
+    "still open": (
+        "wait until IoTDB closes it, or run FLUSH at the site",
+        "the first run after IoTDB wrote its .resource sends it",
+    ),
+    "its .resource is empty": (
+        "wait; if it stays after a restart of IoTDB, look at the disk of the site",
+        "the first run that finds a whole .resource sends it",
+    ),
+    "its data folder is not in the settings any more: neither sent again nor dropped": (
+        "put its folder back into data of [sites.NAME] in tidemark.toml",
+        "what the catalog has of it stays; no run looks at it",
+    ),
+    "zero length": ("look at the disk of the site", "it is passed over by every run until it has content"),
+}
+
+
+def under_way(story: FileStory) -> Told | None:
+    link = story.link
+    if link is None or link["run_state"] in (None, "finished") or link["item_state"] in (None, "landed", "held"):
+        return None
+    status = story.status
+    doing = f"run {link['run_id']} has it as {link['action']}, {link['item_state']}"
+    if status is None or status.state == "running":
+        return Told("under way", doing, "", "the run that works now brings it to its end")
+    return Told(
+        f"waiting: {status.state}", f"{doing}; {status.reason}", status.next, "the next run goes on where this one stopped"
+    )
+
+
+def left_to_next(story: FileStory) -> Told | None:
+    link = story.link
+    if link is None or link["item_state"] not in ("failed", "vanished") or link["state"] != "waiting":
+        return None
+    return Told(
+        "failed" if link["item_state"] == "failed" else "vanished while it was sent",
+        link["item_reason"] or f"run {link['run_id']} could not send it",
+        f"./tidemark sync {link['link']}",
+        "the next run tries it again; everything else has landed",
+    )
+
+
+def waiting(story: FileStory) -> Told | None:
+    link = story.link
+    if link is None or link["state"] != "waiting":
+        return None
+    reason: str = link["reason"] or ""
+    if reason.startswith(story.left_out):
+        return Told(
+            "left out",
+            reason,
+            f"change include or exclude of [links.{link['link']}] in tidemark.toml",
+            "it is never sent under these patterns; that is what they are for",
+        )
+    status = story.status
+    blocked = status is not None and status.state in ("window", "failed", "interrupted", "retrying", "running")
+    return Told(
+        "waiting to be sent" if not reason else "waiting to be sent again",
+        reason or (f"the link is {status.state}: {status.reason}" if status and blocked else "no run has sent it yet"),
+        f"./tidemark sync {link['link']}",
+        "the next run of the link sends it",
+    )
+
+
+def adopted(story: FileStory) -> Told | None:
+    """Known without ever being sent: generation 0 is acknowledged by `adopt` alone."""
+    link = story.link
+    if link is None or link["state"] != "acked" or int(link["generation"]) or story.newest is not None:
+        return None
+    return Told(
+        "adopted",
+        link["reason"] or "brought to the receiving end before Tidemark, by another tool",
+        "to have it in the catalog, adopt the folder at the receiver that holds it: ./tidemark adopt LINK DIR",
+        "it is not sent and not in the catalog; a later change of it is sent whole",
+        final=True,
+    )
+
+
+def gone(story: FileStory) -> Told | None:
+    link = story.link
+    if link is None or link["state"] != "gone":
+        return None
+    if not int(link["generation"]):
+        return Told("gone before it was sent", "the site removed it before any run could send it", final=True)
+    if story.newest is None and link["receiver"] in story.remote:
+        return Told("gone at the site", f"the receiver {link['receiver']} was told", final=True)
+    return Told(
+        "gone at the site",
+        "the site has it no more and the receiver was told; it is not in the catalog here",
+        "./tidemark load",
+        "the load of that landing decides whether it is kept, marked or leaves",
+    )
+
+
+def explain_file(story: FileStory, events: tuple[str, ...] = ()) -> Explanation:
+    """The first rule that fits, with everything that is known as evidence."""
+    told = next(answer for rule in _RULES if (answer := rule(story)) is not None)
+    return Explanation(
+        subject=story.path,
+        kind="file",
+        state=told.state,
+        cause=told.cause,
+        evidence=(*told.evidence, *_facts(story), *events),
+        next=told.next,
+        if_you_wait=told.if_you_wait,
+        final=told.final,
+    )
+
+
+def _else(story: FileStory) -> Told:
+    return Told("known", "the ledger names it, and nothing is open for it", "./tidemark verify", "", True)
+
+
+_RULES: Sequence[Callable[[FileStory], Told | None]] = (
+    drop_waits,
+    held_by_guard,
+    refused,
+    quarantined,
+    held_back,
+    skipped,
+    under_way,
+    left_to_next,
+    waiting,
+    given_up,
+    told_by_receipt,
+    adopted,
+    landed,
+    in_catalog,
+    retired,
+    gone,
+    never_came,
+    _else,
+)
+
+
+def _facts(story: FileStory) -> tuple[str, ...]:
+    facts = []
+    for link in story.links:
+        if link["state"]:
+            facts.append(
+                f"link {link['link']}: {link['state']}, generation {link['generation']}, changed {when(link['changed'])}"
+            )
+        if link["unverified_since"]:
+            facts.append(
+                f"not verified at the source since {when(link['unverified_since'])}: its digest was made at the target only;"
+                f" ./tidemark verify --site {story.site} proves it"
+            )
+    for r in story.receivers:
+        live = "has it" if r["live"] else "has it no more"
+        facts.append(
+            f"inventory at {r['receiver']}: the site {live}; generation {r['generation']} carried by {r['landing']}"
+        )
+    for s in story.sources[:3]:
+        seen = ", read" if s["visible"] else ""
+        facts.append(f"catalog of {s['receiver']}: generation {s['generation']} {s['state']}{seen} as {s['location']}")
+    return tuple(facts)
+
+
+@dataclass(frozen=True)
+class FileStory:
+    """All that the ledger says of one path of one site; rows as the queries of that name give them.
+
+    `above`: merged files that stand for the newest source row; `late`: why its newest content is not read yet, though it
+    came. `names`: {site id: name}. `left_out`: how the reason begins that the link's patterns give. `remote`: receivers
+    whose catalog another Tidemark keeps.
+    """
+
+    path: str
+    site: str
+    links: Sequence[Row] = ()
+    receivers: Sequence[Row] = ()
+    troubles: Sequence[Row] = ()
+    sources: Sequence[Row] = ()
+    above: Sequence[Row] = ()
+    clashes: Sequence[Row] = ()
+    kept_apart: Sequence[Row] = ()
+    late: str = ""
+    status: LinkStatus | None = None
+    names: dict[str, str] = field(default_factory=dict)
+    left_out: str = "excluded by"
+    remote: frozenset[str] = frozenset()
+
+    @property
+    def link(self) -> Row | None:
+        return self.links[0] if self.links else None
+
+    @property
+    def newest(self) -> Row | None:
+        """The newest source row of the catalog."""
+        return self.sources[0] if self.sources else None
+
+    @property
+    def carried(self) -> int:
+        """The newest generation that landed, as far as this ledger knows."""
+        return max([0, *(int(r["generation"] or 0) for r in (*self.links, *self.receivers))])
+
+    def trouble(self, what: str, states: Sequence[str]) -> Row | None:
+        return next((t for t in self.troubles if t["what"] == what and t["state"] in states), None)
+
+    def named(self, site_id: str) -> str:
+        return self.names.get(site_id, site_id)
+
+
+@dataclass(frozen=True)
+class Told:
+    state: str
+    cause: str
+    next: str = ""
+    if_you_wait: str = ""
+    final: bool = False
+    evidence: tuple[str, ...] = ()
+
+
+def explain_unlisted(store: Store, site: SiteSettings, path: str) -> Explanation | None:
+    """None where the site has no such file below its data folders."""
+    if store.stat(path) is None:
+        return None
+    folder = path.rpartition("/")[0]
+    result = classify_files(store, store.list_files([folder]).entries, site.data)
+    evidence = (f"it lies at site {site.name}; no run has listed it yet",)
+    sync = f"./tidemark sync {site.name}"
+    if any(f.entry.path == path for f in result.sealed):
+        cause = "it was sealed after the newest run listed the site"
+        return Explanation(path, "file", "not seen yet", cause, evidence, sync, "the next run of its link sends it")
+    reason = dict(result.skipped).get(path)
+    if reason is None:
+        return None
+    return Explanation(path, "file", "not sealed", reason, evidence, "", "the first run after it is sealed sends it")

@@ -1,0 +1,213 @@
+"""What did somebody name? A link, a site, a run, a landing, a path, a device: looked up in that order, and read."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from tidemark.formats.layout import landing_folder
+from tidemark.ledger.sender.links import skipped_files
+from tidemark.ledger.sql import Row, report
+from tidemark.proof.coverage.gather import late_paths
+from tidemark.proof.explanation import Explanation, told
+from tidemark.proof.status import LinkStatus
+from tidemark.proof.why.file import FileStory, explain_file
+from tidemark.proof.why.others import explain_device, explain_landing, explain_link, explain_run, explain_site
+from tidemark.tsfiles.sealed import MODS_SUFFIXES
+
+_EVENTS = 8  # newest events shown
+_NAMES = 5_000  # of each sort, looked through for what was meant
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What every lookup needs. `roots`: folders of local stores, cut off from paths that somebody pastes whole; `here`:
+    receiver → its folder, of those on this machine."""
+
+    connection: Connection
+    links: Mapping[str, LinkStatus]
+    names: Mapping[str, str]  # {site id: name}
+    left_out: str
+    remote: frozenset[str] = frozenset()
+    roots: Sequence[str] = field(default=())
+    here: Mapping[str, Path] = field(default_factory=dict)
+
+
+def explain(desk: Desk, subject: str) -> Explanation | None:
+    """The answer for what `subject` names, None where the ledger knows nothing of that name."""
+    for look in (_link, _site, _run, _holder, _landing, _file, _device):
+        answer = look(desk, subject)
+        if answer is not None:
+            return answer
+    return None
+
+
+def nearest(desk: Desk, subject: str) -> list[str]:
+    """Names that somebody may have meant."""
+    known = {str(r["name"]) for r in report(desk.connection, "known_names", most=_NAMES)} | set(desk.links)
+    ends = {name.rpartition("/")[2]: name for name in known}
+    found = difflib.get_close_matches(subject, [*known, *ends], n=3, cutoff=0.5)
+    return list(dict.fromkeys(ends.get(name, name) for name in found))
+
+
+def bare_path(desk: Desk, subject: str) -> str:
+    """The path of the TsFile meant: without a local store's folder, a landing's folder or a companion's ending."""
+    path = subject
+    for root in desk.roots:
+        path = path.removeprefix(root.rstrip("/") + "/")
+    for ending in (".resource", *MODS_SUFFIXES):
+        path = path.removesuffix(ending)
+    if path.startswith("landing/") and path.count("/") > 2:
+        path = path.split("/", 3)[3]
+    return path
+
+
+def _link(desk: Desk, subject: str) -> Explanation | None:
+    status = desk.links.get(subject)
+    if status is None:
+        return None
+    skipped = skipped_files(desk.connection, subject)
+    events = report(desk.connection, "events_of_run", run=status.facts.run, most=_EVENTS)
+    return explain_link(status, skipped, told(events))
+
+
+def _site(desk: Desk, subject: str) -> Explanation | None:
+    site_id = next((s for s, name in desk.names.items() if subject in (s, name)), None)
+    if site_id is None:
+        return None
+    name = desk.names[site_id]
+    counts = [c for c in report(desk.connection, "site_counts") if c["site_id"] == site_id]
+    gaps = [
+        f"{c['receiver']}: landing {r['landing']} {r['state']}: {r['reason']}"
+        for c in counts
+        for r in report(desk.connection, "unloaded_landings", receiver=c["receiver"], site=site_id)
+        if r["reason"]
+    ]
+    return explain_site(name, [s for s in desk.links.values() if s.facts.site == name], counts, gaps)
+
+
+def _run(desk: Desk, subject: str) -> Explanation | None:
+    alias = _rows(desk, "SELECT run_id FROM run_alias WHERE external = :name", subject)
+    run_id = alias[0]["run_id"] if alias else subject
+    found = report(desk.connection, "run_story", run=run_id)
+    if not found:
+        return None
+    items = report(desk.connection, "run_items", run=run_id)
+    events = report(desk.connection, "events_of_run", run=run_id, most=_EVENTS)
+    return explain_run(found[0], items, desk.links.get(found[0]["link"]), told(events))
+
+
+def _holder(desk: Desk, subject: str) -> Explanation | None:
+    held = _rows(desk, "SELECT * FROM lease WHERE holder = :name OR name = :name", subject)
+    if not held or not held[0]["holder"]:
+        return None
+    lease = held[0]
+    where = f"process {lease['pid']} on {lease['host']}" if lease["pid"] else f"no process now (host {lease['host']})"
+    facts = (f"lease {lease['name']}, fence {lease['fence']}, {where}",)
+    return Explanation(
+        subject,
+        "lease",
+        "held",
+        f"{lease['holder']} holds {lease['name']}",
+        facts,
+        "wait for it; a dead process of this host is replaced at once, one elsewhere after a minute",
+        "it is given back when the work ends, or runs out",
+    )
+
+
+def _landing(desk: Desk, subject: str) -> Explanation | None:
+    name = subject.rstrip("/").rpartition("/")[2] if subject.startswith("landing/") else subject
+    rows = report(desk.connection, "landing_story", landing=name)
+    return explain_landing(name, rows, desk.names, _taken_away(desk, name, rows)) if rows else None
+
+
+def _taken_away(desk: Desk, landing: str, rows: Sequence[Row]) -> str:
+    """The folder of a landing that is not loaded yet and is not at its receiver any more, '' where it is there."""
+    row = rows[0]
+    status = desk.links.get(row["place"]) if row["side"] == "sender" else None
+    root = desk.here.get(status.facts.receiver if status else row["place"])
+    if root is None or row["state"] not in ("landed", "waiting", "found", "loading"):
+        return ""
+    folder = landing_folder(row["site_id"], landing)
+    return "" if (root / folder).is_dir() else folder
+
+
+def _file(desk: Desk, subject: str) -> Explanation | None:
+    found = _paths_named(desk, bare_path(desk, subject)) or _paths_named(desk, subject)  # a companion without a TsFile
+    answers = [_one_file(desk, r["site_id"], r["path"]) for r in found[:20]]
+    if not answers:
+        return None
+    answers.sort(key=lambda a: a.final)  # what is still open first
+    first, rest = answers[0], answers[1:]
+    others = tuple(f"also: {a.subject}: {a.state}" for a in rest)
+    return Explanation(**{**vars(first), "evidence": (*first.evidence, *others)})
+
+
+def _paths_named(desk: Desk, path: str) -> Sequence[Row]:
+    escaped = path.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return report(desk.connection, "paths_named", path=path, ending=f"%/{escaped}")
+
+
+def _one_file(desk: Desk, site_id: str, path: str) -> Explanation:
+    place = {"site": site_id, "path": path}
+    sources = report(desk.connection, "path_in_catalog", **place)
+    links = report(desk.connection, "path_at_links", **place)
+    newest = int(sources[0]["file_id"]) if sources else 0
+    story = FileStory(
+        path=path,
+        site=desk.names.get(site_id, site_id),
+        links=links,
+        receivers=report(desk.connection, "path_at_receivers", **place),
+        troubles=report(desk.connection, "path_troubles", **place),
+        sources=sources,
+        above=report(desk.connection, "stands_for", file_id=newest) if newest else (),
+        clashes=_clashes(desk, site_id, newest) if newest else (),
+        late=late_paths(desk.connection, site_id).get(path, ""),
+        kept_apart=_kept_apart(desk, site_id, newest) if newest else (),
+        status=desk.links.get(links[0]["link"]) if links else None,
+        names=dict(desk.names),
+        left_out=desk.left_out,
+        remote=desk.remote,
+    )
+    return explain_file(story, told(report(desk.connection, "events_of_path", path=path, most=_EVENTS)))
+
+
+def _clashes(desk: Desk, site_id: str, file_id: int) -> list[Row]:
+    devices = {r["device"] for r in _rows(desk, "SELECT device FROM catalog_device WHERE file_id = :name", file_id)}
+    clashes = report(desk.connection, "series_clashes", site=site_id)
+    return [c for c in clashes if any(c["series"].startswith(d + ".") for d in devices)]
+
+
+def _kept_apart(desk: Desk, site_id: str, file_id: int) -> list[Row]:
+    return [r for r in report(desk.connection, "merges_kept", site=site_id) if file_id in json.loads(r["files"])]
+
+
+def _device(desk: Desk, subject: str) -> Explanation | None:
+    held = report(desk.connection, "device_story", device=subject)
+    claims = report(desk.connection, "device_claims", device=subject)
+    escaped = subject.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    waiting = report(desk.connection, "device_not_there", pattern=f'%["{escaped}",%')
+    if not (held or claims or waiting):
+        return _series(desk, subject)
+    sites = sorted({row["site_id"] for row in held})
+    clashes = [c for site in sites for c in report(desk.connection, "series_clashes", site=site)]
+    mine = [c for c in clashes if c["series"].startswith(subject + ".")]
+    return explain_device(subject, held, claims, waiting, desk.names, mine)
+
+
+def _series(desk: Desk, subject: str) -> Explanation | None:
+    """A series is explained by its device; nodes may be quoted, so each point that could end the device is tried."""
+    known = _rows(desk, "SELECT series FROM schema_series WHERE series = :name", subject)
+    ends = [at for at, letter in enumerate(subject) if letter == "."][::-1]
+    devices = (subject[:end] for end in ends if known)
+    return next((answer for device in devices if (answer := _device(desk, device)) is not None), None)
+
+
+def _rows(desk: Desk, sql: str, name: object) -> list[Row]:
+    return [dict(r) for r in desk.connection.execute(sa.text(sql), {"name": name}).mappings()]

@@ -1,0 +1,173 @@
+"""`doctor` finds each trouble before a run does, and says what to do (CONTRACT §1)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from tests.services.processes import free_port
+from tidemark.errors import HostKeyError, PermissionDeniedError, UnreachableError
+from tidemark.ledger.database import Ledger
+from tidemark.ledger.migrations import migrate
+from tidemark.operations.doctor.doctor import DoctorReport, doctor
+from tidemark.operations.doctor.stores import Check
+from tidemark.stores.open import open_store
+from tidemark.stores.protocol import Store, StoreAddress
+
+ID = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
+SETTINGS = f"""
+[receivers.centre]
+store = "centre"
+[sites.plant1]
+id = "{ID}"
+store = "site"
+[links.plant1]
+site = "plant1"
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "tidemark.toml").write_text(SETTINGS)
+    for kind in ("sequence", "unsequence"):
+        (tmp_path / "site" / "data" / kind / "root.a").mkdir(parents=True)
+    (tmp_path / "site" / "data" / "sequence" / "root.a" / "1-1-0-0.tsfile").write_bytes(b"TsFile")
+    return tmp_path
+
+
+def examine(place: Path, **environ: str) -> DoctorReport:
+    return doctor(str(place / "tidemark.toml"), environ)
+
+
+def found(report: DoctorReport, name: str) -> Check:
+    (check,) = [check for check in report.checks if check.name == name]
+    return check
+
+
+def test_a_sound_deployment_passes_and_nothing_is_left_behind(place: Path) -> None:
+    report = examine(place)
+    assert report.exit_code == 0, [check for check in report.checks if not check.ok]
+    names = {check.name for check in report.checks}
+    assert {
+        "versions",
+        "settings",
+        "ledger",
+        "disk",
+        "java",
+        "decoders",
+        "receiver centre: write",
+        "receiver centre: clock",
+    } <= names
+    assert found(report, "site plant1: hard links for data/sequence").detail == "data/.tidemark is on the same disk"
+    assert "no file in data/unsequence yet" in found(report, "site plant1: hard links for data/unsequence").detail
+    assert [path.name for path in place.rglob("*") if path.is_file()] == ["tidemark.toml", "1-1-0-0.tsfile"]
+    assert not (place / "var").exists()
+
+
+def test_its_json_has_the_keys_of_the_contract(place: Path) -> None:
+    answer = examine(place).as_json()
+    assert answer["ok"] is True
+    assert all(set(check) == {"name", "ok", "detail", "hint"} for check in answer["checks"])
+
+
+def test_broken_settings_are_a_check_like_others(place: Path) -> None:
+    (place / "tidemark.toml").write_text(SETTINGS + 'window = "soon"\n')
+    report = examine(place)
+    assert report.exit_code == 2
+    assert "links.plant1.window" in found(report, "settings").detail
+
+
+def test_a_folder_that_is_not_there_is_named(place: Path) -> None:
+    report = examine(
+        place, TIDEMARK__SITES__PLANT1__DATA="data/sequence,data/other", TIDEMARK__SITES__PLANT1__SCHEMA="system/schema"
+    )
+    missing = [check for check in report.checks if not check.ok]
+    assert [check.detail for check in missing] == ["data/other is not there", "system/schema is not there"]
+    assert "is the disk mounted?" in missing[0].hint
+    assert report.exit_code == 3
+
+
+def test_half_of_what_the_server_keeps_is_not_forgotten_unsaid(place: Path) -> None:
+    report = examine(place, TIDEMARK__SITES__PLANT1__DATA="data/sequence")
+    told = "data/sequence; data/unsequence beside it is not in data: its files are not sent"
+    assert (found(report, "site plant1: data").detail, report.exit_code) == (told, 0)
+    both = [check.detail for check in examine(place).checks if check.name == "site plant1: data"]
+    assert both == ["data/sequence", "data/unsequence"]
+
+
+def test_an_empty_data_folder_is_there(place: Path) -> None:
+    (place / "site" / "empty").mkdir()
+    assert examine(place, TIDEMARK__SITES__PLANT1__DATA="empty").exit_code == 0
+
+
+def test_a_ledger_that_does_not_answer_is_named_without_its_password(place: Path) -> None:
+    url = f"postgresql+psycopg://tidemark:secret@127.0.0.1:{free_port()}/tidemark"
+    report = examine(place, TIDEMARK__LEDGER__URL=url)
+    check = found(report, "ledger")
+    assert (check.ok, report.exit_code) == (False, 5)
+    assert "secret" not in check.detail
+    assert found(report, "receiver centre").ok, "the rest is looked at all the same"
+
+
+def test_a_newer_ledger_is_refused(place: Path) -> None:
+    ledger = Ledger("sqlite:///var/ledger.db", place)
+    migrate(ledger)
+    with ledger.write() as connection:
+        connection.execute(sa.text("INSERT INTO tidemark_schema VALUES (9999, 'later.sql', '', 0)"))
+    ledger.close()
+    check = found(examine(place), "ledger")
+    assert not check.ok
+    assert "schema 9999" in check.detail
+    assert "upgrade Tidemark" in check.hint
+
+
+def test_a_store_in_trouble_does_not_hide_the_others(place: Path) -> None:
+    def opener(address: StoreAddress) -> Store:
+        if address.url.endswith("/centre"):
+            raise HostKeyError("the host key of x differs", hint="see docs/runbooks/host-key-changed.md")
+        return open_store(address)
+
+    report = doctor(str(place / "tidemark.toml"), {}, opener)
+    check = found(report, "receiver centre")
+    assert (check.ok, check.kind, check.hint) == (False, 6, "see docs/runbooks/host-key-changed.md")
+    assert found(report, "site plant1").ok
+    assert report.exit_code == 6
+
+
+@pytest.mark.parametrize("error", [UnreachableError("no answer"), PermissionDeniedError("no login")])
+def test_the_first_trouble_gives_the_exit_code(place: Path, error: Exception) -> None:
+    def opener(_address: StoreAddress) -> Store:
+        raise error
+
+    report = doctor(str(place / "tidemark.toml"), {}, opener)
+    assert report.exit_code == error.kind  # type: ignore[attr-defined]
+    assert sum(not check.ok for check in report.checks) == 2
+
+
+def test_a_clock_that_is_off_is_told(place: Path) -> None:
+    report = doctor(str(place / "tidemark.toml"), {}, clock=lambda: 1_000_000_000.0)
+    check = found(report, "receiver centre: clock")
+    assert not check.ok
+    assert "ahead of ours" in check.detail
+
+
+def test_a_site_read_in_place_is_not_written_to(place: Path) -> None:
+    report = examine(place, TIDEMARK__SITES__PLANT1__SNAPSHOT="")
+    assert report.exit_code == 0
+    assert "read in place" in found(report, "site plant1: snapshot").detail
+    assert not (place / "site" / "data" / ".tidemark").exists()
+
+
+@pytest.mark.parametrize("moved", ["data", "data/root.a", "data/root.a/7", "schema"])
+def test_a_folder_of_the_receiver_that_became_a_symlink(place: Path, moved: str) -> None:
+    """As when a disk is full and `data/` is moved to a larger one: nothing behind the link is read."""
+    folder = place / "centre" / moved
+    (place / "larger").mkdir()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.symlink_to(place / "larger")
+    report = examine(place)
+    assert report.exit_code == 6
+    check = found(report, f"receiver centre: {moved}")
+    assert not check.ok and "symlink" in check.detail and "mount" in check.hint
