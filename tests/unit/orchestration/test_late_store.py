@@ -8,8 +8,8 @@ import pytest
 
 from tests.services.sshd import Sshd
 from tidemark.errors import HostKeyError, UnreachableError, UsageError
-from tidemark.orchestration.tasks import perform as late_store
-from tidemark.orchestration.tasks.perform import LateStore, open_late
+from tidemark.orchestration.tasks import late_store
+from tidemark.orchestration.tasks.late_store import LateStore, open_late
 from tidemark.stores.local import LocalStore
 from tidemark.stores.protocol import Store, StoreAddress
 from tidemark.stores.retrying import RetryingStore, plain

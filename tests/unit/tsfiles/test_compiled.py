@@ -18,7 +18,7 @@ PROGRAM = "from tidemark.tsfiles.points.kernels import kernels; print(kernels() 
 
 def ask(tmp_path: Path, **environment: str) -> str:
     """Whether a fresh process with an empty cache has compiled decoders."""
-    paths = {"PYTHONPATH": str(KERNELS.parents[2]), "XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": "/usr/bin:/bin"}
+    paths = {"PYTHONPATH": str(KERNELS.parents[3]), "XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=paths | environment, capture_output=True, text=True, check=True
     )

@@ -22,7 +22,7 @@ TASK_MODULES = (
     "tidemark.settings.load",
     "tidemark.orchestration.dags.link",
     "tidemark.orchestration.dags.receivers",
-    "tidemark.orchestration.tasks.perform",
+    "tidemark.orchestration.tasks.late_store",
     "tenacity",
 )
 

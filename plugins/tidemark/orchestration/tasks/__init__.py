@@ -1,7 +1,8 @@
 """What each task does: open an `App`, call one verb of a room below, say errors in Airflow's words.
 
     attempts    how the tries of a link's tasks go, noted in our own ledger
-    perform     what every task does around its verb; a store opened at its first use; progress on Airflow's pages
+    late_store  a store that is opened at its first use
+    perform     what every task does around its verb; progress on Airflow's pages
     sync        the seven tasks of a link's DAG
     receivers   load, merge, verify, housekeep
     cluster     plan, phase one, slots by batches, the end

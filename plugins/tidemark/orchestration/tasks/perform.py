@@ -1,11 +1,7 @@
 """What every task does around its verb: an open App, tries in seconds, errors in Airflow's words.
 
-Also a store that is opened late, and progress. A closed window is a skip, not a failure. Everything else keeps its
+Also progress. A closed window is a skip, not a failure. Everything else keeps its
 class, so that the retry policy can read it, and is logged with the next command.
-
-`open_late` gives a store that is opened at its first use. On the command line one process opens a link's stores once
-for all steps. In Airflow each step is a process, and an SSH connection with its far end's start costs more than most
-steps: `transfer_deletes` asks the ledger alone, `recover` and `cleanup` seldom need the site.
 
 `shown` puts progress on Airflow's pages: a line in the log, and the task's state store for who opens its page. It is
 for display only (DESIGN §4): whether the store survives a clear depends on the version and on a box in the dialog.
@@ -14,7 +10,6 @@ for display only (DESIGN §4): whether the store survives a clear depends on the
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,9 +19,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tidemark.errors import TidemarkError, WindowOverError
 from tidemark.orchestration.settings import standing
 from tidemark.progress import Pace, Progress, Tick, said
-from tidemark.stores.open import open_store
-from tidemark.stores.protocol import Store, StoreAddress
-from tidemark.stores.retrying import TRIES, RetryingStore, plain
 from tidemark.visible import visible
 from tidemark.visible_log import VisibleLog
 
@@ -63,6 +55,7 @@ def opened() -> Iterator[App]:
     from tidemark.app import open_app
     from tidemark.ledger.database import Ledger
     from tidemark.ledger.soundness import surprises_judged
+    from tidemark.orchestration.tasks.late_store import open_late
 
     settings = standing(os.environ)
     with surprises_judged(Ledger(settings.ledger.url, settings.root)):
@@ -82,41 +75,6 @@ def counts(raw: Mapping[str, Any]) -> dict[str, Any]:
         elif value is None or isinstance(value, (str, int, float, bool)):
             short[key] = value
     return short
-
-
-def open_late(address: StoreAddress) -> Store:
-    """`open_store`, late where it has to connect. What opening raises is raised by the first use."""
-    return LateStore(address) if address.url.startswith("sftp://") else open_store(address)
-
-
-class LateStore(RetryingStore):
-    """`inner` comes into being when it is first asked for, by whichever thread."""
-
-    def __init__(self, address: StoreAddress) -> None:
-        self._tries = TRIES
-        self._address = address
-        self._opening = threading.Lock()
-
-    @property
-    def url(self) -> str:
-        return self._address.url
-
-    def __getattr__(self, name: str) -> Any:
-        """Called for what is not there: `inner`, before the first use."""
-        if name != "inner":
-            raise AttributeError(name)
-        with self._opening:
-            if "inner" not in vars(self):
-                self.inner = plain(open_store(self._address))
-        return vars(self)["inner"]
-
-    def _again(self, act: Callable[[], T]) -> T:
-        plain(self)  # opening has its own tries; one level retries one failure
-        return super()._again(act)
-
-    def close(self) -> None:
-        if "inner" in vars(self):
-            self.inner.close()
 
 
 EVERY_SECONDS = 5.0  # each showing is a request to the API server
