@@ -21,6 +21,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -97,9 +98,9 @@ class LivingIoTDB2:
         self.run(f"insert into {into} values {', '.join(rows)}")
 
     def series(self, device: str, measurement: str) -> dict[int, str]:
-        return self._between(device, measurement, 0, LAST_TIME)
+        return _in_halves(partial(self._scan, device, measurement), 0, LAST_TIME)
 
-    def _between(self, device: str, measurement: str, first: int, last: int) -> dict[int, str]:
+    def _scan(self, device: str, measurement: str, first: int, last: int) -> dict[int, str] | None:
         where = "" if (first, last) == (0, LAST_TIME) else f" where time >= {first} and time <= {last}"
         try:
             with self.line:
@@ -109,10 +110,7 @@ class LivingIoTDB2:
                 return {}
             if _NO_DEVICE not in str(error):
                 raise
-            if first == last:  # a time of the file that has nothing
-                return {}
-            middle = (first + last) // 2
-            return self._between(device, measurement, first, middle) | self._between(device, measurement, middle + 1, last)
+            return {} if first == last else None  # a time of the file that has nothing
         return {int(time): value for time, value in rows if value != "null"}
 
     def kill(self) -> None:
@@ -160,9 +158,9 @@ class LivingIoTDB0:
         self.node.insert(into, rows)
 
     def series(self, device: str, measurement: str) -> dict[int, str]:
-        return self._between(device, measurement, 0, LAST_TIME)
+        return _in_halves(partial(self._scan, device, measurement), 0, LAST_TIME)
 
-    def _between(self, device: str, measurement: str, first: int, last: int) -> dict[int, str]:
+    def _scan(self, device: str, measurement: str, first: int, last: int) -> dict[int, str] | None:
         where = f"from {device} where time >= {first} and time <= {last}"
         if first == last:
             return dict(self._answers(f"select {measurement} {where}"))
@@ -174,11 +172,7 @@ class LivingIoTDB0:
                 raise
             scanned, count = [], -1
         times = [at for at, _ in scanned]
-        if times != sorted(set(times)) or len(times) != count:
-            middle = (first + last) // 2
-            earlier = self._between(device, measurement, first, middle)
-            return earlier | self._between(device, measurement, middle + 1, last)
-        return dict(scanned)
+        return dict(scanned) if times == sorted(set(times)) and len(times) == count else None
 
     def _answers(self, query: str) -> list[tuple[int, str]]:
         rows = self.node.rows(query)
@@ -196,6 +190,15 @@ class LivingIoTDB0:
 
 
 VERSIONS: dict[str, Callable[[], LivingServer]] = {"2.0.1-beta": LivingIoTDB2, "0.12.0": LivingIoTDB0}
+
+
+def _in_halves(scan: Callable[[int, int], dict[int, str] | None], first: int, last: int) -> dict[int, str]:
+    """What a scan of these times answers. Where it is not to be believed (None) each half is asked, down to a time alone."""
+    answer = scan(first, last)
+    if answer is not None:
+        return answer
+    middle = (first + last) // 2
+    return _in_halves(scan, first, middle) | _in_halves(scan, middle + 1, last)
 
 
 def wait_until_still(server: LivingServer) -> None:

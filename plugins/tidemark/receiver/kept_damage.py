@@ -11,7 +11,6 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from tidemark.app import App
-from tidemark.cluster.replicas.cache import places_of
 from tidemark.errors import CorruptionError, NotFoundError, PermanentError
 from tidemark.ledger.cluster.copies import held_somewhere
 from tidemark.ledger.receiver import catalog as catalog_rows
@@ -19,7 +18,7 @@ from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.ledger.receiver.landings import GIVEN_UP, DropRow
 from tidemark.ledger.sql import FileCheck, file_checks
-from tidemark.receiver.proved_files import Recorded, check_files
+from tidemark.receiver.proved_files import changed_files
 from tidemark.settings.model import ReceiverSettings
 
 
@@ -62,10 +61,8 @@ def wrong_bytes(
     root = app.receiver_root(receiver)
     if root is None:
         return {}
-    places = {at: (sha256, row) for row in rows for at, sha256 in places_of(row)}
-    recorded = [Recorded(at, row.size if at == row.location else 0, sha256) for at, (sha256, row) in places.items()]
-    wrong = check_files(root, recorded, known, held_somewhere(connection, receiver.name)).wrong
-    return {places[at][1].file_id: why for at, why in wrong.items()}
+    changed = changed_files(root, rows, known, held_somewhere(connection, receiver.name))
+    return {row.file_id: changed[row.location] for row in rows if row.location in changed}
 
 
 def drop_of(connection: Connection, row: CatalogFile) -> DropRow | None:

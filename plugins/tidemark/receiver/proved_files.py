@@ -3,9 +3,10 @@
 The digest of a file is computed once and remembered with size, inode and the time of the inode's last change, which,
 unlike the modification time, nobody can set back. While those are unchanged and the comparison is young enough, a
 read trusts it: a file is digested once in that time, and at once when anybody touched it (`require_proved`).
-`verify` trusts nothing, reads every byte and renews what is remembered (`check_files`). What is recorded as damaged
-is not read: CorruptionError names the first file that is not what was loaded. A file that is not here but at data
-nodes is not checked. `note_proved` remembers files that were compared just now.
+`verify` trusts nothing, reads every byte and renews what is remembered (`check_files`). `changed_files` says which of
+some catalog files are not what was loaded. What is recorded as damaged is not read: CorruptionError names the first
+file that is not what was loaded. A file that is not here but at data nodes is not checked. `note_proved` remembers
+files that were compared just now.
 """
 
 from __future__ import annotations
@@ -96,6 +97,24 @@ def _look(root: Path, record: Recorded, before: FileCheck | None) -> tuple[str, 
     return "", fresh
 
 
+def records_of(files: Iterable[CatalogFile]) -> list[Recorded]:
+    """What the ledger says of the bytes of catalog files, and of those of their deletions."""
+    return [
+        Recorded(at, file.size if at == file.location else 0, sha256) for file in files for at, sha256 in places_of(file)
+    ]
+
+
+def changed_files(
+    root: Path, files: Iterable[CatalogFile], remembered: Mapping[str, FileCheck], elsewhere: Collection[str] = ()
+) -> dict[str, str]:
+    """Location of those of these files that are not what was loaded, or whose deletions are not: what is wrong. The rest as
+    `check_files`."""
+    by_location = {file.location: file for file in files}
+    owner = {at: location for location, file in by_location.items() for at, _ in places_of(file)}
+    checked = check_files(root, records_of(by_location.values()), remembered, elsewhere)
+    return {owner[at]: why for at, why in checked.wrong.items()}
+
+
 def look_at(root: Path, location: str, sha256: str) -> FileCheck | None:
     """The signs by which a file below `root` whose digest was just compared is known again; None where it is not there."""
     try:
@@ -130,11 +149,7 @@ def require_proved(
     there is left to whoever opens it.
     """
     owner = {location: file for file in files for location, _ in places_of(file)}
-    wanted = [
-        Recorded(location, file.size if location == file.location else 0, digest)
-        for file in {file.file_id: file for file in owner.values()}.values()
-        for location, digest in places_of(file)
-    ]
+    wanted = records_of({file.file_id: file for file in owner.values()}.values())
     with app.ledger.read() as connection:
         since = now(connection) - receiver.verify_days * DAY
         known = {} if anew else file_checks(connection, receiver.name, since)

@@ -23,14 +23,13 @@ from pathlib import Path
 
 from tidemark.app import App
 from tidemark.cluster.nodes.cluster import Cluster
-from tidemark.cluster.replicas.cache import places_of, recall
+from tidemark.cluster.replicas.cache import recall
 from tidemark.engines.choose import Engine, PoolEngine, choose_engine
 from tidemark.engines.task import Limits
 from tidemark.errors import CorruptionError, NotFoundError, TaskLimitError, TidemarkError, UsageError
 from tidemark.formats.landing import LandedFile
 from tidemark.formats.layout import TAKEN, landed_path, landing_folder, taken_folder
 from tidemark.ledger.receiver import landings as landing_rows
-from tidemark.ledger.receiver.catalog import CatalogFile
 from tidemark.ledger.receiver.landings import DropRow
 from tidemark.ledger.sender import holds as hold_rows
 from tidemark.progress import Progress, Tick
@@ -41,7 +40,7 @@ from tidemark.receiver.load.record import known_before
 from tidemark.receiver.load.removal.rules import Survival
 from tidemark.receiver.load.removal.survival import Found, Question, questions
 from tidemark.receiver.load.removal.surviving_points import Evidence
-from tidemark.receiver.proved_files import Recorded, check_files
+from tidemark.receiver.proved_files import changed_files
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.local import copy_files
 from tidemark.stores.os_errors import Where, translated
@@ -137,7 +136,8 @@ def find_survivors(app: App, root: Path, asked: Sequence[Question]) -> dict[str,
         if ended >= _MOST_ENDED:
             break  # which ends the children
     told = [(one, evidence[one.gone.path]) for one in questions_due if one.gone.path in evidence]
-    changed = _changed(root, [file for one, answer in told for file in one.rests_on(answer)])
+    rested_on = [file for one, answer in told for file in one.rests_on(answer) if file.file_id]  # others this load digested
+    changed = changed_files(root, rested_on, {})  # all digested: what leaves for what they say is not read again
     for one, answer in told:
         wrong = [changed[file.location] for file in one.rests_on(answer) if file.location in changed]
         found[one.gone.path] = Found(None, trouble=wrong[0]) if wrong else one.answered(answer)
@@ -149,15 +149,6 @@ def survival_limits(asked: Iterable[Question]) -> Limits:
     most = max((one.bytes for one in asked), default=0)
     seconds = 10 + most // _BYTES_A_SECOND
     return Limits(cpu_seconds=seconds, wall_seconds=3 * seconds, memory_bytes=_COMPARED_IN + 4 * most)
-
-
-def _changed(root: Path, files: Iterable[CatalogFile]) -> dict[str, str]:
-    """Location of those of these files that are not what was loaded, nor their deletions: what is wrong. Each is digested,
-    for whatever leaves the catalog for what they say is not read again."""
-    wanted = {file.location: file for file in files if file.file_id}  # others were digested by this load
-    places = {at: (sha256, file) for file in wanted.values() for at, sha256 in places_of(file)}
-    recorded = [Recorded(at, file.size if at == file.location else 0, sha256) for at, (sha256, file) in places.items()]
-    return {places[at][1].location: why for at, why in check_files(root, recorded, {}).wrong.items()}
 
 
 _BYTES_A_SECOND = 4 << 20
