@@ -56,19 +56,23 @@ class Pages:
             time.sleep(0.3)
         raise StoryBroke(f"Airflow was not up after {START_SECONDS} s; see {self.log}")
 
-    def run(self, dag: str) -> str:
-        """Trigger a DAG and wait for its end; returns the run's state."""
-        self._wait_for_dag(dag)
-        made = self._call("POST", f"/api/v2/dags/{dag}/dagRuns", {"logical_date": None})
-        return self._wait_run(dag, made["dag_run_id"])
+    def wait_for_dags(self, *dags: str) -> None:
+        """Wait until Airflow knows each DAG and none is paused. An asset event triggers no DAG that is read after it."""
+        for dag in dags:
+            self._wait_for_dag(dag)
 
-    def wait_for_a_run(self, dag: str) -> str:
-        """Wait for the newest run of a DAG that something else triggers (an asset); returns its state."""
+    def run(self, dag: str) -> None:
+        """Trigger a DAG and wait for its end. Raises StoryBroke with the last lines of a failed task's log."""
+        made = self._call("POST", f"/api/v2/dags/{dag}/dagRuns", {"logical_date": None})
+        self._wait_success(dag, made["dag_run_id"])
+
+    def wait_for_a_run(self, dag: str) -> None:
+        """Wait for the newest run of a DAG that something else triggers (an asset), and for its end, as `run` does."""
         deadline = time.monotonic() + RUN_SECONDS
         while time.monotonic() < deadline:
             runs = self._call("GET", f"/api/v2/dags/{dag}/dagRuns?order_by=-run_after&limit=1")["dag_runs"]
             if runs:
-                return self._wait_run(dag, runs[0]["dag_run_id"])
+                return self._wait_success(dag, runs[0]["dag_run_id"])
             time.sleep(0.3)
         raise StoryBroke(f"nothing triggered {dag} within {RUN_SECONDS} s")
 
@@ -94,14 +98,22 @@ class Pages:
             time.sleep(0.3)
         raise StoryBroke(f"Airflow does not know {dag}")
 
-    def _wait_run(self, dag: str, run_id: str) -> str:
+    def _wait_success(self, dag: str, run_id: str) -> None:
         deadline = time.monotonic() + RUN_SECONDS
         while time.monotonic() < deadline:
-            state = str(self._call("GET", f"/api/v2/dags/{dag}/dagRuns/{run_id}")["state"])
-            if state in ("success", "failed"):
-                return state
+            state = self._call("GET", f"/api/v2/dags/{dag}/dagRuns/{run_id}")["state"]
+            if state == "success":
+                return
+            if state == "failed":
+                raise StoryBroke(f"{dag} {run_id} failed\n{self._last_log_lines(dag)}")
             time.sleep(0.2)
         raise StoryBroke(f"{dag} {run_id} did not end within {RUN_SECONDS} s")
+
+    def _last_log_lines(self, dag: str) -> str:
+        """The end of the newest log file of a DAG's tasks."""
+        logs = (self.settings.parent / "var" / "airflow" / "logs" / f"dag_id={dag}").rglob("*.log")
+        newest = max(logs, key=lambda log: log.stat().st_mtime, default=None)
+        return f"{newest}:\n{newest.read_text(errors='replace')[-2000:]}" if newest else "no task wrote a log"
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None, anonymous: bool = False) -> dict[str, Any]:
         headers = {"Content-Type": "application/json"}

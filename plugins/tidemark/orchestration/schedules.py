@@ -10,7 +10,8 @@ from airflow.sdk import Asset, AssetAlias, AssetAny, AssetOrTimeSchedule, CronTr
 from tidemark.errors import UsageError
 from tidemark.settings.model import LinkSettings
 
-LOAD_CLOCK = "*/10 * * * *"  # landings that no asset event told of: carried on a disk, closed early, left by a dead load
+LOAD_CLOCK = "*/10 * * * *"  # landings that no asset event told of: carried on a disk, closed early, left by a dead load, or
+# landed by a sync that ended before Airflow had read the DAG of the load
 VERIFY_CLOCK = "30 3 * * *"
 HOUSEKEEP_CLOCK = "15 4 * * *"
 
